@@ -1,0 +1,181 @@
+"""Where packing's tasks run: here, or in processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait as wait_for
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from fastdata.errors import DataError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Seconds between two looks at the progress of running tasks.
+_TICK = 0.1
+
+
+class Engine(Protocol):
+    """Runs tasks, several at once."""
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Result]:
+        """Yields ``function(item)`` for each item, in the items' order.
+
+        Items are taken, and results held, only a few ahead of the consumer. The first
+        exception of a task is raised where its result would have come.
+
+        Args:
+            function: A picklable function.
+            items: What to call it with.
+            tick: Called about ten times a second while results are awaited.
+        """
+
+    def reported(self) -> tuple[int, int]:
+        """Images and bytes that tasks have reported so far."""
+
+
+def usable_cpus() -> int:
+    """How many CPUs this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+# Images and bytes, counted by the tasks of this process; shared with the parent in a worker.
+_counters: Any = [0, 0]
+_on_report: Callable[[], None] | None = None
+
+
+def report(images: int, size: int) -> None:
+    """Adds to the progress, from within a task."""
+    with getattr(_counters, "get_lock", threading.Lock)():
+        _counters[0] += images
+        _counters[1] += size
+    if _on_report is not None:
+        _on_report()
+
+
+def local_engine(workers: int | None) -> InProcess | Processes:
+    """The engine for a number of workers; None for one a CPU."""
+    workers = usable_cpus() if workers is None else workers
+    return Processes(workers) if workers > 1 else InProcess()
+
+
+class InProcess:
+    """Runs tasks one by one in this process."""
+
+    def __enter__(self) -> InProcess:
+        _counters[:] = [0, 0]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global _on_report
+        _on_report = None
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Result]:
+        """See `Engine.run`."""
+        global _on_report
+        _on_report = tick
+        for item in items:
+            yield function(item)
+
+    def reported(self) -> tuple[int, int]:
+        """See `Engine.reported`."""
+        return _counters[0], _counters[1]
+
+
+class Processes:
+    """Runs tasks in worker processes, which die with this one.
+
+    Processes are spawned, not forked: a fork in a program with threads may hang.
+    """
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._counters = context.Array("q", 2)
+        self._ahead = 2 * workers
+        self._pool = ProcessPoolExecutor(
+            workers, context, initializer=_start_worker, initargs=(self._counters,)
+        )
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            # Nothing that a task writes counts before it is whole, so none is waited for.
+            # The executor's own way to do this came with Python 3.14.
+            for process in list((getattr(self._pool, "_processes", None) or {}).values()):
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Result]:
+        """See `Engine.run`."""
+        remaining = iter(items)
+        running: deque[Future[Result]] = deque()
+        while True:
+            while len(running) < self._ahead and (item := next(remaining, _END)) is not _END:
+                running.append(self._pool.submit(function, item))
+            if not running:
+                return
+            while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
+                tick()
+            tick()
+            try:
+                yield running.popleft().result()
+            except BrokenProcessPool:
+                raise DataError(
+                    "a worker process died (killed, or out of memory)",
+                    "Run the same command again, it resumes; fewer --workers need less memory.",
+                ) from None
+
+    def reported(self) -> tuple[int, int]:
+        """See `Engine.reported`."""
+        return self._counters[0], self._counters[1]
+
+
+_END: Any = object()
+
+
+def _start_worker(counters: Any) -> None:
+    global _counters
+    _counters = counters
+    # Ctrl-C reaches the whole process group; the parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,323 @@
+"""ImageNet (ILSVRC 2012) in each of the layouts that people have it in.
+
+All layouts give the same samples in the same order: by wnid, then by file name. A label is
+the rank of the wnid among the sorted wnids, and the same in every split.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.converters.imagefolder import records_by_class, require_folder
+from fastdata.converters.records import Record
+from fastdata.converters.tars import Member, members
+from fastdata.converters.tree import class_folders, is_image_name, record_of, scan
+from fastdata.errors import SourceError, UsageError
+
+SPLITS = ("train", "val")
+
+_WNID = re.compile(r"n\d{8}")
+_TRAIN_TAR = "ILSVRC2012_img_train.tar"
+_VAL_TAR = "ILSVRC2012_img_val.tar"
+_DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+_META = "ILSVRC2012_devkit_t12/data/meta.mat"
+_GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+_KAGGLE_DATA = Path("ILSVRC/Data/CLS-LOC")
+_KAGGLE_VAL = "LOC_val_solution.csv"
+
+
+def default_root() -> Path:
+    """Where ImageNet is looked for: ``$IMAGENET_DIR``, else ``./imagenet``."""
+    return Path(os.environ.get("IMAGENET_DIR") or "imagenet")
+
+
+class ImageNet:
+    """One split of ImageNet, in whichever layout it is found.
+
+    - *folders*: ``train/<wnid>/*.JPEG`` and ``val/<wnid>/*.JPEG``;
+    - *kaggle*: ``ILSVRC/Data/CLS-LOC`` with ``LOC_val_solution.csv`` beside ``ILSVRC``;
+    - *archives*: ``ILSVRC2012_img_train.tar``, ``ILSVRC2012_img_val.tar`` and
+      ``ILSVRC2012_devkit_t12.tar.gz`` as downloaded, read without unpacking.
+
+    Classes are the wnids of the training set; of the validation set where there is no
+    training set. A key is ``<wnid>/<file name without extension>``.
+
+    Args:
+        root: The folder that holds one of the layouts.
+        split: ``train`` or ``val``.
+        allow_empty: Whether a class of this split may be without images.
+
+    Raises:
+        SourceError: The split is not there, or contradicts the training set.
+    """
+
+    def __init__(self, root: Path, split: str, *, allow_empty: bool = False) -> None:
+        if split not in SPLITS:
+            raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
+        root = require_folder(root)
+        layout = _find(root, split)
+        if layout is None:
+            raise _nothing_found(root, split)
+        train = layout if split == "train" else _find(root, "train")
+        self.classes = (train or layout).wnids()
+        unknown = sorted(set(layout.wnids()) - set(self.classes))
+        if unknown:
+            raise SourceError(
+                f"{root}: the split {split} has {len(unknown)} classes that train lacks, "
+                f"the first {unknown[0]}; its labels would not agree with train's",
+                "Complete train, or convert a root that holds only this split.",
+            )
+        self._layout = layout
+        self._allow_empty = allow_empty
+        self.about: dict[str, Any] = {
+            "kind": "imagenet",
+            "split": split,
+            "layout": layout.name,
+            "root": str(root),
+        }
+        self.root = layout.root
+
+    def records(self) -> Iterator[Record]:
+        """Yields the images by wnid, then by file name."""
+        yield from self._layout.records(self.classes, allow_empty=self._allow_empty)
+
+
+def splits(root: Path) -> list[str]:
+    """The splits that a root holds, ``train`` first.
+
+    Raises:
+        SourceError: It is missing, or holds none.
+    """
+    root = require_folder(root)
+    found = [split for split in SPLITS if _find(root, split)]
+    if not found:
+        raise _nothing_found(root, "train")
+    return found
+
+
+def _nothing_found(root: Path, split: str) -> SourceError:
+    flat = root / split
+    if flat.is_dir() and any(is_image_name(entry.name) for entry in scan(flat)):
+        return SourceError(
+            f"{flat}: holds images, but no class folders n########",
+            "Sort them into <wnid> folders, or use the archives as downloaded "
+            f"({_VAL_TAR} and {_DEVKIT}).",
+        )
+    return SourceError(
+        f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
+        f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
+        "Say where ImageNet is with --root or $IMAGENET_DIR; for other trees use "
+        "fastdata convert imagefolder.",
+    )
+
+
+def _find(root: Path, split: str) -> _Folders | _KaggleVal | _TrainArchive | _ValArchive | None:
+    """The split in the first layout that has it: folders, Kaggle's, the archives."""
+    if _has_wnids(root / split):
+        return _Folders(root / split, "folders")
+    data = root / _KAGGLE_DATA
+    if split == "train" and _has_wnids(data / "train"):
+        return _Folders(data / "train", "kaggle")
+    if split == "val" and (data / "val").is_dir():
+        return _KaggleVal(data / "val", root / _KAGGLE_VAL)
+    if split == "train" and (root / _TRAIN_TAR).exists():
+        return _TrainArchive(root / _TRAIN_TAR)
+    if split == "val" and (root / _VAL_TAR).exists():
+        return _ValArchive(root / _VAL_TAR, root / _DEVKIT)
+    return None
+
+
+def _has_wnids(folder: Path) -> bool:
+    return folder.is_dir() and any(
+        _WNID.fullmatch(entry.name) and entry.is_dir() for entry in scan(folder)
+    )
+
+
+class _Folders:
+    """``<wnid>/*.JPEG``."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self.name = name
+        self.root: str | None = str(folder)
+
+    def wnids(self) -> list[str]:
+        names = class_folders(self._folder)
+        for name in names:
+            if not _WNID.fullmatch(name):
+                raise SourceError(
+                    f"{self._folder / name}: not a wnid (n and 8 digits)",
+                    "Move it elsewhere, or use fastdata convert imagefolder.",
+                )
+        return names
+
+    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+        return records_by_class(self._folder, self.wnids(), classes, allow_empty=allow_empty)
+
+
+class _KaggleVal:
+    """A flat folder of images, their wnids in ``LOC_val_solution.csv``."""
+
+    name = "kaggle"
+
+    def __init__(self, folder: Path, solution: Path) -> None:
+        self._folder = folder
+        self._solution = solution
+        self.root: str | None = str(folder)
+        self._wnid_of = self._read_solution()
+
+    def _read_solution(self) -> dict[str, str]:
+        """Reads ``ImageId,PredictionString``: the string is a wnid, a box, and so on."""
+        try:
+            with self._solution.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            wnids = {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
+        except (OSError, KeyError, IndexError, UnicodeDecodeError, csv.Error) as error:
+            raise SourceError(
+                f"{self._solution}: cannot be read: {error!r}",
+                "It comes with Kaggle's download and says each validation image's class.",
+            ) from None
+        _check_wnids(self._solution, wnids.values())
+        return wnids
+
+    def wnids(self) -> list[str]:
+        present = (Path(e.name).stem for e in scan(self._folder) if is_image_name(e.name))
+        return sorted({self._class(stem) for stem in present})
+
+    def _class(self, stem: str) -> str:
+        try:
+            return self._wnid_of[stem]
+        except KeyError:
+            raise SourceError(
+                f"{self._folder / stem}: {self._solution.name} does not name this image",
+                "Remove the image, or complete the file.",
+            ) from None
+
+    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+        labels = {wnid: label for label, wnid in enumerate(classes)}
+        entries = [entry for entry in scan(self._folder) if is_image_name(entry.name)]
+        entries.sort(key=lambda entry: (self._class(Path(entry.name).stem), entry.name))
+        for entry in entries:
+            stem = Path(entry.name).stem
+            wnid = self._class(stem)
+            yield record_of(entry, f"{wnid}/{stem}", labels[wnid])
+
+
+class _TrainArchive:
+    """A tar of tars, one a wnid."""
+
+    name = "archives"
+    root: str | None = None
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inner = {Path(member.name).stem: member for member in members(path)}
+        _check_wnids(path, self._inner)
+
+    def wnids(self) -> list[str]:
+        return sorted(self._inner)
+
+    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+        labels = {wnid: label for label, wnid in enumerate(classes)}
+        for wnid, inner in sorted(self._inner.items()):
+            images = sorted(
+                image
+                for image in members(self._path, inner.offset, inner.size)
+                if is_image_name(image.name)
+            )
+            if not images and not allow_empty:
+                raise SourceError(
+                    f"{self._path}: {inner.name} has no images",
+                    "Download the archive again, or keep an empty class with --allow-empty.",
+                )
+            for image in images:
+                yield _archived(self._path, image, wnid, labels[wnid])
+
+
+class _ValArchive:
+    """A flat tar of images, their classes in the development kit."""
+
+    name = "archives"
+    root: str | None = None
+
+    def __init__(self, path: Path, devkit: Path) -> None:
+        self._path = path
+        wnid_of_id, truth = _read_devkit(devkit)
+        images = [image for image in members(path) if is_image_name(image.name)]
+        try:
+            self._images = sorted((wnid_of_id[truth[_number(i)]], i.name, i) for i in images)
+        except (KeyError, IndexError, ValueError) as error:
+            raise SourceError(
+                f"{path}: an image is not in the development kit's ground truth: {error!r}",
+                f"Use the {_DEVKIT} that belongs to it.",
+            ) from None
+
+    def wnids(self) -> list[str]:
+        return sorted({wnid for wnid, _, _ in self._images})
+
+    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+        labels = {wnid: label for label, wnid in enumerate(classes)}
+        for wnid, _, image in self._images:
+            yield _archived(self._path, image, wnid, labels[wnid])
+
+
+def _number(image: Member) -> int:
+    """Place of a validation image in the ground truth: ILSVRC2012_val_00000001 is 0."""
+    number = int(Path(image.name).stem.rpartition("_")[2]) - 1
+    if number < 0:
+        raise ValueError(image.name)
+    return number
+
+
+def _archived(path: Path, image: Member, wnid: str, label: int) -> Record:
+    stem = Path(image.name).stem
+    mtime_ns = path.stat().st_mtime_ns
+    return Record(f"{wnid}/{stem}", label, str(path), image.offset, image.size, mtime_ns)
+
+
+def _check_wnids(path: Path, names: Any) -> None:
+    for name in names:
+        if not _WNID.fullmatch(name):
+            raise SourceError(f"{path}: {name} is not a wnid (n and 8 digits)", "Download it again.")
+
+
+def _read_devkit(path: Path) -> tuple[dict[int, str], list[int]]:
+    """Reads the wnid of each ILSVRC2012_ID, and the ID of each validation image."""
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise SourceError(
+            f"{path}: reading its meta.mat needs SciPy",
+            'Install it: pip install "fastdata[imagenet]"',
+        ) from None
+    try:
+        with tarfile.open(path, "r:gz") as tar:
+            meta = loadmat(io.BytesIO(_read_member(tar, _META)), squeeze_me=True)
+            truth = [int(line) for line in _read_member(tar, _GROUND_TRUTH).split()]
+        synsets = meta["synsets"]
+        # IDs 1 to 1000 are the classes; those above are inner nodes of the hierarchy.
+        ids = (int(number) for number in synsets["ILSVRC2012_ID"])
+        children = (int(count) for count in synsets["num_children"])
+        wnids = (str(wnid) for wnid in synsets["WNID"])
+        leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
+    except (OSError, tarfile.TarError, KeyError, ValueError, TypeError, EOFError) as error:
+        raise SourceError(
+            f"{path}: not the development kit of ILSVRC 2012: {error!r}",
+            "It tells the classes of the validation images; download it beside their archive.",
+        ) from None
+    _check_wnids(path, leaves.values())
+    return leaves, truth
+
+
+def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
+    file = tar.extractfile(name)
+    if file is None:
+        raise KeyError(name)
+    return file.read()

@@ -1,0 +1,543 @@
+"""Packing: any source into any container, in parallel, resumable, the same bytes every time.
+
+The source is listed; the listing is cut into units; every unit becomes an output file (for
+LMDB: one commit to the one file) and then a part, its index rows. When all parts are there
+they are joined to the index, and the manifest is written last. A run that was interrupted
+leaves parts behind and no manifest; the next one lists the source again, keeps the units
+whose part has the right fingerprint, and does the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fastdata import formats
+from fastdata.checksum import crc32c_file
+from fastdata.converters.encode import ORIGINAL, Encoding
+from fastdata.converters.engines import (
+    Engine,
+    InProcess,
+    Processes,
+    local_engine,
+    usable_cpus,
+)
+from fastdata.converters.listing import Listing, Unit, write_listing
+from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
+from fastdata.converters.records import Source
+from fastdata.converters.tasks import IndexFolder, Job, PackFile, Piece, Prepare, encode, pieces
+from fastdata.converters.tasks import write as write_samples
+from fastdata.errors import (
+    BadSamplesError,
+    BusyError,
+    CorruptionError,
+    SampleError,
+    SpaceError,
+    UsageError,
+)
+from fastdata.formats import lmdb
+from fastdata.index import INDEX_NAME, SCHEMA, write_index
+from fastdata.manifest import FORMAT_VERSION, MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
+from fastdata.storage import (
+    PARTIAL_SUFFIX,
+    free_space,
+    human_bytes,
+    is_no_space,
+    no_space,
+    publish,
+    sync,
+    whole_file,
+)
+from fastdata.version import VERSION
+
+BAD_SAMPLES_NAME = "bad-samples.jsonl"
+
+#: Default size that an output file ends on reaching, in bytes of blobs.
+SHARD_SIZE = 256 << 20
+#: Blobs between two commits to an LMDB: what is lost at most when packing is killed. LMDB
+#: holds a transaction's pages in memory until it is committed.
+_COMMIT_SIZE = 64 << 20
+#: Records in a unit at most, whatever their size: bounds the index rows in memory.
+_UNIT_ROWS = 262_144
+#: How many records are encoded in advance to estimate the size of the rest.
+_ESTIMATE_FROM = 64
+#: What a sample costs beside its blob, in bytes, at most: tar pads three members to blocks
+#: of 512 and gives each a header; LMDB fills up a page of 4096.
+_OVERHEAD = 4_500
+#: What an index row costs, in bytes, twice, since parts stay until the index is whole.
+_INDEX_ROW = 400
+
+
+class Progress(Protocol):
+    """Who wants to know how packing goes on."""
+
+    def listed(self, records: int) -> None:
+        """So many records are listed so far."""
+
+    def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
+        """Packing begins: how much there is, and how much of it an earlier run has done."""
+
+    def advance(self, images: int, size: int) -> None:
+        """So many images and source bytes are done in this run so far."""
+
+    def finishing(self, what: str) -> None:
+        """All images are packed; this remains."""
+
+
+class Silent:
+    """Progress that nobody sees."""
+
+    def listed(self, records: int) -> None:
+        """See `Progress.listed`."""
+
+    def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
+        """See `Progress.start`."""
+
+    def advance(self, images: int, size: int) -> None:
+        """See `Progress.advance`."""
+
+    def finishing(self, what: str) -> None:
+        """See `Progress.finishing`."""
+
+
+class Packed(NamedTuple):
+    """What packing made.
+
+    Attributes:
+        path: The dataset's folder.
+        manifest: Its manifest.
+        resumed: How many of its samples an earlier run had packed.
+    """
+
+    path: Path
+    manifest: Manifest
+    resumed: int
+
+
+def pack(
+    source: Source,
+    out: Path,
+    *,
+    container: str = "lmdb",
+    encoding: Encoding = ORIGINAL,
+    shard_size: int | None = None,
+    workers: int | None = None,
+    skip_bad: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Packed:
+    """Packs a source into a dataset.
+
+    The result depends on the source and the options alone: not on the number of workers,
+    nor on how often packing was interrupted. A dataset that is already there, packed from
+    the same source with the same options, is left as it is.
+
+    Worker processes are spawned: a script that calls this needs the usual
+    ``if __name__ == "__main__":``.
+
+    Args:
+        source: What to pack.
+        out: The dataset's folder; made if missing.
+        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
+        encoding: How images are stored.
+        shard_size: Bytes of blobs on reaching which a file ends (``parquet``, ``shards``);
+            None for 256 MiB.
+        workers: Worker processes; None for one a CPU, 1 to work in this process.
+        skip_bad: Whether to finish without the images that cannot be packed.
+        force: Whether to start over, removing what was packed to ``out`` before.
+        progress: Told how it goes.
+
+    Raises:
+        UsageError: The options contradict each other, or ``out`` holds something else.
+        SourceError: The source cannot be listed.
+        BadSamplesError: Some images are bad; all others are packed, the bad ones listed in
+            ``bad-samples.jsonl``, and there is no manifest.
+        SpaceError: The disk is too full.
+        BusyError: Another process packs to ``out``.
+    """
+    _check_options(source, container, encoding, shard_size, workers)
+    packing = _Packing(
+        source, out, container, encoding, shard_size or SHARD_SIZE, progress or Silent(), skip_bad
+    )
+    try:
+        with _work_folder(out, force):
+            return packing.run(local_engine(workers))
+    except OSError as error:
+        if is_no_space(error):
+            raise no_space(out, error, _MEND_SPACE) from error
+        raise
+
+
+_MEND_SPACE = (
+    "Make room and run the same command again (it resumes), or choose another --out; "
+    "--encoding jpeg with --max-side needs less."
+)
+
+
+def _check_options(
+    source: Source, container: str, encoding: Encoding, shard_size: int | None, workers: int | None
+) -> None:
+    if container not in formats.CONTAINERS:
+        raise UsageError(
+            f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
+        )
+    if container == "folder":
+        if source.root is None:
+            raise UsageError(
+                "--to folder indexes images that are files; these lie in archives",
+                "Use --to lmdb, parquet or shards.",
+            )
+        if encoding.kind != "original":
+            raise UsageError(
+                "--to folder leaves images as they are, so it takes no --encoding",
+                "Use --to lmdb, parquet or shards.",
+            )
+    if shard_size is not None and container not in ("parquet", "shards"):
+        raise UsageError(f"--shard-size has no meaning with --to {container}", "Leave it out.")
+    if shard_size is not None and shard_size < 1:
+        raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
+
+
+#: The files that packing makes: nothing else in a dataset's folder is ever removed.
+_OURS = re.compile(
+    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|index\.arrow|dataset\.json"
+    r"|bad-samples\.jsonl)(\.partial)?"
+)
+
+
+@contextmanager
+def _work_folder(out: Path, force: bool) -> Iterator[None]:
+    """Makes and locks the folder of the packing's state; removes it where it holds nothing."""
+    work = out / WORK_NAME
+    if out.exists() and not work.exists() and not (out / MANIFEST_NAME).exists():
+        if not out.is_dir() or any(out.iterdir()):
+            raise UsageError(
+                f"{out}: exists, and is not a dataset that fastdata has packed",
+                "Choose another --out, or remove it.",
+            )
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                f"{out}: another process is packing to it", "Wait for it, or choose another --out."
+            ) from None
+        if force:
+            # The manifest goes first: from then on this is no dataset.
+            (out / MANIFEST_NAME).unlink(missing_ok=True)
+            _remove_outputs(out, keep=set())
+            for part in work.glob("*.part*"):
+                part.unlink()
+        try:
+            yield
+        finally:
+            if (out / MANIFEST_NAME).exists() or not any(work.glob("*.part")):
+                shutil.rmtree(work, ignore_errors=True)
+                if not any(out.iterdir()):
+                    out.rmdir()
+
+
+def _remove_outputs(out: Path, keep: set[str]) -> None:
+    for path in out.iterdir():
+        if _OURS.fullmatch(path.name) and path.name not in keep:
+            path.unlink()
+
+
+class _Packing:
+    """One run of packing."""
+
+    def __init__(
+        self,
+        source: Source,
+        out: Path,
+        container: str,
+        encoding: Encoding,
+        shard_size: int,
+        progress: Progress,
+        skip_bad: bool,
+    ) -> None:
+        self._source = source
+        self._skip_bad = skip_bad
+        self._out = out
+        self._encoding = encoding
+        self._progress = progress
+        self._options: dict[str, Any] = encoding.options()
+        self._unit_size = _COMMIT_SIZE
+        if container in ("parquet", "shards"):
+            self._options["shard_size"] = self._unit_size = shard_size
+        self._job = Job(
+            out=out,
+            work=out / WORK_NAME,
+            container=container,
+            classes=tuple(source.classes),
+            encoding=encoding,
+            root=source.root if container == "folder" else None,
+        )
+
+    def run(self, engine: InProcess | Processes) -> Packed:
+        """Lists, packs what is not packed yet, and finishes."""
+        job = self._job
+        listing = write_listing(self._source, job.listing, self._progress.listed)
+        growth = self._growth(listing)
+        units = list(
+            listing.units(
+                self._unit_size / growth,
+                _UNIT_ROWS,
+                {
+                    "container": job.container,
+                    "classes": job.classes,
+                    "options": self._options,
+                    "format_version": FORMAT_VERSION,
+                },
+                chained=job.container == "lmdb",
+            )
+        )
+        fingerprint = hashlib.blake2b(
+            "".join(unit.fingerprint for unit in units).encode(), digest_size=16
+        ).hexdigest()
+        if (self._out / MANIFEST_NAME).exists():
+            return self._already_packed(fingerprint)
+        done = self._done_lmdb(units) if job.container == "lmdb" else self._done_files(units)
+        todo = [unit for unit in units if unit.number not in done]
+        total = listing.total_bytes()
+        to_pack = sum(
+            int(lengths.sum()) for u in todo for lengths in listing.lengths(u.start, u.stop)
+        )
+        images_to_pack = sum(unit.stop - unit.start for unit in todo)
+        self._check_space(images_to_pack, to_pack * growth)
+        self._progress.start(
+            len(listing), total, len(listing) - images_to_pack, total - to_pack
+        )
+        with engine:
+            if job.container == "lmdb":
+                self._pack_lmdb(engine, todo, done, lmdb.map_size(int(total * growth)))
+            else:
+                task = IndexFolder(job) if job.container == "folder" else PackFile(job)
+                for _ in engine.run(task, todo, self._tick(engine)):
+                    pass
+        resumed = sum(part.samples for part in done.values())
+        return Packed(self._out, self._finish(units, fingerprint), resumed)
+
+    def _tick(self, engine: Engine) -> Callable[[], None]:
+        return lambda: self._progress.advance(*engine.reported())
+
+    def _growth(self, listing: Listing) -> float:
+        """Blob bytes for each source byte, from a sample of the records where they differ."""
+        if self._encoding.kind == "original":
+            return 1.0
+        before = after = 0
+        for record in listing.sample(_ESTIMATE_FROM):
+            try:
+                after += len(encode(record, self._encoding)[0])
+                before += record.length
+            except SampleError:
+                continue
+        return after / before if before else 1.0
+
+    def _already_packed(self, fingerprint: str) -> Packed:
+        manifest = Manifest.load(self._out)
+        if manifest.source.get("fingerprint") != fingerprint:
+            raise UsageError(
+                f"{self._out}: holds a dataset of {manifest.samples} samples already, packed "
+                "from other data or with other options",
+                "Choose another --out, or replace it with --force.",
+            )
+        return Packed(self._out, manifest, manifest.samples)
+
+    def _check_space(self, images: int, size: float) -> None:
+        per_image = _INDEX_ROW if self._job.container == "folder" else _OVERHEAD
+        needed = int(size * (self._job.container != "folder")) + images * per_image
+        free = free_space(self._out)
+        if needed > free:
+            raise SpaceError(
+                f"{self._out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
+                _MEND_SPACE,
+            )
+
+    def _done_files(self, units: Sequence[Unit]) -> dict[int, Part]:
+        """The units whose output file and part are there; removes everything else."""
+        done: dict[int, Part] = {}
+        keep: set[str] = set()
+        for unit in units:
+            part = self._part(unit)
+            if part is None:
+                continue
+            if part.file is not None:
+                path = self._out / part.file.name
+                if not path.exists() or path.stat().st_size != part.file.size:
+                    continue
+                keep.add(part.file.name)
+            done[unit.number] = part
+        self._remove_parts({self._job.part(unit) for unit in units if unit.number in done})
+        _remove_outputs(self._out, keep)
+        return done
+
+    def _part(self, unit: Unit, suffix: str = "") -> Part | None:
+        """A unit's part, where it is current and its bad images need no second look."""
+        path = self._job.part(unit)
+        part = read_part(path.with_name(path.name + suffix))
+        if part is None or part.fingerprint != unit.fingerprint:
+            return None
+        if not self._skip_bad and any(bad.unread for bad in part.bad):
+            return None
+        return part
+
+    def _remove_parts(self, keep: set[Path]) -> None:
+        for path in self._job.work.glob("*.part*"):
+            if path not in keep:
+                path.unlink()
+
+    def _done_lmdb(self, units: Sequence[Unit]) -> dict[int, Part]:
+        """The units that are committed; removes everything else."""
+        job, data = self._job, self._lmdb_data
+        if data.with_name(lmdb.DATA_NAME).exists():
+            # Killed between its last commit and the manifest: go on as before it was named.
+            os.replace(data.with_name(lmdb.DATA_NAME), data)
+        committed = lmdb.entries(data)
+        done: dict[int, Part] = {}
+        samples = 0
+        for unit in units:
+            part = self._part(unit)
+            if part is None:
+                # A commit whose part was written, but not yet named.
+                part = self._part(unit, PARTIAL_SUFFIX)
+                if part is None or samples + part.samples != committed:
+                    break
+                path = job.part(unit)
+                os.replace(path.with_name(path.name + PARTIAL_SUFFIX), path)
+            done[unit.number] = part
+            samples += part.samples
+        if samples != committed:  # commits cannot be undone without leaving traces
+            done = {}
+        self._remove_parts({job.part(unit) for unit in units if unit.number in done})
+        _remove_outputs(self._out, {data.name} if done else set())
+        return done
+
+    @property
+    def _lmdb_data(self) -> Path:
+        return self._out / (lmdb.DATA_NAME + PARTIAL_SUFFIX)
+
+    def _pack_lmdb(
+        self, engine: Engine, todo: Sequence[Unit], done: dict[int, Part], map_size: int
+    ) -> None:
+        """Writes units to the one file, in order; workers only prepare."""
+        job = self._job
+
+        def work() -> Iterator[Piece]:
+            return (piece for unit in todo for piece in pieces(job, unit))
+
+        committed = sum(part.samples for part in done.values())
+        prepared = zip(work(), engine.run(Prepare(job), work(), self._tick(engine)), strict=True)
+        for unit, group in groupby(prepared, key=lambda pair: pair[0].unit):
+            path, part = job.part(unit), PartBuilder()
+            with closing(lmdb.LmdbWriter(self._lmdb_data, committed, map_size)) as writer:
+                for _, samples in group:
+                    write_samples(writer, samples, part)
+                # The part is on the disk before the commit, and gets its name after: so
+                # whichever of the two a kill leaves last, what is committed is known.
+                temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+                part.write(temporary, unit.fingerprint, file_number=0)
+                sync(temporary)
+                writer.finish()
+            publish(temporary, path)
+            committed += part.samples
+
+    def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
+        """Joins the parts to an index and writes the manifest."""
+        parts = [read_part(self._job.part(unit)) for unit in units]
+        found = [part for part in parts if part is not None]
+        if len(found) != len(units):
+            raise CorruptionError(
+                f"{self._job.work}: a part of the index is missing", "Run the same command again."
+            )
+        bad = [entry for part in found for entry in part.bad]
+        samples = sum(part.samples for part in found)
+        self._list_bad(bad)
+        if (bad and not self._skip_bad) or not samples:
+            raise self._bad_samples(bad, samples)
+        files = [part.file for part in found if part.file is not None]
+        if self._job.container == "lmdb":
+            self._progress.finishing("checksum")
+            publish(self._lmdb_data, self._out / lmdb.DATA_NAME)
+            files = [self._entry(lmdb.DATA_NAME)]
+        self._progress.finishing("index")
+        with whole_file(self._out / INDEX_NAME) as temporary:
+            write_index(temporary, self._index_batches(units))
+        manifest = Manifest(
+            container=self._job.container,
+            samples=samples,
+            skipped=len(bad),
+            classes=list(self._job.classes),
+            blob_bytes=sum(part.blob_bytes for part in found),
+            index=self._entry(INDEX_NAME),
+            files=files,
+            root=self._job.root,
+            options=self._options,
+            source={**self._source.about, "fingerprint": fingerprint},
+            tool=VERSION,
+        )
+        with whole_file(self._out / MANIFEST_NAME) as temporary:
+            temporary.write_text(manifest.to_json(), "utf-8")
+        return manifest
+
+    def _entry(self, name: str) -> FileEntry:
+        path = self._out / name
+        return FileEntry(name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
+
+    def _list_bad(self, bad: Sequence[Bad]) -> None:
+        path = self._out / BAD_SAMPLES_NAME
+        if not bad:
+            path.unlink(missing_ok=True)
+            return
+        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for entry in bad:
+                line = {"key": entry.key, "path": entry.path, "reason": entry.reason}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
+        first = f"the first: {bad[0].path}: {bad[0].reason}"
+        listed = f"all are listed in {self._out / BAD_SAMPLES_NAME}"
+        if not samples:
+            return BadSamplesError(
+                f"{self._out}: none of the {len(bad)} images can be packed; {first}; {listed}",
+                "Check that --root holds images.",
+            )
+        return BadSamplesError(
+            f"{self._out}: {len(bad)} of {samples + len(bad)} images cannot be packed; "
+            f"{first}; {listed}",
+            "The others are packed. Finish without the bad ones by --skip-bad, or mend them "
+            "and run the same command again.",
+        )
+
+    def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
+        """The index rows of all units; for LMDB with the offsets, which are final only now."""
+        extents = None
+        if self._job.container == "lmdb":
+            extents = lmdb.extents(self._out / lmdb.DATA_NAME)
+        at = SCHEMA.get_field_index("offset")
+        for unit in units:
+            for batch in read_rows(self._job.part(unit)):
+                if extents is not None:
+                    found = np.array([next(extents) for _ in range(batch.num_rows)], np.int64)
+                    if not np.array_equal(found[:, 1], batch.column("length").to_numpy()):
+                        raise CorruptionError(
+                            f"{self._out / lmdb.DATA_NAME}: a blob's length is not what was packed",
+                            "Start over with --force.",
+                        )
+                    batch = batch.set_column(at, SCHEMA.field(at), pa.array(found[:, 0]))
+                yield batch

@@ -1,0 +1,137 @@
+"""Parts: the index rows of one unit, kept until the whole dataset is packed.
+
+A part is written after everything it speaks of is safely on the disk, so a part that is
+there, with the right fingerprint, is what makes a unit done. Resuming needs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fastdata.index import SCHEMA, Row, rows_to_batch
+from fastdata.manifest import FileEntry
+
+
+class Bad(NamedTuple):
+    """An image that cannot be packed.
+
+    Attributes:
+        key: The sample's key.
+        path: The file it lies in.
+        reason: What is wrong with it.
+        unread: Whether it could not be read at all, which may be mended without changing it.
+    """
+
+    key: str
+    path: str
+    reason: str
+    unread: bool
+
+
+class Prepared(NamedTuple):
+    """A run of records, ready to be written.
+
+    Attributes:
+        rows: Their index rows; where the blobs will lie is not known yet.
+        blobs: Their bytes, one a row.
+        bad: The images that are not among them, and why.
+    """
+
+    rows: list[Row]
+    blobs: list[bytes]
+    bad: list[Bad]
+
+
+class Part(NamedTuple):
+    """What a part says beside its index rows.
+
+    Attributes:
+        fingerprint: That of the unit it was made from.
+        samples: Number of its index rows.
+        blob_bytes: Sum of their blobs' lengths.
+        file: The unit's output file; None where it has none of its own.
+        bad: The unit's images that were not packed.
+    """
+
+    fingerprint: str
+    samples: int
+    blob_bytes: int
+    file: FileEntry | None
+    bad: list[Bad]
+
+
+class PartBuilder:
+    """Collects a unit's index rows while the unit is written."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._bad: list[Bad] = []
+        self.samples = 0
+        self._blob_bytes = 0
+
+    def add(self, prepared: Prepared) -> None:
+        """Appends the rows of what has been written; its blobs are not kept."""
+        self._batches.append(rows_to_batch(prepared.rows))
+        self._bad += prepared.bad
+        self.samples += len(prepared.rows)
+        self._blob_bytes += sum(map(len, prepared.blobs))
+
+    def write(
+        self,
+        path: Path,
+        fingerprint: str,
+        *,
+        file_number: int,
+        file: FileEntry | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> None:
+        """Writes the part.
+
+        Args:
+            path: Where to.
+            fingerprint: That of the unit.
+            file_number: What the rows' ``file`` is to be.
+            file: The unit's output file, if it has one.
+            offsets: What the rows' ``offset`` is to be; as it is if None.
+        """
+        about = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad)._asdict()
+        about["file"] = asdict(file) if file else None
+        schema = SCHEMA.with_metadata({"part": json.dumps(about)})
+        rows = pa.Table.from_batches(self._batches, SCHEMA)
+        rows = _with_column(rows, "file", [file_number] * self.samples)
+        if offsets is not None:
+            rows = _with_column(rows, "offset", offsets)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_table(rows.cast(schema))
+
+
+def _with_column(rows: pa.Table, name: str, values: Sequence[int]) -> pa.Table:
+    at = SCHEMA.get_field_index(name)
+    return rows.set_column(at, SCHEMA.field(at), pa.array(values, SCHEMA.field(at).type))
+
+
+def read_part(path: Path) -> Part | None:
+    """What a part says, or None where there is no readable part."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            metadata = pa.ipc.open_file(source).schema.metadata
+        about = json.loads(metadata[b"part"])
+        file = FileEntry(**about["file"]) if about["file"] else None
+        bad = [Bad(*entry) for entry in about["bad"]]
+        return Part(about["fingerprint"], about["samples"], about["blob_bytes"], file, bad)
+    except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
+        return None
+
+
+def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
+    """The index rows of a part."""
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number).replace_schema_metadata(None)

@@ -1,0 +1,84 @@
+"""What a source is: classes, and records in a fixed order.
+
+A record says where an image's bytes lie, not what they are: an extent again. So listing
+ImageNet costs no reading, a worker reads what it packs, and an archive is never unpacked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from fastdata.errors import SampleError, UnreadableError
+from fastdata.storage import read_exactly
+
+
+class Record(NamedTuple):
+    """One image of a source.
+
+    Attributes:
+        key: The sample's name, unique in the source: path below the split, no extension.
+        label: Index of its class in the source's ``classes``.
+        path: The file that holds the image's bytes.
+        offset: Where in that file they begin.
+        length: How many they are.
+        mtime_ns: When that file was last changed, in nanoseconds: tells whether a file
+            packed before an interruption is still current.
+        pixels: Where the source holds pixels, not files: height, width and then uint8
+            HWC RGB; ``path``, ``offset`` and ``length`` are then unused.
+        problem: Why the image cannot be packed, where listing already shows it.
+    """
+
+    key: str
+    label: int
+    path: str
+    offset: int
+    length: int
+    mtime_ns: int
+    pixels: tuple[int, int, bytes] | None = None
+    problem: str | None = None
+
+
+class Source(Protocol):
+    """A collection of labelled images that can be packed.
+
+    Attributes:
+        classes: Class names; a label is an index into them.
+        about: What the manifest records of where the data came from; JSON values.
+        root: The folder that all records' paths lie in, where each is a file of its own,
+            so that the ``folder`` container can leave them there; else None.
+    """
+
+    classes: list[str]
+    about: Mapping[str, Any]
+    root: str | None
+
+    def records(self) -> Iterator[Record]:
+        """Yields every image, in an order that depends on the source alone.
+
+        Raises:
+            SourceError: The source is unreadable or contradictory.
+        """
+
+
+def read_record(path: str, offset: int, length: int) -> bytes:
+    """Reads a record's bytes.
+
+    Raises:
+        UnreadableError: The file cannot be read.
+        SampleError: It is no longer what was listed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnreadableError(f"cannot be opened: {error.strerror}") from None
+    try:
+        data = read_exactly(descriptor, offset, length)
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+    if len(data) != length:
+        raise SampleError(f"has {len(data)} bytes now, but had {length} when it was listed")
+    return data

@@ -1,0 +1,70 @@
+"""Members of tar files as extents, so that archives are read where they are."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from fastdata.errors import SourceError
+
+
+class Member(NamedTuple):
+    """A regular file in a tar file.
+
+    Attributes:
+        name: Its path in the archive, without a leading ``./``.
+        offset: Where its data begins in the file, in bytes.
+        size: Its length in bytes.
+    """
+
+    name: str
+    offset: int
+    size: int
+
+
+def members(path: Path, offset: int = 0, size: int | None = None) -> Iterator[Member]:
+    """Yields the regular files of a tar file, in the archive's order.
+
+    Args:
+        path: The uncompressed tar file.
+        offset: Where the archive begins, when it is itself a member of ``path``.
+        size: How long it is; to the file's end if None.
+
+    Raises:
+        SourceError: It cannot be read, is compressed or cut short, or holds a member that
+            would lie outside the folder it is unpacked in.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2) if size is None else offset + size
+            file.seek(offset)
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                for member in tar:
+                    tar.members = []  # tarfile would keep every member it has seen
+                    if member.isdir():
+                        continue
+                    if not member.isreg():
+                        raise SourceError(
+                            f"{path}: {member.name} is a link or a device, not a file",
+                            "Pack the archive again with tar --dereference.",
+                        )
+                    if member.offset_data + member.size > end:
+                        raise tarfile.ReadError(f"{member.name} goes beyond the end")
+                    yield Member(_safe(path, member.name), member.offset_data, member.size)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise SourceError(
+            f"{path}: cannot be read as an uncompressed tar file: {error}",
+            "Check that it was downloaded whole; gunzip it if it is compressed.",
+        ) from None
+
+
+def _safe(path: Path, name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts:
+        raise SourceError(
+            f"{path}: the member {name} would lie outside the folder it is unpacked in",
+            "Archives that were not made with ill intent have no such names; do not use it.",
+        )
+    return "/".join(parts)

@@ -1,0 +1,1 @@
+"""fastdata feeds image data to PyTorch training."""

@@ -1,0 +1,83 @@
+"""What can go wrong, as one tree.
+
+::
+
+    FastdataError
+    ├── UsageError                an argument that cannot be honoured (exit code 2)
+    └── DataError                 data that is not what it must be (exit code 1)
+        ├── SourceError           a tree or archive that is to be packed
+        ├── SampleError           the bytes of one image
+        │   └── UnreadableError   they cannot be read at all
+        ├── BadSamplesError       packing ended, and some images are bad
+        ├── SpaceError            no room for what is to be written
+        ├── BusyError             another process holds what this one needs
+        └── DatasetError          a packed dataset
+            ├── VersionError      written by a newer fastdata
+            └── CorruptionError   it does not match its own manifest or index
+
+Every error says what is wrong and where, and then how to mend it.
+"""
+
+from __future__ import annotations
+
+
+class FastdataError(Exception):
+    """Base of all errors that fastdata raises on purpose.
+
+    Args:
+        what: What is wrong, and where (file, key, index).
+        mend: What the user can do about it, where there is something to do.
+    """
+
+    def __init__(self, what: str, mend: str = "") -> None:
+        # Both go into `args`, so that the error survives pickling between processes.
+        super().__init__(what, mend)
+        self.what = what
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.mend}" if self.mend else self.what
+
+
+class UsageError(FastdataError, ValueError):
+    """An argument or option that cannot be honoured."""
+
+
+class DataError(FastdataError):
+    """Data that is not what it must be."""
+
+
+class SourceError(DataError):
+    """A tree or archive that is to be packed is missing, unreadable or contradictory."""
+
+
+class SampleError(DataError):
+    """The bytes of one image are not an image that can be decoded."""
+
+
+class UnreadableError(SampleError):
+    """The file of an image cannot be read: a permission, a disk, a network."""
+
+
+class BadSamplesError(DataError):
+    """Packing ended with some images left out; the dataset has no manifest yet."""
+
+
+class SpaceError(DataError):
+    """There is no room for what is to be written."""
+
+
+class BusyError(DataError):
+    """Another process is at work on the same folder."""
+
+
+class DatasetError(DataError):
+    """A folder is not a dataset, or not one that can be opened."""
+
+
+class VersionError(DatasetError):
+    """The dataset was written by a newer version of fastdata."""
+
+
+class CorruptionError(DatasetError):
+    """The dataset does not match its own manifest or index."""

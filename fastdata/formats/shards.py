@@ -1,0 +1,116 @@
+"""Shards: tar files in the WebDataset convention (docs/formats/shards.md).
+
+A sample is three members in a row, ``<key>.<extension>``, ``<key>.cls``, ``<key>.json``.
+A tar member's data is contiguous, an extent.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fastdata.errors import CorruptionError
+from fastdata.index import Row
+from fastdata.probe import EXTENSIONS
+
+_BUFFER = 1 << 20
+
+
+class ShardWriter:
+    """Writes one tar file; the same samples give the same bytes."""
+
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        self._file = path.open("wb", buffering=_BUFFER)
+        self._classes = classes
+        self._at = 0
+        self._offsets: list[int] = []
+
+    def add(self, row: Row, blob: bytes) -> None:
+        """Appends one sample; see `fastdata.formats.Writer`."""
+        name = member_name(row.key)
+        header = _npy_header(row) if row.encoding == "raw" else b""
+        start = self._member(f"{name}.{EXTENSIONS[row.encoding]}", header, blob)
+        self._offsets.append(start + len(header))
+        self._member(f"{name}.cls", str(row.label).encode())
+        about = {
+            "key": row.key,
+            "label": row.label,
+            "class": self._classes[row.label],
+            "width": row.width,
+            "height": row.height,
+        }
+        self._member(f"{name}.json", json.dumps(about, ensure_ascii=False).encode())
+
+    def _member(self, name: str, *parts: bytes) -> int:
+        """Writes a member; returns where its data begins."""
+        info = tarfile.TarInfo(name)
+        info.size = sum(map(len, parts))
+        head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+        padding = bytes(-info.size % tarfile.BLOCKSIZE)
+        for piece in (head, *parts, padding):
+            self._file.write(piece)
+        start = self._at + len(head)
+        self._at = start + info.size + len(padding)
+        return start
+
+    def finish(self) -> list[int]:
+        """Completes the file; see `fastdata.formats.Writer`."""
+        end = 2 * tarfile.BLOCKSIZE  # two zero blocks, then zeros to a whole record
+        self._file.write(bytes(end + -(self._at + end) % tarfile.RECORDSIZE))
+        self._file.close()
+        return self._offsets
+
+    def close(self) -> None:
+        """Releases the file, finished or not."""
+        self._file.close()
+
+
+def member_name(key: str) -> str:
+    """The name that a key's members share.
+
+    WebDataset takes what follows the first dot of the last path component for the
+    extension, so dots there are written as ``%2E`` and the per cent sign as ``%25``. The
+    key itself stands in the ``.json`` member.
+    """
+    folder, slash, last = key.rpartition("/")
+    return folder + slash + last.replace("%", "%25").replace(".", "%2E")
+
+
+def _npy_header(row: Row) -> bytes:
+    """NumPy's header for raw pixels, so that readers get an array without knowing its size."""
+    header = io.BytesIO()
+    shape = {"descr": "|u1", "fortran_order": False, "shape": (row.height, row.width, 3)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    return header.getvalue()
+
+
+def extents(path: Path) -> Iterator[tuple[int, int]]:
+    """Finds every image in a shard: yields (offset, length) in bytes, in the shard's order.
+
+    Raises:
+        CorruptionError: The file is not a tar file, or one cut short.
+    """
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                tar.members = []  # tarfile would keep every member it has seen
+                suffix = member.name.rpartition(".")[2]
+                if suffix in ("cls", "json"):
+                    continue
+                offset, length = member.offset_data, member.size
+                if suffix == EXTENSIONS["raw"]:
+                    position = file.tell()
+                    file.seek(offset)
+                    np.lib.format.read_magic(file)
+                    np.lib.format.read_array_header_1_0(file)
+                    length -= file.tell() - offset
+                    offset = file.tell()
+                    file.seek(position)
+                yield offset, length
+    except (tarfile.TarError, ValueError, OSError) as error:
+        raise CorruptionError(f"{path}: cannot be read as a tar file: {error}") from None

@@ -1,0 +1,168 @@
+"""The manifest, ``dataset.json``: written last, so without it there is no dataset.
+
+The normative layout is docs/formats/dataset.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import CorruptionError, DatasetError, VersionError
+
+MANIFEST_NAME = "dataset.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a dataset.
+
+    Attributes:
+        name: Its path relative to the dataset's folder, with ``/``.
+        size: Its size in bytes.
+        crc32c: CRC-32C of the whole file, 8 hexadecimal digits.
+    """
+
+    name: str
+    size: int
+    crc32c: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a dataset is.
+
+    Attributes:
+        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
+        samples: Number of samples.
+        skipped: Number of bad images that were left out.
+        classes: Class names; a label is an index into them.
+        blob_bytes: Sum of all blobs' lengths.
+        index: The index file.
+        files: The container's files, in the order that the index counts them.
+        root: Folder that the index's paths are relative to (``folder`` only); where it is
+            relative itself, then to the dataset's folder.
+        options: What the dataset was packed with: encoding, sizes, quality.
+        source: Where it came from: kind, layout, split, root.
+        tool: The version of fastdata that wrote it.
+        format_version: Version of the layout.
+    """
+
+    container: str
+    samples: int
+    skipped: int
+    classes: list[str]
+    blob_bytes: int
+    index: FileEntry
+    files: list[FileEntry]
+    options: dict[str, Any]
+    source: dict[str, Any]
+    tool: str
+    root: str | None = None
+    format_version: int = field(default=FORMAT_VERSION)
+
+    def to_json(self) -> str:
+        """The manifest as it stands in the file."""
+        head = {"format": "fastdata", "format_version": self.format_version}
+        return json.dumps(head | asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def load(cls, dataset: Path) -> Manifest:
+        """Reads the manifest of the dataset in a folder.
+
+        Raises:
+            DatasetError: The folder is missing, or holds no finished dataset.
+            VersionError: A newer fastdata wrote it.
+            CorruptionError: It is not a manifest.
+        """
+        path = dataset / MANIFEST_NAME
+        try:
+            text = path.read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            raise _no_dataset(dataset) from None
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise _not_a_manifest(path, error) from None
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> Manifest:
+        """Reads a manifest from its text; ``path`` is for error messages."""
+        try:
+            fields = json.loads(text)
+            if not isinstance(fields, dict) or fields.pop("format", None) != "fastdata":
+                raise ValueError("its format is not fastdata")
+            version = fields["format_version"]
+            if not isinstance(version, int):
+                raise TypeError("format_version is not a number")
+        except (ValueError, TypeError, KeyError) as error:
+            raise _not_a_manifest(path, error) from None
+        if version > FORMAT_VERSION:
+            raise VersionError(
+                f"{path}: format version {version}, written by fastdata {fields.get('tool', '?')}; "
+                f"this fastdata reads up to version {FORMAT_VERSION}",
+                "Upgrade: pip install --upgrade fastdata",
+            )
+        try:
+            fields["index"] = _file_entry(fields["index"])
+            fields["files"] = [_file_entry(entry) for entry in fields["files"]]
+            manifest = cls(**fields)
+            _check_types(manifest)
+        except (TypeError, KeyError, ValueError) as error:
+            raise _not_a_manifest(path, error) from None
+        return manifest
+
+
+def _file_entry(fields: dict[str, Any]) -> FileEntry:
+    entry = FileEntry(**fields)
+    parts = entry.name.split("/")
+    if not entry.name or ".." in parts or entry.name.startswith("/") or "\\" in entry.name:
+        raise ValueError(f"file name {entry.name!r} leaves the dataset's folder")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"size of {entry.name} is {entry.size!r}")
+    int(entry.crc32c, 16)
+    return entry
+
+
+def _check_types(manifest: Manifest) -> None:
+    for name in ("format_version", "samples", "skipped", "blob_bytes"):
+        value = getattr(manifest, name)
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name} is {value!r}")
+    for name in ("container", "tool"):
+        if not isinstance(getattr(manifest, name), str):
+            raise ValueError(f"{name} is not a string")
+    if not all(isinstance(name, str) for name in manifest.classes):
+        raise ValueError("a class name is not a string")
+
+
+def _not_a_manifest(path: Path, error: Exception) -> CorruptionError:
+    reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+    return CorruptionError(
+        f"{path}: not a manifest of a fastdata dataset ({reason})",
+        "Copy the dataset again, or pack it anew with fastdata convert … --force.",
+    )
+
+
+def _no_dataset(dataset: Path) -> DatasetError:
+    if not dataset.exists():
+        return DatasetError(
+            f"{dataset}: no such folder", "Check the path; fastdata convert makes a dataset."
+        )
+    if (dataset / WORK_NAME).exists():
+        return DatasetError(
+            f"{dataset}: packing has not finished here, so this is not yet a dataset",
+            "Run the same fastdata convert again: it resumes.",
+        )
+    return DatasetError(
+        f"{dataset}: no dataset here ({MANIFEST_NAME} is missing)",
+        "Name a folder that fastdata convert has made, or convert this one.",
+    )
+
+
+#: Folder inside an unfinished dataset where packing keeps its state.
+WORK_NAME = ".packing"

@@ -1,0 +1,137 @@
+"""Bytes on local disks: extents read from files, and files that appear only when whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastdata.errors import SpaceError
+
+#: How many files a reader keeps open; beyond that the least recently used is closed.
+_OPEN_FILES = 128
+
+#: Suffix of a file that is being written.
+PARTIAL_SUFFIX = ".partial"
+
+
+class _OpenFile:
+    """A file descriptor that closes when nobody holds it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class ExtentReader:
+    """Reads extents (file, offset, length) with ``pread``.
+
+    There is no file position, no lock, and no state but a cache of open files, so one
+    reader serves any number of threads and goes on working in a forked child. ``pread``
+    rather than a memory map, because a file that shrinks under a map kills the process.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[Path, _OpenFile] = {}
+
+    def _open(self, path: Path) -> _OpenFile:
+        file = self._files.get(path)
+        if file is None:
+            # Two threads may both get here; the file that loses closes itself.
+            self._files[path] = file = _OpenFile(path)
+            for oldest in list(self._files)[:-_OPEN_FILES]:
+                # A thread that reads from it at this moment keeps it open until done.
+                self._files.pop(oldest, None)
+        return file
+
+    def size(self, path: Path) -> int:
+        """The size of a file when it was opened, in bytes."""
+        return self._open(path).size
+
+    def read(self, path: Path, offset: int, length: int) -> bytes:
+        """Reads one extent; fewer bytes where the file ends.
+
+        Raises:
+            OSError: The file cannot be opened or read.
+        """
+        return read_exactly(self._open(path).descriptor, offset, length)
+
+
+def read_exactly(descriptor: int, offset: int, length: int) -> bytes:
+    """``pread`` until ``length`` bytes are there or the file ends."""
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file appears under its name when it is complete, or not at all.
+
+    Yields the temporary path to write to. On leaving, the file is flushed to the disk,
+    then renamed; after an exception it is removed.
+    """
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    try:
+        yield temporary
+        publish(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Flushes a finished file or folder to the disk and gives it its final name."""
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or a folder's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes as people read it, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def free_space(folder: Path) -> int:
+    """Bytes that can still be written where ``folder`` is, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Whether an error says that the disk, or the user's share of it, is full."""
+    number = getattr(error, "errno", None)
+    # LMDB and Arrow wrap the error: only its text is left.
+    return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
+
+
+def no_space(folder: Path, error: BaseException, mend: str) -> SpaceError:
+    """The error to raise where `is_no_space`."""
+    return SpaceError(
+        f"{folder}: the disk is full ({human_bytes(free_space(folder))} free): {error}", mend
+    )
