@@ -1,0 +1,1 @@
+"""Benchmarks: they verify before they time, and report ratios within one run."""

@@ -1,0 +1,21 @@
+"""Converters: sources of images, and packing them into datasets."""
+
+from fastdata.converters.cifar import Cifar
+from fastdata.converters.encode import Encoding
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.imagenet import ImageNet
+from fastdata.converters.pack import Packed, pack
+from fastdata.converters.records import Record, Source
+from fastdata.converters.webdataset import WebDataset
+
+__all__ = [
+    "Cifar",
+    "Encoding",
+    "ImageFolder",
+    "ImageNet",
+    "Packed",
+    "Record",
+    "Source",
+    "WebDataset",
+    "pack",
+]

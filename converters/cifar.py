@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from fastdata.converters.imagefolder import require_folder
 from fastdata.converters.records import Record
+
 from fastdata.errors import SourceError, UsageError
 
 _SIDE = 32  # pixels

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fastdata.converters.records import Record
 from fastdata.converters.tree import class_folders, class_records
+
 from fastdata.errors import SourceError
 
 

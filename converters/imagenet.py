@@ -17,9 +17,10 @@ from typing import Any
 
 from fastdata.converters.imagefolder import records_by_class, require_folder
 from fastdata.converters.records import Record
-from fastdata.converters.tars import Member, members
 from fastdata.converters.tree import class_folders, is_image_name, record_of, scan
+
 from fastdata.errors import SourceError, UsageError
+from fastdata.tars import Member, members
 
 SPLITS = ("train", "val")
 
@@ -285,7 +286,9 @@ def _archived(path: Path, image: Member, wnid: str, label: int) -> Record:
 def _check_wnids(path: Path, names: Any) -> None:
     for name in names:
         if not _WNID.fullmatch(name):
-            raise SourceError(f"{path}: {name} is not a wnid (n and 8 digits)", "Download it again.")
+            raise SourceError(
+                f"{path}: {name} is not a wnid (n and 8 digits)", "Download it again."
+            )
 
 
 def _read_devkit(path: Path) -> tuple[dict[int, str], list[int]]:

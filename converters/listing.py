@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
 from fastdata.converters.records import Record, Source
+
 from fastdata.errors import SourceError
 
 _ROWS_PER_BATCH = 8_192

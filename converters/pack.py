@@ -23,22 +23,31 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from fastdata.converters.encode import ORIGINAL, Encoding
+from fastdata.converters.listing import Listing, Unit, write_listing
+from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
+from fastdata.converters.records import Source
+from fastdata.converters.tasks import (
+    IndexFolder,
+    Job,
+    PackFile,
+    Piece,
+    PrepareRows,
+    encode,
+    pieces,
+    read_again,
+)
+from fastdata.converters.tasks import write as write_samples
 
 from fastdata import formats
 from fastdata.checksum import crc32c_file
-from fastdata.converters.encode import ORIGINAL, Encoding
-from fastdata.converters.engines import (
+from fastdata.engines import (
     Engine,
     InProcess,
     Processes,
     local_engine,
     usable_cpus,
 )
-from fastdata.converters.listing import Listing, Unit, write_listing
-from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
-from fastdata.converters.records import Source
-from fastdata.converters.tasks import IndexFolder, Job, PackFile, Piece, Prepare, encode, pieces
-from fastdata.converters.tasks import write as write_samples
 from fastdata.errors import (
     BadSamplesError,
     BusyError,
@@ -223,12 +232,12 @@ _OURS = re.compile(
 def _work_folder(out: Path, force: bool) -> Iterator[None]:
     """Makes and locks the folder of the packing's state; removes it where it holds nothing."""
     work = out / WORK_NAME
-    if out.exists() and not work.exists() and not (out / MANIFEST_NAME).exists():
-        if not out.is_dir() or any(out.iterdir()):
-            raise UsageError(
-                f"{out}: exists, and is not a dataset that fastdata has packed",
-                "Choose another --out, or remove it.",
-            )
+    ours = work.exists() or (out / MANIFEST_NAME).exists()
+    if not ours and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(
+            f"{out}: exists, and is not a dataset that fastdata has packed",
+            "Choose another --out, or remove it.",
+        )
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:
         try:
@@ -320,13 +329,12 @@ class _Packing:
         )
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
         self._check_space(images_to_pack, to_pack * growth)
-        self._progress.start(
-            len(listing), total, len(listing) - images_to_pack, total - to_pack
-        )
+        self._progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with engine:
             if job.container == "lmdb":
                 self._pack_lmdb(engine, todo, done, lmdb.map_size(int(total * growth)))
             else:
+                task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
                 for _ in engine.run(task, todo, self._tick(engine)):
                     pass
@@ -442,12 +450,14 @@ class _Packing:
             return (piece for unit in todo for piece in pieces(job, unit))
 
         committed = sum(part.samples for part in done.values())
-        prepared = zip(work(), engine.run(Prepare(job), work(), self._tick(engine)), strict=True)
+        prepared = zip(
+            work(), engine.run(PrepareRows(job), work(), self._tick(engine)), strict=True
+        )
         for unit, group in groupby(prepared, key=lambda pair: pair[0].unit):
             path, part = job.part(unit), PartBuilder()
             with closing(lmdb.LmdbWriter(self._lmdb_data, committed, map_size)) as writer:
-                for _, samples in group:
-                    write_samples(writer, samples, part)
+                for piece, samples in group:
+                    write_samples(writer, read_again(job, piece, samples), part)
                 # The part is on the disk before the commit, and gets its name after: so
                 # whichever of the two a kill leaves last, what is committed is known.
                 temporary = path.with_name(path.name + PARTIAL_SUFFIX)

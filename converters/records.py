@@ -45,14 +45,20 @@ class Source(Protocol):
 
     Attributes:
         classes: Class names; a label is an index into them.
-        about: What the manifest records of where the data came from; JSON values.
-        root: The folder that all records' paths lie in, where each is a file of its own,
-            so that the ``folder`` container can leave them there; else None.
     """
 
     classes: list[str]
-    about: Mapping[str, Any]
-    root: str | None
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the manifest records of where the data came from; JSON values."""
+
+    @property
+    def root(self) -> str | None:
+        """The folder that all images lie in as files of their own; None where they do not.
+
+        The ``folder`` container needs one, to leave them there.
+        """
 
     def records(self) -> Iterator[Record]:
         """Yields every image, in an order that depends on the source alone.

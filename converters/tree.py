@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastdata.converters.records import Record
+
 from fastdata.errors import SourceError
 
 #: torchvision.datasets.folder.IMG_EXTENSIONS; compared in lower case.
@@ -74,7 +75,7 @@ def is_utf8(name: str) -> bool:
 
 
 def printable(name: str) -> str:
-    """A file name with what is not UTF-8 written as ``\\xNN``."""
+    r"""A file name with what is not UTF-8 written as ``\xNN``."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.converters.records import Record, read_record
-from fastdata.converters.tars import Member, members
 from fastdata.converters.tree import IMAGE_EXTENSIONS, scan
+
 from fastdata.errors import SourceError
+from fastdata.tars import Member, members
 
 
 class WebDataset:

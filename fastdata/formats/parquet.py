@@ -54,7 +54,7 @@ class ParquetWriter:
         return pq.ParquetWriter(
             path,
             _SCHEMA,
-            compression={name: "zstd" for name in _OTHER_COLUMNS} | {"image": "none"},
+            compression=dict.fromkeys(_OTHER_COLUMNS, "zstd") | {"image": "none"},
             use_dictionary=["class"],
             write_statistics=["key", "label"],
             column_encoding={name: "PLAIN" for name in _SCHEMA.names if name != "class"},
@@ -119,8 +119,9 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
     with path.open("rb", buffering=0) as file:
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(_IMAGE_COLUMN)
-            begin, end = chunk.data_page_offset, (
-                chunk.data_page_offset + chunk.total_compressed_size
+            begin, end = (
+                chunk.data_page_offset,
+                (chunk.data_page_offset + chunk.total_compressed_size),
             )
             # With a single page, what is not page header is values.
             at = end - _page_size(read_exactly(file.fileno(), begin, 32))
@@ -157,4 +158,3 @@ def _page_size(header: bytes) -> int:
                 break
         at += 1
     return value >> 1
-

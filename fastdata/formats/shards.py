@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fastdata.errors import CorruptionError
+from fastdata.errors import CorruptionError, SourceError
 from fastdata.index import Row
 from fastdata.probe import EXTENSIONS
+from fastdata.tars import members
 
 _BUFFER = 1 << 20
 
@@ -96,21 +97,20 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
         CorruptionError: The file is not a tar file, or one cut short.
     """
     try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                tar.members = []  # tarfile would keep every member it has seen
-                suffix = member.name.rpartition(".")[2]
-                if suffix in ("cls", "json"):
-                    continue
-                offset, length = member.offset_data, member.size
-                if suffix == EXTENSIONS["raw"]:
-                    position = file.tell()
-                    file.seek(offset)
-                    np.lib.format.read_magic(file)
-                    np.lib.format.read_array_header_1_0(file)
-                    length -= file.tell() - offset
-                    offset = file.tell()
-                    file.seek(position)
-                yield offset, length
-    except (tarfile.TarError, ValueError, OSError) as error:
-        raise CorruptionError(f"{path}: cannot be read as a tar file: {error}") from None
+        for member in members(path):
+            suffix = member.name.rpartition(".")[2]
+            if suffix == EXTENSIONS["raw"]:
+                header = _npy_header_size(path, member.offset)
+                yield member.offset + header, member.size - header
+            elif suffix not in ("cls", "json"):
+                yield member.offset, member.size
+    except (SourceError, ValueError) as error:
+        raise CorruptionError(str(error)) from None
+
+
+def _npy_header_size(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        file.seek(offset)
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        return file.tell() - offset

@@ -1,4 +1,4 @@
-"""Where packing's tasks run: here, or in processes of this machine."""
+"""Where independent tasks run: in this process, or in several of this machine."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def members(path: Path, offset: int = 0, size: int | None = None) -> Iterator[Me
             file.seek(offset)
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 for member in tar:
-                    tar.members = []  # tarfile would keep every member it has seen
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would keep all it has seen
                     if member.isdir():
                         continue
                     if not member.isreg():

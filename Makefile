@@ -1,0 +1,63 @@
+# Everything that people and CI do, by the same commands. `make help` lists them.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+ROOT   ?=
+ARGS   ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format bench wheel clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.done  ## make the virtual environment with everything for development
+
+# Torch first and pinned: left to the resolver, it would bring several GB of CUDA.
+$(VENV)/.done: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+# petastorm works only beside libraries too old for everything else.
+.venvs/petastorm/.done: tests/petastorm-requirements.txt
+	$(PYTHON) -m venv .venvs/petastorm
+	.venvs/petastorm/bin/pip install -q 'setuptools<70' wheel
+	.venvs/petastorm/bin/pip install -q --no-build-isolation -r tests/petastorm-requirements.txt
+	touch $@
+
+run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
+	$(BIN)/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
+
+test: setup .venvs/petastorm/.done  ## run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+# The type checker does not know that setup.cfg maps converters/ to fastdata.converters, so it
+# looks at a folder of links that has them where they are imported from.
+lint: setup  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/typed && mkdir -p build/typed/fastdata
+	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
+	ln -s $(CURDIR)/converters build/typed/fastdata/converters
+	ln -s $(CURDIR)/benchmarks build/typed/fastdata/benchmarks
+	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata
+
+format: setup  ## put the code into the shape that lint wants
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup  ## measure packing against tar, and opening large indexes
+	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
+	$(BIN)/python -m fastdata.benchmarks.open $(ARGS)
+
+wheel: setup  ## build dist/fastdata-*.whl
+	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
+
+clean:  ## remove everything that the other targets made
+	rm -rf $(VENV) .venvs build dist run *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

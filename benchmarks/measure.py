@@ -1,0 +1,137 @@
+"""What every benchmark needs: rounds that take turns, medians, memory, and the machine."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from fastdata.engines import usable_cpus
+
+
+class Spread(NamedTuple):
+    """Median, smallest and largest of some measurements."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """The spread of at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], float]], rounds: int
+) -> dict[str, list[float]]:
+    """Runs contenders in turn (A B C, A B C, …), so that a drift of the machine hits all.
+
+    Args:
+        contenders: By name, what to run; it returns its own measurement.
+        rounds: How often.
+
+    Returns:
+        The measurements of each, in the order taken.
+    """
+    results: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        for name, run in contenders.items():
+            results[name].append(run())
+            print(f"round {number + 1}/{rounds} {name}: {results[name][-1]:.3f}", file=sys.stderr)
+    return results
+
+
+class Run(NamedTuple):
+    """A command that was run.
+
+    Attributes:
+        seconds: Wall time.
+        private_bytes: Largest sum of private memory (USS) of it and its children.
+    """
+
+    seconds: float
+    private_bytes: int
+
+
+def run_command(command: list[str], cwd: Path | None = None) -> Run:
+    """Runs a command to its end and samples its private memory.
+
+    Raises:
+        subprocess.CalledProcessError: It failed.
+    """
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    peak = 0
+    done = threading.Event()
+
+    def sample() -> None:
+        nonlocal peak
+        while not done.wait(0.05):
+            peak = max(peak, private_memory(process.pid))
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    out, err = process.communicate()
+    seconds = time.perf_counter() - begun
+    done.set()
+    sampler.join()
+    if process.returncode:
+        print(err, file=sys.stderr)
+        raise subprocess.CalledProcessError(process.returncode, command, out, err)
+    return Run(seconds, peak)
+
+
+def private_memory(pid: int) -> int:
+    """Private memory (USS) of a process and all below it, in bytes."""
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            total += process.memory_full_info().uss
+    except psutil.NoSuchProcess:
+        pass
+    return total
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "cpu": _cpu_name(),
+        "cpus": usable_cpus(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {
+            name: _version(name) for name in ("fastdata", "numpy", "pillow", "pyarrow", "lmdb")
+        },
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,91 @@
+"""The command line: parse, one library call, print.
+
+Results go to standard output, progress and errors to standard error. Exit codes: 0 done,
+1 something is wrong with the data, 2 something is wrong with the command, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from fastdata.errors import FastdataError, UsageError
+from fastdata.version import VERSION
+
+
+class _Failure(click.ClickException):
+    """A fastdata error as click shows it: the cause, then what mends it."""
+
+    def __init__(self, error: FastdataError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        """2 for what the user asked for, 1 for what the data is like."""
+        return 2 if isinstance(self.error, UsageError) else 1
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"error: {self.error.what}", err=True)
+        if self.error.mend:
+            click.echo(f"  {self.error.mend}", err=True)
+
+
+class _Commands(click.Group):
+    """A group in which every command reports fastdata's errors alike."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FastdataError as error:
+            raise _Failure(error) from error
+        except BrokenPipeError:
+            # Whoever read our output has seen enough: head, less.
+            sys.stderr.close()
+            ctx.exit(1)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Loaded only when asked for: `fastdata info` need not import what `convert` does.
+        import importlib
+
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"fastdata.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+
+_COMMANDS = ("convert", "verify", "info", "stage", "sample")
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="fastdata")
+def cli() -> None:
+    """Feeds image data to PyTorch training, faster.
+
+    Pack a dataset once with `convert`, then read it with fastdata.ImageDataset.
+
+    \b
+    Examples:
+      $ fastdata sample --images 64 --val-images 16 --classes 4
+      $ fastdata convert imagenet --to lmdb
+      $ fastdata verify imagenet-train-lmdb
+    """
+
+
+def main() -> None:
+    """Entry point of the ``fastdata`` command."""
+    try:
+        status = cli.main(prog_name="fastdata", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the same command goes on from here", err=True)
+        status = 130
+    sys.exit(status if isinstance(status, int) else 0)

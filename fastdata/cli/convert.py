@@ -1,0 +1,272 @@
+"""``fastdata convert``: packs a source into a dataset."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import click
+
+from fastdata.converters import imagenet
+from fastdata.converters.cifar import Cifar
+from fastdata.converters.encode import ENCODINGS, Encoding
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.pack import Packed, pack
+from fastdata.converters.records import Source
+from fastdata.converters.webdataset import WebDataset
+from fastdata.errors import BadSamplesError, UsageError
+from fastdata.formats import CONTAINERS
+from fastdata.progress import ProgressReport
+from fastdata.storage import human_bytes
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Size(click.ParamType[int]):
+    """A number of bytes: 1000000, 256MiB, 1GB."""
+
+    name = "size"
+    _UNITS: ClassVar = {
+        "": 1,
+        "k": 10**3,
+        "m": 10**6,
+        "g": 10**9,
+        "ki": 2**10,
+        "mi": 2**20,
+        "gi": 2**30,
+    }
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", str(value).strip().lower())
+        if not match:
+            self.fail(f"{value!r} is not a size; write 256MiB, 1GB or a number of bytes")
+        return int(match[1]) * self._UNITS[match[2] or ""]
+
+
+class _Options(NamedTuple):
+    """The options that all sources share."""
+
+    to: str
+    out: str | None
+    encoding: str
+    max_side: int | None
+    quality: int | None
+    shard_size: int | None
+    workers: int | None
+    skip_bad: bool
+    force: bool
+
+
+_SHARED = (
+    click.option(
+        "--to",
+        type=click.Choice(CONTAINERS),
+        default="lmdb",
+        show_default=True,
+        help="The container. folder leaves the images where they are and writes an index only.",
+    ),
+    click.option(
+        "--out",
+        metavar="FOLDER",
+        help="The dataset's folder; {split} in it stands for the split's name. "
+        "[default: ./<name>-<split>-<container>]",
+    ),
+    click.option(
+        "--encoding",
+        type=click.Choice(ENCODINGS),
+        default="original",
+        show_default=True,
+        help="original keeps every byte; jpeg encodes anew; raw stores pixels.",
+    ),
+    click.option(
+        "--max-side",
+        type=int,
+        metavar="PIXELS",
+        help="Reduce the longer side to this where it is longer (jpeg, raw).",
+    ),
+    click.option("--quality", type=int, metavar="1-100", help="Of jpeg. [default: 90]"),
+    click.option(
+        "--shard-size",
+        type=_Size(),
+        metavar="SIZE",
+        help="Size at which a file ends (parquet, shards). [default: 256MiB]",
+    ),
+    click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]"),
+    click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
+    click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
+)
+
+_allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
+
+
+def _shared(function: Function) -> Function:
+    for option in reversed(_SHARED):
+        function = option(function)
+    return function
+
+
+def _root(default: str | None = None) -> Callable[[Function], Function]:
+    return click.option(
+        "--root",
+        type=click.Path(path_type=Path),
+        required=default is None,
+        default=default,
+        show_default=default is not None,
+        metavar="PATH",
+        help="Where the images are.",
+    )
+
+
+@click.group()
+def command() -> None:
+    """Pack images into a dataset.
+
+    Interrupted, it leaves no dataset behind, and the same command goes on from there. The
+    result does not depend on the number of workers.
+
+    \b
+    Examples:
+      $ fastdata convert imagenet --to lmdb
+      $ fastdata convert imagenet --split val --to shards --encoding jpeg --max-side 256
+      $ fastdata convert imagefolder --root imagenet/train --to parquet --out flowers
+    """
+
+
+@command.command("imagenet")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Where ImageNet is. [default: $IMAGENET_DIR, else ./imagenet]",
+)
+@click.option(
+    "--split", type=click.Choice(imagenet.SPLITS), help="Which split. [default: all found]"
+)
+@_allow_empty
+@_shared
+def _imagenet(root: Path | None, split: str | None, allow_empty: bool, **options: Any) -> None:
+    """ImageNet (ILSVRC 2012), in any of its layouts.
+
+    Class folders (train/<wnid>/*.JPEG), the archives as downloaded
+    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …).
+
+    \b
+    Examples:
+      $ fastdata convert imagenet
+      $ fastdata convert imagenet --root imagenet --split val --to parquet
+      $ fastdata convert imagenet --to folder --out 'index-{split}'
+    """
+    root = root or imagenet.default_root()
+    splits = [split] if split else imagenet.splits(root)
+    sources: dict[str, Callable[[], Source]] = {
+        name: partial(imagenet.ImageNet, root, name, allow_empty=allow_empty) for name in splits
+    }
+    _pack_all("imagenet", sources, _Options(**options))
+
+
+@command.command("imagefolder")
+@_root()
+@_allow_empty
+@_shared
+def _imagefolder(root: Path, allow_empty: bool, **options: Any) -> None:
+    """A tree <class>/**/<image>, as torchvision's ImageFolder reads it.
+
+    \b
+    Examples:
+      $ fastdata convert imagefolder --root imagenet/val --to shards --shard-size 64MiB
+    """
+    source = partial(ImageFolder, root, allow_empty=allow_empty)
+    _pack_all(root.resolve().name, {"": source}, _Options(**options))
+
+
+def _cifar(kind: str) -> None:
+    @command.command(
+        kind,
+        help=f"{kind.upper().replace('CIFAR', 'CIFAR-')}, from the python archive as published.",
+    )
+    @_root(".")
+    @click.option(
+        "--split", type=click.Choice(["train", "test"]), help="Which split. [default: both]"
+    )
+    @_shared
+    def run(root: Path, split: str | None, **options: Any) -> None:
+        splits = [split] if split else ["train", "test"]
+        _pack_all(
+            kind, {name: partial(Cifar, kind, root, name) for name in splits}, _Options(**options)
+        )
+
+
+_cifar("cifar10")
+_cifar("cifar100")
+
+
+@command.command("webdataset")
+@_root()
+@_shared
+def _webdataset(root: Path, **options: Any) -> None:
+    """Existing tar shards in the WebDataset convention: a folder of them, or one.
+
+    \b
+    Examples:
+      $ fastdata convert imagenet --split val --to shards --out val-shards
+      $ fastdata convert webdataset --root val-shards --to lmdb
+    """
+    _pack_all(root.resolve().stem, {"": partial(WebDataset, root)}, _Options(**options))
+
+
+def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _Options) -> None:
+    """Packs each split; bad images in one do not keep the next from being packed."""
+    if len(sources) > 1 and options.out is not None and "{split}" not in options.out:
+        raise UsageError(
+            f"--out {options.out} names one dataset, but there are the splits "
+            f"{' and '.join(sources)}",
+            "Choose one by --split, or put {split} into --out.",
+        )
+    failure: BadSamplesError | None = None
+    for split, open_source in sources.items():
+        default = "-".join(filter(None, (name, split, options.to)))
+        out = Path((options.out or default).replace("{split}", split))
+        try:
+            _pack_one(out, open_source, options)
+        except BadSamplesError as error:
+            if failure is not None:
+                click.echo(f"error: {failure.what}", err=True)
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -> None:
+    encoding = Encoding(options.encoding, options.max_side, options.quality)
+    begun = time.monotonic()
+    with ProgressReport(f"packing {out}") as progress:
+        packed = pack(
+            open_source(),
+            out,
+            container=options.to,
+            encoding=encoding,
+            shard_size=options.shard_size,
+            workers=options.workers,
+            skip_bad=options.skip_bad,
+            force=options.force,
+            progress=progress,
+        )
+    click.echo(_summary(packed, time.monotonic() - begun))
+
+
+def _summary(packed: Packed, seconds: float) -> str:
+    manifest = packed.manifest
+    what = (
+        f"{packed.path}: {manifest.samples:,} samples of {len(manifest.classes):,} classes, "
+        f"{human_bytes(manifest.blob_bytes)} in {manifest.container}"
+    )
+    if manifest.skipped:
+        what += f", {manifest.skipped:,} bad ones skipped"
+    done = manifest.samples - packed.resumed
+    if not done:
+        return f"{what}; already packed"
+    return f"{what}; packed {done:,} in {seconds:.1f} s, {done / seconds:,.0f} images/s"

@@ -1,0 +1,111 @@
+"""``fastdata info``: what a dataset is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+from fastdata.blobs import Blobs
+from fastdata.staging import find_staged
+from fastdata.storage import human_bytes
+
+
+@click.command("info")
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(dataset: Path, as_json: bool) -> None:
+    """Say what DATASET holds.
+
+    \b
+    Examples:
+      $ fastdata info imagenet-train-lmdb
+      $ fastdata info --json imagenet-train-lmdb
+    """
+    about = describe(Blobs(dataset), find_staged(dataset))
+    if as_json:
+        click.echo(json.dumps(about, indent=1, ensure_ascii=False))
+        return
+    table = Table(show_header=False, box=None, title=str(dataset), title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in _lines(about):
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
+    """Everything that is known of a dataset, as JSON values."""
+    manifest = blobs.manifest
+    encodings: Counter[str] = Counter()
+    channels: Counter[int] = Counter()
+    with_seek_points = 0
+    sides: dict[str, list[Any]] = {"width": [], "height": []}
+    for batch in blobs.index.batches():
+        for counter, name in ((encodings, "encoding"), (channels, "channels")):
+            for entry in pc.value_counts(batch.column(name)).to_pylist():
+                counter[entry["values"]] += entry["counts"]
+        with_seek_points += len(batch) - batch.column("seek_points").null_count
+        for name, pieces in sides.items():
+            pieces.append(batch.column(name).to_numpy())
+    return {
+        "path": str(blobs.path),
+        "container": manifest.container,
+        "format_version": manifest.format_version,
+        "samples": manifest.samples,
+        "skipped": manifest.skipped,
+        "classes": manifest.classes,
+        "blob_bytes": manifest.blob_bytes,
+        "file_bytes": sum(entry.size for entry in (manifest.index, *manifest.files)),
+        "files": [entry.name for entry in manifest.files],
+        "encodings": dict(encodings.most_common()),
+        "channels": {str(count): number for count, number in sorted(channels.items())},
+        "with_seek_points": with_seek_points,
+        **{
+            name: dict(
+                zip(
+                    ("min", "median", "max"),
+                    np.percentile(np.concatenate(pieces), (0, 50, 100)).astype(int).tolist(),
+                    strict=True,
+                )
+            )
+            for name, pieces in sides.items()
+        },
+        "options": manifest.options,
+        "source": manifest.source,
+        "root": manifest.root,
+        "tool": manifest.tool,
+        "staged": None if staged is None else str(staged),
+    }
+
+
+def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+    def side(name: str) -> str:
+        return "{min} to {max}, median {median}".format(**about[name])
+
+    skipped = f", {about['skipped']:,} bad ones skipped" if about["skipped"] else ""
+    files = about["files"]
+    plural = "" if len(files) == 1 else "s"
+    container = f"{about['container']}, {len(files):,} file{plural}" if files else "folder"
+    return [
+        ("samples", f"{about['samples']:,} of {len(about['classes']):,} classes{skipped}"),
+        ("container", container),
+        ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
+                 f"{human_bytes(about['file_bytes'])} on disk"),
+        ("encodings", ", ".join(f"{name} {n:,}" for name, n in about["encodings"].items())),
+        ("channels", ", ".join(f"{name}: {n:,}" for name, n in about["channels"].items())),
+        ("width", side("width")),
+        ("height", side("height")),
+        ("seek points", f"{about['with_seek_points']:,} samples"),
+        ("options", ", ".join(f"{name} {value}" for name, value in about["options"].items())),
+        ("source", ", ".join(f"{name} {value}" for name, value in about["source"].items())),
+        ("made by", f"fastdata {about['tool']}, format version {about['format_version']}"),
+        ("staged", about["staged"] or "no"),
+    ]  # fmt: skip

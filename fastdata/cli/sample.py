@@ -1,0 +1,61 @@
+"""``fastdata sample``: makes an ImageNet-like tree of made photographs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fastdata.engines import usable_cpus
+from fastdata.progress import ProgressReport
+from fastdata.sample import make_sample
+from fastdata.storage import human_bytes
+
+
+@click.command("sample")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("imagenet"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where to.",
+)
+@click.option("--images", type=int, default=1000, show_default=True, help="Of the split train.")
+@click.option("--val-images", type=int, default=100, show_default=True, help="Of the split val.")
+@click.option("--classes", type=int, default=10, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bytes.")
+@click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
+@click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
+def command(
+    out: Path,
+    images: int,
+    val_images: int,
+    classes: int,
+    seed: int,
+    workers: int | None,
+    force: bool,
+) -> None:
+    """Make an ImageNet-like tree of made photographs, to try things out on.
+
+    \b
+    Examples:
+      $ fastdata sample --out tiny --images 20 --val-images 10 --classes 2
+    """
+    with ProgressReport(f"making {out}") as progress:
+        progress.start(images + val_images, 0)
+        summary = make_sample(
+            out,
+            images=images,
+            val_images=val_images,
+            classes=classes,
+            seed=seed,
+            workers=usable_cpus() if workers is None else workers,
+            force=force,
+            progress=lambda done: progress.advance(done, 0),
+        )
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.kinds.items()))
+    click.echo(
+        f"{out}: {summary.images:,} + {summary.val_images:,} images of {summary.classes:,} "
+        f"classes, {human_bytes(summary.bytes)} ({kinds})"
+    )

@@ -1,0 +1,66 @@
+"""``fastdata stage``: copies a dataset to where reading is fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fastdata.errors import UsageError
+from fastdata.progress import ProgressReport
+from fastdata.staging import stage, unstage
+from fastdata.storage import human_bytes
+
+
+@click.command("stage")
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where to. [default: /dev/shm]",
+)
+@click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
+@click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")
+def command(dataset: Path, to: Path | None, threads: int | None, remove: bool) -> None:
+    """Copy DATASET to memory (or any folder), checked and whole.
+
+    From then on the copy is found by itself wherever DATASET is opened. It stays until it is
+    removed by --unstage, or the machine restarts.
+
+    \b
+    Examples:
+      $ fastdata stage imagenet-train-lmdb
+      $ fastdata stage imagenet-train-lmdb --unstage
+    """
+    if remove:
+        if threads is not None:
+            raise UsageError("--threads has no meaning with --unstage", "Leave it out.")
+        _unstage(dataset, to)
+        return
+    begun = False
+    with ProgressReport(f"staging {dataset}") as progress:
+
+        def advance(done: int, total: int) -> None:
+            nonlocal begun
+            if not begun:
+                progress.start(total, 0)
+                begun = True
+            progress.advance_bytes(done)
+
+        staged = stage(dataset, to, threads=threads, progress=advance)
+    freed = f"; freed {human_bytes(staged.freed_bytes)} of an older copy" * bool(staged.freed_bytes)
+    if staged.reused:
+        click.echo(f"{staged.path}: staged already{freed}")
+    else:
+        click.echo(f"{staged.path}: {human_bytes(staged.copied_bytes)} copied and checked{freed}")
+
+
+def _unstage(dataset: Path, to: Path | None) -> None:
+    removed = unstage(dataset, to)
+    for path in removed.paths:
+        click.echo(f"{path}: removed")
+    if removed.paths:
+        click.echo(f"freed {human_bytes(removed.freed_bytes)}")
+    else:
+        click.echo(f"{dataset}: no staged copy")

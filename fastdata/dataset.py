@@ -1,0 +1,167 @@
+"""`ImageDataset`: a packed dataset as torch's own ``DataLoader`` wants it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata.blobs import Blobs
+from fastdata.errors import CorruptionError, SampleError
+from fastdata.index import Row
+from fastdata.manifest import Manifest
+from fastdata.probe import ImageInfo, open_image
+from fastdata.staging import find_staged
+
+
+class ImageDataset:
+    """A dataset that fastdata has packed, map-style: ``dataset[i]`` is (image, label).
+
+    Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
+    is picklable (a path and two functions), and may be used by several threads and after a
+    fork. Opening takes the same time whatever the number of samples.
+
+    Where a whole and current copy was made by ``fastdata stage``, that is read instead.
+
+    Args:
+        path: The dataset's folder.
+        transform: Applied to each image; None to return PIL images.
+        target_transform: Applied to each label.
+        staged: Whether to look for a staged copy.
+
+    Attributes:
+        path: The folder that was asked for.
+        classes: Class names; a label is an index into them.
+
+    Raises:
+        DatasetError: There is no finished dataset at ``path``.
+        VersionError: It was written by a newer fastdata.
+        CorruptionError: It does not match its manifest.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        transform: Callable[[Image.Image], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        *,
+        staged: bool = True,
+    ) -> None:
+        self.path = Path(path)
+        self.transform = transform
+        self.target_transform = target_transform
+        self._staged = staged
+        self._open()
+
+    def _open(self) -> None:
+        copy = find_staged(self.path) if self._staged else None
+        self._blobs = Blobs(copy or self.path)
+        self.classes = self._blobs.manifest.classes
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_blobs"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return len(self._blobs.index)
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        staged = f", staged in {self.location}" if self.location != self.path else ""
+        return (
+            f"ImageDataset({str(self.path)!r}: {manifest.samples} samples of "
+            f"{len(manifest.classes)} classes in {manifest.container}{staged})"
+        )
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """One sample.
+
+        Args:
+            index: Its number from 0; a negative one counts from the end.
+
+        Returns:
+            The image, a PIL image of mode RGB or what ``transform`` makes of it; and the
+            label, an int or what ``target_transform`` makes of it.
+
+        Raises:
+            IndexError: There is no such sample.
+            DatasetError: Its file is missing, cut short, or has changed.
+            SampleError: It cannot be decoded.
+        """
+        row = self.row(index)
+        data = self._blobs.read(row)
+        if row.encoding == "raw" and len(data) != row.width * row.height * 3:
+            raise CorruptionError(
+                f"{self.location}: sample {index} ({row.key}) is not {row.width} x {row.height} "
+                "pixels",
+                "Pack the dataset again.",
+            )
+        try:
+            image: Any = open_image(
+                data, ImageInfo(row.encoding, row.width, row.height, row.channels)
+            )
+        except SampleError as error:
+            raise SampleError(
+                f"{self.location}: sample {index} ({row.key}) {error.what}",
+                "Find all such samples with fastdata verify; pack without them by --skip-bad.",
+            ) from None
+        if self.transform is not None:
+            image = self.transform(image)
+        label: Any = row.label
+        if self.target_transform is not None:
+            label = self.target_transform(label)
+        return image, label
+
+    def row(self, index: int) -> Row:
+        """What the index knows of a sample: key, label, size, encoding, extent, checksum.
+
+        Raises:
+            IndexError: There is no such sample.
+        """
+        row: Row = self._blobs.index[index]
+        return row
+
+    def read(self, indices: Iterable[int]) -> list[bytes]:
+        """The encoded bytes of samples, checked against their checksums.
+
+        Args:
+            indices: Numbers from 0; negative ones count from the end.
+
+        Returns:
+            One blob for each, in the order asked.
+
+        Raises:
+            IndexError: There is no such sample.
+            DatasetError: A file is missing, cut short, or has changed.
+        """
+        return [self._blobs.read(self.row(index)) for index in indices]
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """All labels, int32, shape (N,): for samplers that balance classes. Made anew."""
+        return self._blobs.index.column("label").astype(np.int32)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class, as torchvision's datasets have it."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def manifest(self) -> Manifest:
+        """What ``dataset.json`` says."""
+        return self._blobs.manifest
+
+    @property
+    def location(self) -> Path:
+        """The folder that is really read: the staged copy's, where there is one."""
+        return self._blobs.path

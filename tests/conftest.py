@@ -1,0 +1,38 @@
+"""What all tests share: image trees, and a machine that no test can litter."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fastdata.sample import make_sample
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged copies and caches of a test stay in its own folder."""
+    monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(tmp_path / "shm"))
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("IMAGENET_DIR", raising=False)
+
+
+@pytest.fixture(scope="session")
+def imagenet_sample() -> Path:
+    """Real ImageNet photographs, ``train/<wnid>/*.JPEG``; never part of this repository."""
+    default = _REPOSITORY.parent / "shared" / "imagenet-sample"
+    root = Path(os.environ.get("FASTDATA_IMAGENET_SAMPLE") or default)
+    if not (root / "train").is_dir():
+        pytest.skip(f"no real ImageNet photographs at {root} (set FASTDATA_IMAGENET_SAMPLE)")
+    return root
+
+
+@pytest.fixture(scope="session")
+def made_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageNet-like tree of 64 + 50 made photographs in 4 classes; do not change it."""
+    root = tmp_path_factory.mktemp("made") / "imagenet"
+    make_sample(root, images=64, val_images=50, classes=4, workers=2)
+    return root

@@ -1,0 +1,170 @@
+"""The command line: every example in the help and the README runs, and errors are told well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fastdata.cli import cli
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the fastdata command as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "fastdata", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command below one, as the words that call it."""
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from commands(child, (*path, name))
+
+
+def help_of(path: tuple[str, ...]) -> str:
+    command: click.Command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name)  # type: ignore[assignment]
+    return click.Context(command, info_name="fastdata").get_help()
+
+
+def examples(text: str) -> list[list[str]]:
+    """The commands that a text shows after ``$ fastdata``."""
+    return [shlex.split(line) for line in re.findall(r"^\s*\$ fastdata (.*)$", text, re.MULTILINE)]
+
+
+def tidy(words: list[str], folder: Path) -> None:
+    """Removes what an example wrote, so that the next may write it with other options."""
+    if words[0] == "convert":
+        for path in folder.iterdir():
+            if path.is_dir() and path.name not in ("imagenet", "imagenet-train-lmdb", "val-shards"):
+                subprocess.run(["rm", "-r", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ./imagenet and ./imagenet-train-lmdb, which the examples speak of."""
+    folder = tmp_path_factory.mktemp("workplace")
+    made = run("sample", "--images", "20", "--val-images", "8", "--classes", "4", cwd=folder)
+    assert made.returncode == 0, made.stderr
+    packed = run("convert", "imagenet", "--split", "train", cwd=folder)
+    assert packed.returncode == 0, packed.stderr
+    return folder
+
+
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
+def test_help_shows_examples_that_run(path: tuple[str, ...], workplace: Path) -> None:
+    text = help_of(path)
+    if not path or path[-1] in ("cifar10", "cifar100"):
+        return  # the first makes ./imagenet itself, below; the others need the archives
+    found = examples(text)
+    assert found, f"fastdata {' '.join(path)} --help shows no example"
+    for words in found:
+        done = run(*words, cwd=workplace)
+        assert done.returncode == 0, f"fastdata {shlex.join(words)}\n{done.stderr}"
+        tidy(words, workplace)
+
+
+def test_the_first_help_page_works_from_an_empty_folder(tmp_path: Path) -> None:
+    for words in examples(help_of(())):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == 0, f"fastdata {shlex.join(words)}\n{done.stderr}"
+        assert done.stdout
+
+
+def test_the_readme_shows_every_command_and_its_examples_run(workplace: Path) -> None:
+    text = (_REPOSITORY / "README.md").read_text()
+    shown = [words for words in examples(text) if words[0] != "sample"]
+    for name in cli.list_commands(click.Context(cli)):
+        assert f"fastdata {name}" in text, f"README says nothing of fastdata {name}"
+    for words in shown:
+        done = run(*words, cwd=workplace)
+        assert done.returncode == 0, f"fastdata {shlex.join(words)}\n{done.stderr}"
+        tidy(words, workplace)
+
+
+def test_the_readme_python_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (_REPOSITORY / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        script = workplace / "readme.py"
+        script.write_text(block)
+        done = subprocess.run(
+            [sys.executable, script.name], cwd=workplace, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+def test_results_on_stdout_and_nothing_else(workplace: Path) -> None:
+    done = run("verify", "imagenet-train-lmdb", cwd=workplace)
+    assert done.returncode == 0
+    assert done.stdout.startswith("imagenet-train-lmdb: 20 samples")
+    assert done.stderr == ""
+
+
+def test_info_as_json(workplace: Path) -> None:
+    done = run("info", "--json", "imagenet-train-lmdb", cwd=workplace)
+    about = json.loads(done.stdout)
+    assert about["samples"] == 20
+    assert sum(about["encodings"].values()) == 20
+    assert about["container"] == "lmdb"
+    assert about["staged"] is None
+
+
+def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path) -> None:
+    place = Path(os.environ["FASTDATA_STAGE_ROOT"])
+    place.mkdir()
+    assert run("stage", "imagenet-train-lmdb", cwd=workplace).returncode == 0
+    about = json.loads(run("info", "--json", "imagenet-train-lmdb", cwd=workplace).stdout)
+    assert about["staged"].startswith(str(place))
+    removed = run("stage", "imagenet-train-lmdb", "--unstage", cwd=workplace)
+    assert "freed" in removed.stdout
+    about = json.loads(run("info", "--json", "imagenet-train-lmdb", cwd=workplace).stdout)
+    assert about["staged"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["verify", "nowhere"], 1, ["nowhere", "no such folder", "fastdata convert"]),
+        (["info", "imagenet"], 1, ["imagenet", "dataset.json is missing", "convert"]),
+        (["stage", "nowhere"], 1, ["nowhere", "no such folder"]),
+        (["convert", "imagenet", "--to", "lmdb", "--shard-size", "1GB"], 2, ["--shard-size"]),
+        (["convert", "imagenet", "--max-side", "10"], 2, ["--max-side", "--encoding"]),
+        (["convert", "imagenet", "--workers", "0"], 2, ["--workers"]),
+        (["convert", "imagenet", "--out", "one"], 2, ["train and val", "--split", "{split}"]),
+        (["convert", "imagenet", "--shard-size", "many"], 2, ["'many' is not a size", "256MiB"]),
+        (["sample"], 2, ["imagenet", "not empty"]),
+    ],
+)
+def test_errors_say_what_where_and_how_to_mend(
+    arguments: list[str], code: int, says: list[str], workplace: Path
+) -> None:
+    done = run(*arguments, cwd=workplace)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for words in says:
+        assert words in done.stderr
