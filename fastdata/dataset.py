@@ -16,7 +16,7 @@ from fastdata.errors import CorruptionError, SampleError
 from fastdata.index import Row
 from fastdata.manifest import Manifest
 from fastdata.probe import ImageInfo, open_image
-from fastdata.staging import find_staged
+from fastdata.staged import find_staged
 
 
 class ImageDataset:

@@ -7,6 +7,7 @@ layout is docs/formats/index.md.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fastdata.arrow import array, as_numpy
 from fastdata.errors import CorruptionError
 from fastdata.probe import ENCODINGS
 
@@ -41,7 +43,7 @@ SCHEMA = pa.schema(
         pa.field("seek_points", pa.binary()),
     ]
 )
-_ENCODING_DICTIONARY = pa.array(ENCODINGS, pa.string())
+_ENCODING_DICTIONARY = array(ENCODINGS, pa.string())
 _ENCODING_CODES = {name: code for code, name in enumerate(ENCODINGS)}
 
 
@@ -83,10 +85,10 @@ def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     values = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
     for field, column in zip(SCHEMA, values, strict=True):
         if field.name == "encoding":
-            codes = pa.array([_ENCODING_CODES[name] for name in column], pa.int8())
+            codes = array([_ENCODING_CODES[name] for name in column], pa.int8())
             columns.append(pa.DictionaryArray.from_arrays(codes, _ENCODING_DICTIONARY))
         else:
-            columns.append(pa.array(column, field.type))
+            columns.append(array(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -154,7 +156,7 @@ class Index(Sequence[Row]):
         batches = self._reader.num_record_batches
         self._batches: list[pa.RecordBatch | None] = [None] * batches
         # All batches but the last are equally long: the first tells where a row lies.
-        self._batch_rows = self._batch(0).num_rows if batches else 1
+        self._batch_rows = max(1, self._batch(0).num_rows) if batches else 1
         full = max(batches - 1, 0) * self._batch_rows
         found = full + (self._batch(batches - 1).num_rows if batches else 0)
         if found != rows:
@@ -171,8 +173,12 @@ class Index(Sequence[Row]):
         if batch is None:
             try:
                 batch = self._reader.get_batch(number)
+                # Arrow believes what it maps: an offset out of range would crash the process.
+                batch.validate(full=True)
             except (OSError, pa.ArrowException) as error:
                 raise self._corrupt(f"is damaged at record batch {number}: {error}") from None
+            if 0 < number < len(self._batches) - 1 and batch.num_rows != self._batch_rows:
+                raise self._corrupt(f"is damaged: record batch {number} has another size")
             self._batches[number] = batch
         return batch
 
@@ -183,7 +189,7 @@ class Index(Sequence[Row]):
         """The `Row` at a position from 0; a negative one counts from the end."""
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(self._rows))]
-        wanted = int(position)
+        wanted = operator.index(position)
         if wanted < 0:
             wanted += self._rows
         if not 0 <= wanted < self._rows:
@@ -209,5 +215,5 @@ class Index(Sequence[Row]):
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """One fixed-width column as an array of N values (copied: 4 or 8 bytes a row)."""
-        pieces = [batch.column(name).to_numpy() for batch in self.batches()]
+        pieces = [as_numpy(batch.column(name)) for batch in self.batches()]
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)

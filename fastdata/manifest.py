@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.formats import CONTAINERS
 
 MANIFEST_NAME = "dataset.json"
+#: Where packing lists the images that it left out.
+BAD_SAMPLES_NAME = "bad-samples.jsonl"
 FORMAT_VERSION = 1
 
 
@@ -109,6 +112,8 @@ class Manifest:
             )
         try:
             fields["index"] = _file_entry(fields["index"])
+            if not isinstance(fields["files"], list):
+                raise ValueError("files is not a list")
             fields["files"] = [_file_entry(entry) for entry in fields["files"]]
             manifest = cls(**fields)
             _check_types(manifest)
@@ -119,23 +124,31 @@ class Manifest:
 
 def _file_entry(fields: dict[str, Any]) -> FileEntry:
     entry = FileEntry(**fields)
-    parts = entry.name.split("/")
-    if not entry.name or ".." in parts or entry.name.startswith("/") or "\\" in entry.name:
-        raise ValueError(f"file name {entry.name!r} leaves the dataset's folder")
+    name = entry.name
+    if not isinstance(name, str):
+        raise ValueError(f"file name is {name!r}")
+    leaves = ".." in name.split("/") or name.startswith("/")
+    if not name or leaves or "\\" in name or "\0" in name:
+        raise ValueError(f"file name {name!r} leaves the dataset's folder")
     if type(entry.size) is not int or entry.size < 0:
-        raise ValueError(f"size of {entry.name} is {entry.size!r}")
+        raise ValueError(f"size of {name} is {entry.size!r}")
     int(entry.crc32c, 16)
     return entry
 
 
 def _check_types(manifest: Manifest) -> None:
-    for name in ("format_version", "samples", "skipped", "blob_bytes"):
+    for name, least in (("format_version", 1), ("samples", 0), ("skipped", 0), ("blob_bytes", 0)):
         value = getattr(manifest, name)
-        if type(value) is not int or value < 0:
+        if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}")
-    for name in ("container", "tool"):
-        if not isinstance(getattr(manifest, name), str):
-            raise ValueError(f"{name} is not a string")
+    kinds = {"tool": str, "classes": list, "options": dict, "source": dict}
+    for name, kind in kinds.items():
+        if not isinstance(getattr(manifest, name), kind):
+            raise ValueError(f"{name} is {getattr(manifest, name)!r}")
+    if manifest.container not in CONTAINERS:
+        raise ValueError(f"container is {manifest.container!r}")
+    if not (manifest.root is None or isinstance(manifest.root, str)):
+        raise ValueError(f"root is {manifest.root!r}")
     if not all(isinstance(name, str) for name in manifest.classes):
         raise ValueError("a class name is not a string")
 

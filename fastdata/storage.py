@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastdata.errors import SpaceError
 
-#: How many files a reader keeps open; beyond that the least recently used is closed.
+#: How many files a reader keeps open; beyond that the one opened first is closed.
 _OPEN_FILES = 128
 
 #: Suffix of a file that is being written.
@@ -46,7 +46,7 @@ class ExtentReader:
             # Two threads may both get here; the file that loses closes itself.
             self._files[path] = file = _OpenFile(path)
             for oldest in list(self._files)[:-_OPEN_FILES]:
-                # A thread that reads from it at this moment keeps it open until done.
+                # A thread that reads from it at this moment holds it, so it stays open until done.
                 self._files.pop(oldest, None)
         return file
 
@@ -60,7 +60,9 @@ class ExtentReader:
         Raises:
             OSError: The file cannot be opened or read.
         """
-        return read_exactly(self._open(path).descriptor, offset, length)
+        # Held until the read is done: another thread may drop it from the cache meanwhile.
+        file = self._open(path)
+        return read_exactly(file.descriptor, offset, length)
 
 
 def read_exactly(descriptor: int, offset: int, length: int) -> bytes:

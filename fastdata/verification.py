@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastdata import formats
+from fastdata.arrow import as_numpy
 from fastdata.blobs import Blobs
 from fastdata.checksum import crc32c_file
 from fastdata.engines import local_engine, report
@@ -116,7 +117,7 @@ def _check_extents(blobs: Blobs) -> Iterator[Problem]:
     start = previous = 0
     for batch in blobs.index.batches():
         columns = {
-            name: batch.column(name).to_numpy() for name in ("label", "file", "offset", "length")
+            name: as_numpy(batch.column(name)) for name in ("label", "file", "offset", "length")
         }
         labels, files = columns["label"], columns["file"]
         bad = (labels < 0) | (labels >= classes)
@@ -181,7 +182,11 @@ class _CheckFile(NamedTuple):
             yield from _check_crc(blobs.path, blobs.manifest.index)
             return
         entry = blobs.manifest.files[self.number]
-        yield from _check_crc(blobs.path, entry)
+        damaged = list(_check_crc(blobs.path, entry))
+        if damaged:
+            # Not walked: LMDB trusts its own pages, and what is damaged may crash it.
+            yield from damaged
+            return
         path = blobs.path / entry.name
         try:
             walk = formats.extents(blobs.manifest.container, path)
@@ -204,12 +209,12 @@ class _CheckFile(NamedTuple):
         """Offsets and lengths that the index has for this file; its rows are in file order."""
         pieces = [np.empty((0, 2), np.int64)]
         for batch in blobs.index.batches():
-            files = batch.column("file").to_numpy()
+            files = as_numpy(batch.column("file"))
             if files[0] > self.number:
                 break
             here = files == self.number
             if here.any():
-                columns = (batch.column(name).to_numpy()[here] for name in ("offset", "length"))
+                columns = (as_numpy(batch.column(name))[here] for name in ("offset", "length"))
                 pieces.append(np.stack(tuple(columns), axis=1))
         return np.concatenate(pieces)
 

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
+from fastdata.arrow import as_numpy
 from fastdata.blobs import Blobs
-from fastdata.staging import find_staged
+from fastdata.staged import find_staged
 from fastdata.storage import human_bytes
 
 
@@ -54,7 +55,7 @@ def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
                 counter[entry["values"]] += entry["counts"]
         with_seek_points += len(batch) - batch.column("seek_points").null_count
         for name, pieces in sides.items():
-            pieces.append(batch.column(name).to_numpy())
+            pieces.append(as_numpy(batch.column(name)))
     return {
         "path": str(blobs.path),
         "container": manifest.container,

@@ -6,22 +6,23 @@ smaller one inside its leaf: either way it is contiguous in ``data.mdb``, an ext
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import lmdb
 import numpy as np
 
 from fastdata.errors import CorruptionError
 from fastdata.index import Row
-from fastdata.storage import is_no_space
+from fastdata.storage import is_no_space, read_exactly
 
 DATA_NAME = "data.mdb"
-_PAGE_HEADER = 16  # bytes before the data of an overflow page (PAGEHDRSZ in LMDB's mdb.c)
+_PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c)
 
 
 def sample_key(number: int) -> bytes:
@@ -44,7 +45,8 @@ def entries(path: Path) -> int:
         return 0
     try:
         with _open(path, readonly=True) as environment:
-            return int(environment.stat()["entries"])
+            whole = path.stat().st_size >= _used(environment)
+            return int(environment.stat()["entries"]) if whole else 0
     except lmdb.Error:
         return 0
 
@@ -68,6 +70,10 @@ class LmdbWriter:
         self._path = path
         self._first = self._next = first
         self._environment = _open(path, map_size=size)
+        used = _used(self._environment)
+        if path.stat().st_size > used:
+            # A commit that a kill cut off may have left pages that this one will not reach.
+            os.truncate(path, used)
         self._transaction = self._environment.begin(write=True)
 
     def add(self, row: Row, blob: bytes) -> None:
@@ -103,41 +109,104 @@ def _disk_full_as_os_error() -> Iterator[None]:
 def extents(path: Path) -> Iterator[tuple[int, int]]:
     """Finds every blob in a ``data.mdb``: yields (offset, length) in bytes, in key order.
 
+    Walks LMDB's B+ tree, reading its leaf pages and no blob. LMDB's own bindings would do,
+    but touch every page of every value that a cursor passes, which reads the whole file.
+
     Raises:
-        CorruptionError: It cannot be opened, or its keys are not 0, 1, 2, ….
+        CorruptionError: It is not an LMDB environment of data version 1, or its keys are not
+            0, 1, 2, ….
     """
-    try:
-        with (
-            _open(path, readonly=True) as environment,
-            environment.begin(buffers=True) as txn,
-            path.open("rb") as file,
-        ):
-            page_size = int(environment.stat()["psize"])
-            base: int | None = None
-            for number, (key, value) in enumerate(txn.cursor()):
-                if bytes(key) != sample_key(number):
-                    raise CorruptionError(
-                        f"{path}: key {bytes(key).hex()} stands where sample {number} should"
-                    )
-                address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
-                if base is None:
-                    base = _map_base(address, page_size)
-                    file.seek(address - base)
-                    if file.read(len(value)) != bytes(value):
-                        raise CorruptionError(f"{path}: sample {number} is not where LMDB has it")
-                yield address - base, len(value)
-    except lmdb.Error as error:
-        raise CorruptionError(f"{path}: LMDB cannot read it: {error}") from None
+    with path.open("rb", buffering=0) as file:
+        tree = _Tree(path, file.fileno())
+        for number, (key, offset, length) in enumerate(tree.leaves()):
+            if key != sample_key(number):
+                raise tree.corrupt(f"key {key.hex()} stands where sample {number} should")
+            yield offset, length
 
 
-def _map_base(address: int, page_size: int) -> int:
-    """Address of LMDB's memory map, from that of one value in it.
+class _Meta(NamedTuple):
+    """What a meta page says (``MDB_meta`` in mdb.c)."""
 
-    LMDB's bindings do not tell where the map begins. But every page starts with its own
-    number (``mp_pgno`` in mdb.c), and the value's page starts at the page boundary below.
-    """
-    page = address & -page_size
-    return page - page_size * int.from_bytes(ctypes.string_at(page, 8), "little")
+    magic: int
+    version: int
+    page_size: int
+    root: int
+    transaction: int
+
+
+class _Tree:
+    """The pages of an environment, as mdb.c lays them out; little-endian, 64 bits."""
+
+    _META = struct.Struct("<II 16x I 44x 40x Q 8x Q")  # after a page's header
+    _MAGIC, _VERSION = 0xBEEFC0DE, 1
+    _PAGE = struct.Struct("<8x 2x HHH")  # number, pad; flags, lower, upper
+    _BRANCH, _LEAF = 0x01, 0x02
+    _NODE = struct.Struct("<HHHH")  # low and high size (or low child), flags, key size
+    _BIG_DATA = 0x01
+    _NO_PAGE = (1 << 64) - 1
+    _MOST_DEPTH = 32  # CURSOR_STACK
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+        first = self._meta(0)
+        self._page_size = first.page_size
+        if self._page_size < 256 or self._page_size & (self._page_size - 1):
+            raise self.corrupt(f"its page size is {self._page_size}")
+        self._root = max(first, self._meta(self._page_size), key=lambda m: m.transaction).root
+
+    def corrupt(self, problem: str) -> CorruptionError:
+        """The error for a file that is not as it must be."""
+        return CorruptionError(f"{self._path}: cannot be read as LMDB: {problem}")
+
+    def _meta(self, offset: int) -> _Meta:
+        data = read_exactly(self._descriptor, offset + _PAGE_HEADER, self._META.size)
+        if len(data) < self._META.size:
+            raise self.corrupt("it is too short")
+        meta = _Meta(*self._META.unpack(data))
+        if (meta.magic, meta.version) != (self._MAGIC, self._VERSION):
+            raise self.corrupt(f"it is not of data version {self._VERSION}")
+        return meta
+
+    def leaves(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yields every entry's key, and the offset and length of its value, in key order."""
+        if self._root != self._NO_PAGE:
+            yield from self._entries(self._root, self._MOST_DEPTH)
+
+    def _entries(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
+        start = number * self._page_size
+        page = read_exactly(self._descriptor, start, self._page_size)
+        if len(page) < self._page_size or not depth:
+            raise self.corrupt(f"page {number} lies beyond its end, or in a circle")
+        flags, lower, _ = self._PAGE.unpack_from(page)
+        nodes = np.frombuffer(page[_PAGE_HEADER : max(lower, _PAGE_HEADER) & ~1], "<u2").tolist()
+        try:
+            for node in nodes:
+                low, high, node_flags, key_size = self._NODE.unpack_from(page, node)
+                key_at = node + self._NODE.size
+                if flags & self._BRANCH:
+                    child = low | high << 16 | node_flags << 32
+                    yield from self._entries(child, depth - 1)
+                elif flags & self._LEAF:
+                    key = page[key_at : key_at + key_size]
+                    offset = start + key_at + key_size
+                    if node_flags & self._BIG_DATA:
+                        (overflow,) = struct.unpack_from("<Q", page, key_at + key_size)
+                        offset = overflow * self._page_size + _PAGE_HEADER
+                    length = low | high << 16
+                    if offset + length > self._size:
+                        raise self.corrupt(f"a value of page {number} lies beyond its end")
+                    yield key, offset, length
+                else:
+                    raise self.corrupt(f"page {number} is neither branch nor leaf")
+        except struct.error:
+            raise self.corrupt(f"page {number} is damaged") from None
+
+
+def _used(environment: lmdb.Environment) -> int:
+    """Bytes of the file that committed pages take up."""
+    return (int(environment.info()["last_pgno"]) + 1) * int(environment.stat()["psize"])
 
 
 def _open(path: Path, *, readonly: bool = False, map_size: int = 1 << 20) -> lmdb.Environment:

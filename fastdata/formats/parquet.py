@@ -13,13 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fastdata.arrow import array
 from fastdata.errors import CorruptionError
 from fastdata.index import Row
 from fastdata.storage import read_exactly
 
 #: A row group ends at this many bytes of images, or rows. It is held in memory twice while
 #: it is written, and is what readers like petastorm load at once.
-ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_BYTES = 8 << 20
 ROW_GROUP_ROWS = 8192
 
 _SCHEMA = pa.schema(
@@ -75,15 +76,16 @@ class ParquetWriter:
         self._held += len(blob)
 
     def _flush(self) -> None:
-        columns: list[pa.Array] = [
-            pa.array([row.key for row in self._rows], pa.string()),
-            pa.array([row.label for row in self._rows], pa.int32()),
-            pa.array([self._classes[row.label] for row in self._rows], pa.string()),
-            pa.array([row.width for row in self._rows], pa.int32()),
-            pa.array([row.height for row in self._rows], pa.int32()),
-            pa.array(self._blobs, pa.binary()),
+        values: list[Sequence[object]] = [
+            [row.key for row in self._rows],
+            [row.label for row in self._rows],
+            [self._classes[row.label] for row in self._rows],
+            [row.width for row in self._rows],
+            [row.height for row in self._rows],
+            self._blobs,
         ]
         if self._rows:
+            columns = [array(v, field.type) for v, field in zip(values, _SCHEMA, strict=True)]
             table = pa.Table.from_arrays(columns, schema=_SCHEMA)
             self._writer.write_table(table, row_group_size=len(self._rows))
         self._lengths += map(len, self._blobs)

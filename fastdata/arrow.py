@@ -1,0 +1,50 @@
+"""Arrow arrays made from buffers, and read as buffers.
+
+``pyarrow.array`` and ``to_numpy`` import pandas on their first call where it is installed:
+0.2 s and 40 MB in every worker process, for nothing. From buffers it is also less copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Makes an array of integers, strings or bytes; None is null.
+
+    Args:
+        values: What it is to hold; strings and bytes below 2 GiB in all.
+        kind: An integer type, ``string`` or ``binary``.
+    """
+    valid = [value is not None for value in values]
+    if not any(valid):
+        return pa.nulls(len(values), kind)
+    bitmap = None
+    if not all(valid):
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        empty: Any = "" if kind == pa.string() else b"" if kind == pa.binary() else 0
+        values = [empty if value is None else value for value in values]
+    if kind == pa.string():
+        values = [value.encode("utf-8") for value in values]
+    if kind in (pa.string(), pa.binary()):
+        offsets = np.fromiter(accumulate(map(len, values), initial=0), np.int32, len(values) + 1)
+        buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    else:
+        buffers = [bitmap, pa.py_buffer(np.asarray(values, _dtype(kind)))]
+    return pa.Array.from_buffers(kind, len(valid), buffers)
+
+
+def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    """The values of an array of integers without nulls, as a view of its memory."""
+    values = np.frombuffer(column.buffers()[1], _dtype(column.type))
+    return values[column.offset : column.offset + len(column)]
+
+
+def _dtype(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(kind.to_pandas_dtype())

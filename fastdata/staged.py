@@ -1,0 +1,243 @@
+"""Where staged copies are, whose they are, and whether they are current.
+
+A place is a folder such as ``/dev/shm``. In it lie::
+
+    fastdata/<name>-<id>            a copy, whole: a rename gave it this name
+    fastdata/<name>-<id>.partial    a copy being made, or what a killed run left of one
+    fastdata/<name>-<id>.lock       locked by flock while a copy is made or removed
+
+``<id>`` are 12 digits of the SHA-256 of the original's manifest; ``staged.json`` in the copy
+holds all of it. A dataset that was packed anew has another id, so it is never read from an
+old copy.
+
+Anybody may write to ``/dev/shm``, so a copy is used only if its folder belongs to this user,
+to root, or to the owner of the original's folder. Others can read it only if they can read
+the original.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from fastdata.errors import BusyError, UsageError
+from fastdata.manifest import MANIFEST_NAME
+from fastdata.storage import PARTIAL_SUFFIX, whole_file
+
+MARKER_NAME = "staged.json"
+
+#: The folder in a place that holds all copies.
+FOLDER = "fastdata"
+
+_LOCK_SUFFIX = ".lock"
+_ID_DIGITS = 12
+_NAME_BYTES = 200  # of 255: the rest is for id and suffix
+
+
+def default_place() -> Path:
+    """Where copies go unless told otherwise: $FASTDATA_STAGE_ROOT, or ``/dev/shm``."""
+    return Path(os.path.realpath(os.environ.get("FASTDATA_STAGE_ROOT") or "/dev/shm"))
+
+
+def find_staged(dataset: Path) -> Path | None:
+    """Finds a whole and current copy of a dataset; None where there is none.
+
+    Looks in `default_place` and in every other place that was staged to, which
+    ``stage-roots.json`` remembers in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
+    ~/.cache/fastdata. Costs a few stat calls and the reading of two or three small files.
+
+    Args:
+        dataset: The original's folder. If it is itself a staged copy, the answer is None; so
+            it is when it is missing, since then nothing says whether a copy is current.
+    """
+    original = Original.read(dataset)
+    if original is None or (original.path / MARKER_NAME).exists():
+        return None
+    for place in known_places():
+        copy = place / FOLDER / original.copy_name
+        if original.trusts(copy) and original.is_copied_to(copy):
+            return copy
+    return None
+
+
+class Marker(NamedTuple):
+    """What ``staged.json`` says: whose copy a folder is.
+
+    Attributes:
+        original: Absolute path of the dataset that was copied.
+        id: SHA-256 of its manifest then, in hexadecimal.
+    """
+
+    original: str
+    id: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Marker | None:
+        """The marker in a folder; None where there is none that can be read."""
+        try:
+            fields = json.loads((folder / MARKER_NAME).read_bytes())
+            marker = cls(fields["original"], fields["id"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return marker if all(isinstance(field, str) for field in marker) else None
+
+    def write(self, folder: Path) -> None:
+        """Puts the marker into a folder."""
+        with whole_file(folder / MARKER_NAME) as temporary:
+            temporary.write_text(json.dumps(self._asdict()) + "\n", "ascii")
+
+
+class Original(NamedTuple):
+    """The state that a dataset is in.
+
+    Attributes:
+        path: Its absolute path.
+        text: Its manifest.
+        id: SHA-256 of the manifest, in hexadecimal.
+        owner: User id of its folder's owner.
+    """
+
+    path: Path
+    text: bytes
+    id: str
+    owner: int
+
+    @classmethod
+    def read(cls, dataset: Path) -> Original | None:
+        """The state of a dataset; None where there is none."""
+        path = Path(os.path.realpath(dataset))
+        try:
+            text = (path / MANIFEST_NAME).read_bytes()
+            return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
+        except OSError:
+            return None
+
+    @property
+    def copy_name(self) -> str:
+        """What the folder of a copy of this state is called."""
+        name = os.fsdecode(os.fsencode(self.path.name)[:_NAME_BYTES])
+        return f"{name}-{self.id[:_ID_DIGITS]}"
+
+    def trusts(self, copy: Path) -> bool:
+        """Whether a folder is one that only somebody trusted can have made."""
+        try:
+            found = copy.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0, self.owner)
+
+    def is_copied_to(self, copy: Path) -> bool:
+        """Whether a folder says that it is a copy of this very state."""
+        marker = Marker.read(copy)
+        return marker is not None and marker.id == self.id and (copy / MANIFEST_NAME).exists()
+
+
+def copies(place: Path) -> Iterator[tuple[Path, Marker | None]]:
+    """Yields the final path of every copy in a place, whole or not, and whose it is.
+
+    Without a marker is what was killed at its very beginning, a lock file among it.
+    """
+    try:
+        names = sorted(path.name for path in (place / FOLDER).iterdir())
+    except OSError:
+        return
+    finals = {name.removesuffix(PARTIAL_SUFFIX).removesuffix(_LOCK_SUFFIX) for name in names}
+    for final in (place / FOLDER / name for name in sorted(finals)):
+        marker = Marker.read(final) or Marker.read(partial_of(final))
+        if marker is None or final.name.endswith("-" + marker.id[:_ID_DIGITS]):
+            yield final, marker
+
+
+def partial_of(final: Path) -> Path:
+    """Where a copy is while it is being made."""
+    return final.with_name(final.name + PARTIAL_SUFFIX)
+
+
+@contextmanager
+def lock(final: Path, *, waiting: bool = True) -> Iterator[None]:
+    """Holds a copy's lock; the lock file exists only while somebody wants it, or was killed.
+
+    Raises:
+        BusyError: Another process holds it, and ``waiting`` is not set.
+    """
+    path = final.with_name(final.name + _LOCK_SUFFIX)
+    while True:
+        with os.fdopen(_open_lock(path)) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if waiting else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise BusyError(
+                    f"{final}: another process is staging it", "Run this again when it is done."
+                ) from None
+            # Who held it before has removed it: then this is the lock of nothing.
+            if not _is_open_file(path, file.fileno()):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # In a folder such as /dev/shm, Linux lets nobody open another user's file with O_CREAT.
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)
+
+
+def _is_open_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def known_places() -> list[Path]:
+    """Every place where copies may lie."""
+    return [default_place(), *_remembered()]
+
+
+def _roots_file() -> Path:
+    cache = os.environ.get("FASTDATA_CACHE_DIR")
+    if cache:
+        return Path(cache) / "stage-roots.json"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "fastdata" / "stage-roots.json"
+
+
+def _remembered() -> list[Path]:
+    try:
+        roots = json.loads(_roots_file().read_bytes())
+    except (OSError, ValueError):
+        return []
+    if not isinstance(roots, list):
+        return []
+    return [Path(root) for root in roots if isinstance(root, str) and os.path.isabs(root)]
+
+
+def remember(place: Path) -> None:
+    """Notes a place in ``stage-roots.json``, before anything is written there."""
+    if place in _remembered():
+        return
+    file = _roots_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with lock(file), whole_file(file) as temporary:
+            roots = [str(root) for root in (*_remembered(), place)]
+            temporary.write_text(json.dumps(roots, indent=1) + "\n", "ascii")
+    except OSError as error:
+        raise UsageError(
+            f"{file}: cannot be written ({error.strerror}), so a copy in {place} would not be "
+            "found again",
+            "Set FASTDATA_CACHE_DIR to a folder that can be written, or leave out --to.",
+        ) from None

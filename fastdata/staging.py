@@ -1,0 +1,408 @@
+"""Staging: a whole, checked copy of a dataset where reading is fast, usually in memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from fastdata.copying import JOURNAL_NAME, CopiedFile, Copying
+from fastdata.engines import usable_cpus
+from fastdata.errors import (
+    CorruptionError,
+    DataError,
+    DatasetError,
+    SpaceError,
+    UsageError,
+)
+from fastdata.index import Index
+from fastdata.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, FileEntry, Manifest
+from fastdata.staged import (
+    FOLDER,
+    MARKER_NAME,
+    Marker,
+    Original,
+    copies,
+    default_place,
+    known_places,
+    lock,
+    partial_of,
+    remember,
+)
+from fastdata.storage import (
+    free_space,
+    human_bytes,
+    is_no_space,
+    no_space,
+    sync,
+)
+
+_IMAGES_NAME = "images"  # root of the loose files in a copy of a `folder` dataset
+
+_PAGE = 4096  # what a file is rounded up to
+#: Memory that a copy in memory leaves to the programs that are to read it, in bytes.
+_MEMORY_LEFT = 1 << 30
+
+_MEND_SPACE = (
+    "Make room (fastdata stage --unstage removes the copy of another dataset), or choose "
+    "another folder with --to."
+)
+
+
+class Staged(NamedTuple):
+    """What staging did.
+
+    Attributes:
+        path: The copy's folder.
+        copied_bytes: Bytes copied in this run.
+        reused: Whether a whole and current copy was there already.
+        freed_bytes: Bytes freed by removing copies of an older state of the dataset.
+    """
+
+    path: Path
+    copied_bytes: int
+    reused: bool
+    freed_bytes: int
+
+
+class Unstaged(NamedTuple):
+    """What unstaging removed.
+
+    Attributes:
+        paths: The folders that were removed; empty if there were none.
+        freed_bytes: Bytes freed.
+    """
+
+    paths: list[Path]
+    freed_bytes: int
+
+
+def stage(
+    dataset: Path,
+    to: Path | None = None,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Staged:
+    """Copies a dataset to a faster place, where `find_staged` finds it.
+
+    Every file is checked against the manifest, and every loose image of a ``folder`` dataset
+    against the index, by reading the copy. An interrupted run leaves a partial copy that the
+    next one completes. If several processes stage the same dataset, one does and the others
+    wait for it. Copies of an older state of the dataset in the same place are removed first.
+
+    Args:
+        dataset: The dataset's folder.
+        to: The place, a folder that exists or whose parent does; None for `default_place`.
+        threads: How many threads copy; None for 2 a CPU, but 4 to 16.
+        progress: Called in this thread with the bytes done and the bytes there are.
+
+    Raises:
+        UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
+        DatasetError: There is no finished dataset, or it cannot be read.
+        CorruptionError: A file does not match its checksum: nothing is staged.
+        SpaceError: There is no room; unless it vanished meanwhile, nothing was written.
+        BusyError: Another process is staging an older state of the dataset.
+        DataError: The copy cannot be written.
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
+    place = default_place() if to is None else Path(os.path.realpath(to))
+    manifest, original = _open(dataset)
+    try:
+        place.mkdir(exist_ok=True)
+        if place != default_place():
+            remember(place)
+        _make_common_folder(place)
+        final = place / FOLDER / original.copy_name
+        with lock(final):
+            staging = _Staging(original, manifest, place, final)
+            return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
+    except OSError as error:
+        if is_no_space(error):
+            raise no_space(place, error, _MEND_SPACE) from error
+        raise DataError(
+            f"{error.filename or place}: cannot be written: {error.strerror}",
+            "Choose another folder with --to.",
+        ) from error
+
+
+def unstage(dataset: Path, to: Path | None = None) -> Unstaged:
+    """Removes the copies of a dataset, of any state of it, whole or partial.
+
+    A process that has a copy open can go on reading it; its memory is freed after that.
+
+    Args:
+        dataset: The original's folder, which may be gone; or that of a copy.
+        to: The place to remove from; None for all places that are known.
+
+    Raises:
+        BusyError: A copy is being made right now.
+        DataError: A copy cannot be removed.
+    """
+    given = Path(os.path.realpath(dataset))
+    marker = Marker.read(given)
+    original = str(given) if marker is None else marker.original
+    current = Original.read(Path(original))
+    searched = known_places() if to is None else [Path(os.path.realpath(to))]
+    if to is None and marker is not None and given.parent.name == FOLDER:
+        searched.append(given.parent.parent)
+    removed: list[Path] = []
+    freed = 0
+    for place in dict.fromkeys(searched):
+        for final, marked in copies(place):
+            if marked is None:
+                ours = current is not None and final.name == current.copy_name
+            else:
+                ours = marked.original == original
+            if ours:
+                paths, size = _remove_copy(final)
+                removed += paths
+                freed += size
+        with suppress(OSError):  # others' copies may lie there
+            (place / FOLDER).rmdir()
+    return Unstaged(removed, freed)
+
+
+def _open(dataset: Path) -> tuple[Manifest, Original]:
+    Manifest.load(dataset)  # its errors say what is missing
+    original = Original.read(dataset)
+    if original is None:
+        raise DatasetError(f"{dataset}: has just vanished", "Run the same command again.")
+    marker = Marker.read(original.path)
+    if marker is not None:
+        raise UsageError(
+            f"{dataset}: is itself a staged copy", f"Stage the original, {marker.original}."
+        )
+    # Parsed from the very bytes that the id is of, should the dataset be packed anew now.
+    manifest = Manifest.parse(original.text.decode("utf-8"), original.path / MANIFEST_NAME)
+    return manifest, original
+
+
+def _make_common_folder(place: Path) -> None:
+    """Makes ``<place>/fastdata``; for all users where the place itself is (as /tmp is)."""
+    folder = place / FOLDER
+    with suppress(FileExistsError):
+        folder.mkdir()
+        if place.stat().st_mode & 0o1002 == 0o1002:
+            folder.chmod(0o1777)
+
+
+def _remove_copy(final: Path) -> tuple[list[Path], int]:
+    """Removes a copy, its partial and its lock; returns the folders and the bytes freed."""
+    removed: list[Path] = []
+    freed = 0
+    partial = partial_of(final)
+    try:
+        with lock(final, waiting=False):
+            if final.is_dir():
+                removed.append(final)
+                if partial.is_dir():
+                    freed += _remove_folder(partial)
+                # From here on nobody takes it for whole.
+                os.replace(final, partial)
+            if partial.is_dir():
+                removed += [] if removed else [partial]
+                freed += _remove_folder(partial)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or final}: cannot be removed: {error.strerror}",
+            "Remove it as the user whom it belongs to.",
+        ) from error
+    return removed, freed
+
+
+def _remove_folder(folder: Path) -> int:
+    """Removes a folder, the marker last: whose it is stays known if this is killed."""
+    freed = _allocated(folder)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MARKER_NAME):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    folder.rmdir()
+    return freed
+
+
+def _allocated(folder: Path) -> int:
+    """Bytes that a folder's files occupy; 0 if there is no such folder."""
+    return sum(
+        os.lstat(os.path.join(parent, name)).st_blocks * 512
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _is_tmpfs(folder: Path) -> bool:
+    """Whether a folder's files lie in memory."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:  # not Linux
+        return False
+    for mount in mounts.splitlines():
+        fields, _, about = mount.partition(" - ")
+        if fields.split()[2] == wanted:
+            return about.split()[0] == "tmpfs"
+    return False
+
+
+def _available_memory() -> int:
+    """Bytes of memory that can be had without swapping, as the kernel estimates."""
+    for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise DataError("/proc/meminfo: lacks MemAvailable", "Choose a folder on a disk with --to.")
+
+
+def _check_space(place: Path, needed: int) -> None:
+    """Raises SpaceError unless so many bytes fit."""
+    free, of = free_space(place), ""
+    if _is_tmpfs(place):
+        # A tmpfs promises a share of all memory, also of what is in use.
+        memory = _available_memory() - _MEMORY_LEFT
+        if memory < free:
+            free, of = max(memory, 0), f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
+    if needed > free:
+        raise SpaceError(
+            f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
+            _MEND_SPACE,
+        )
+
+
+class _Staging:
+    """One run of staging, under the lock."""
+
+    def __init__(self, original: Original, manifest: Manifest, place: Path, final: Path) -> None:
+        self._original = original
+        self._manifest = manifest
+        self._place = place
+        self._final = final
+        self._partial = partial_of(final)
+        self._entries = (manifest.index, *manifest.files)
+
+    def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Staged:
+        """Copies what is not yet there; gives the copy its final name."""
+        freed = self._remove_stale()
+        if self._is_reusable():
+            return Staged(self._final, 0, True, freed)
+        self._check_space()
+        try:
+            self._begin()
+            journal = self._partial / JOURNAL_NAME
+            copying = Copying(self._files(), journal, self._total(), progress)
+            copying.run(threads)
+            self._finish()
+        except (DataError, OSError):
+            # What cannot be completed must not occupy memory; an interrupted run can be.
+            with suppress(OSError):
+                _remove_folder(self._partial)
+            raise
+        return Staged(self._final, copying.copied, False, freed)
+
+    def _remove_stale(self) -> int:
+        """Removes the copies of other states of this dataset; returns the bytes freed."""
+        freed = 0
+        for final, marker in copies(self._place):
+            if marker is None or marker.original != str(self._original.path):
+                continue
+            folder = final if final.exists() else partial_of(final)
+            mine = os.geteuid() in (0, folder.lstat().st_uid)
+            if marker.id != self._original.id and mine:
+                freed += _remove_copy(final)[1]
+        return freed
+
+    def _is_reusable(self) -> bool:
+        """Whether the copy is there; what has its name but has lost files is removed."""
+        final = self._final
+        for folder in (final, self._partial):
+            if os.path.lexists(folder) and not self._original.trusts(folder):
+                raise UsageError(
+                    f"{folder}: belongs to another user", "Choose another folder with --to."
+                )
+        if not final.exists():
+            return False
+        if self._original.is_copied_to(final) and all(
+            (final / entry.name).is_file() and (final / entry.name).stat().st_size == entry.size
+            for entry in self._entries
+        ):
+            return True
+        _remove_folder(final)
+        return False
+
+    def _total(self) -> int:
+        loose = self._manifest.blob_bytes if self._manifest.root is not None else 0
+        return sum(entry.size for entry in self._entries) + loose
+
+    def _check_space(self) -> None:
+        loose = self._manifest.samples if self._manifest.root is not None else 0
+        files = len(self._entries) + loose + 4  # manifest, marker, list of bad samples, journal
+        needed = self._total() + files * _PAGE + len(self._original.text)
+        bad = self._original.path / BAD_SAMPLES_NAME
+        needed += bad.stat().st_size if bad.exists() else 0
+        _check_space(self._place, needed - _allocated(self._partial))
+
+    def _begin(self) -> None:
+        """Makes the partial copy's folder, closed to whom the original is closed to."""
+        self._partial.mkdir(mode=0o700, exist_ok=True)
+        if self._partial.lstat().st_uid != os.geteuid():
+            raise UsageError(
+                f"{self._partial}: was begun by another user", "Choose another folder with --to."
+            )
+        self._partial.chmod(0o755 if self._is_public() else 0o700)
+        Marker(str(self._original.path), self._original.id).write(self._partial)
+
+    def _is_public(self) -> bool:
+        """Whether every user of this machine can read the original."""
+        dataset, root = self._original.path, self._manifest.root
+        paths = [dataset / entry.name for entry in self._entries]
+        paths += [dataset / MANIFEST_NAME, *([dataset / root / "any"] if root else [])]
+        folders = {folder for path in paths for folder in path.parents}
+        return all(folder.stat().st_mode & 0o001 for folder in folders) and all(
+            path.stat().st_mode & 0o004 for path in paths if path.exists()
+        )
+
+    def _files(self) -> Iterator[CopiedFile]:
+        """Yields every file that has a checksum."""
+        dataset, copy = self._original.path, self._partial
+        for entry in self._entries:
+            yield CopiedFile(entry, dataset / entry.name, copy / entry.name)
+        if self._manifest.root is None:
+            return
+        root = dataset / self._manifest.root
+        path = dataset / self._manifest.index.name
+        for batch in Index(path, self._manifest.samples).batches():
+            columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
+            for name, length, crc in zip(*columns, strict=True):
+                if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+                    raise CorruptionError(
+                        f"{path}: the path {name!r} leaves the dataset's root",
+                        "Index the folder anew: fastdata convert … --to folder --force.",
+                    )
+                entry = FileEntry(f"{_IMAGES_NAME}/{name}", length, f"{crc:08x}")
+                yield CopiedFile(entry, root / name, copy / _IMAGES_NAME / name)
+
+    def _finish(self) -> None:
+        """Adds the manifest, and gives the complete copy its final name."""
+        bad = self._original.path / BAD_SAMPLES_NAME
+        if bad.exists():
+            shutil.copyfile(bad, self._partial / BAD_SAMPLES_NAME)
+        text = self._original.text
+        if self._manifest.root is not None:
+            text = replace(self._manifest, root=_IMAGES_NAME).to_json().encode()
+        (self._partial / MANIFEST_NAME).write_bytes(text)
+        if not _is_tmpfs(self._place):
+            for path in self._partial.iterdir():
+                sync(path)
+            if self._manifest.root is not None:
+                os.sync()  # one flush for a million images, not a million flushes
+        sync(self._partial)
+        os.replace(self._partial, self._final)
+        sync(self._final.parent)
+        # Only now: without it a killed run would have to copy everything again.
+        (self._final / JOURNAL_NAME).unlink(missing_ok=True)

@@ -1,0 +1,659 @@
+"""Staging: copies are whole and current or absent, whatever kills, fills or damages."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.pack import pack
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata import copying, staged, staging
+from fastdata.checksum import crc32c, crc32c_file
+from fastdata.dataset import ImageDataset
+from fastdata.errors import (
+    BusyError,
+    CorruptionError,
+    DataError,
+    DatasetError,
+    SpaceError,
+    UsageError,
+)
+from fastdata.index import Index, Row, rows_to_batch, write_index
+from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.staged import MARKER_NAME, find_staged
+from fastdata.staging import stage, unstage
+
+CONTAINERS = ("lmdb", "parquet", "shards", "folder")
+CLASSES, IMAGES = 2, 12
+#: So small that the files of these datasets have many blocks.
+BLOCK = 4096
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    for number in range(IMAGES):
+        folder = root / f"class{number % CLASSES}"
+        folder.mkdir(exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 50, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:03d} ü.jpg", quality=90)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default place of a test, its cache, and small blocks."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(folder))
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(copying, "_BLOCK", BLOCK)
+    monkeypatch.setattr(copying, "_CHUNK", 1000)
+    return folder
+
+
+@pytest.fixture
+def make(tree: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Packs the tree, copied so that a test may damage it."""
+
+    def packed(container: str = "shards") -> Path:
+        root = tmp_path / "tree"
+        shutil.copytree(tree, root, dirs_exist_ok=True)
+        size = 9000 if container in ("parquet", "shards") else None
+        out = tmp_path / f"set-{container}"
+        pack(ImageFolder(root), out, container=container, shard_size=size, workers=1)
+        return out
+
+    return packed
+
+
+@pytest.fixture(params=CONTAINERS)
+def dataset(request: pytest.FixtureRequest, make: Callable[[str], Path]) -> Path:
+    return make(request.param)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def assert_whole(copy: Path, original: Path) -> None:
+    """The copy holds the original's files, and reads the same without the original."""
+    expected, found = contents(original), contents(copy)
+    marker = json.loads(found.pop(MARKER_NAME))
+    assert marker["original"] == str(original)
+    images = {name: found.pop(name) for name in list(found) if name.startswith("images/")}
+    manifest = Manifest.load(original)
+    if manifest.root is not None:
+        root = original / manifest.root
+        assert images == {f"images/{name}": data for name, data in contents(root).items()}
+        assert Manifest.load(copy) == replace(manifest, root="images")
+        del found[MANIFEST_NAME], expected[MANIFEST_NAME]
+    assert found == expected
+    blobs = [ImageDataset(path, staged=False).read(range(IMAGES)) for path in (original, copy)]
+    assert blobs[0] == blobs[1]
+
+
+def repack(dataset: Path) -> None:
+    """Makes the manifest another one, as packing with other options would."""
+    manifest = Manifest.load(dataset)
+    changed = replace(manifest, options={**manifest.options, "again": True})
+    (dataset / MANIFEST_NAME).write_text(changed.to_json(), "utf-8")
+
+
+def allocated(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+# What another process runs. STOP names a function that is replaced by one that calls `at`
+# with the number of the call, so that a process can be killed at an exact moment.
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+from fastdata import copying, staged, staging
+
+copying._BLOCK, copying._CHUNK = 4096, 1000
+
+def hook(module, name, at):
+    calls, real = [], getattr(module, name)
+    def hooked(*arguments):
+        calls.append(1)
+        at(len(calls))
+        return real(*arguments)
+    setattr(module, name, hooked)
+
+def kill(number):
+    def at(call):
+        if call == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return at
+
+def slowly(call):
+    os.write(1, b"writing\\n")  # in one piece, whatever the other threads write
+    time.sleep(PAUSE)
+
+PAUSE = 0.02
+{hooks}
+staged = staging.stage(Path(sys.argv[1]))
+print("reused" if staged.reused else "copied", flush=True)
+"""
+
+
+def start(dataset: Path, hooks: str) -> subprocess.Popen[str]:
+    script = SCRIPT.replace("{hooks}", textwrap.dedent(hooks))
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(dataset)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_copy_is_equal_and_found(dataset: Path, place: Path) -> None:
+    reports: list[tuple[int, int]] = []
+    staged = stage(dataset, progress=lambda done, total: reports.append((done, total)))
+    assert not staged.reused
+    assert staged.freed_bytes == 0
+    assert staged.path.parent == place / "fastdata"
+    assert_whole(staged.path, dataset)
+    done, total = reports[-1]
+    assert done == total == staged.copied_bytes
+    assert [path.name for path in staged.path.parent.iterdir()] == [staged.path.name]
+    assert find_staged(dataset) == staged.path
+    assert find_staged(staged.path) is None
+    assert ImageDataset(dataset).location == staged.path
+
+
+def test_staging_again_reuses(dataset: Path) -> None:
+    first = stage(dataset)
+    assert stage(dataset) == (first.path, 0, True, 0)
+
+
+def test_bad_samples_are_copied(make: Callable[[str], Path]) -> None:
+    dataset = make("lmdb")
+    (dataset / "bad-samples.jsonl").write_text('{"key": "a"}\n')
+    assert (stage(dataset).path / "bad-samples.jsonl").read_text() == '{"key": "a"}\n'
+
+
+def test_symlink_and_relative_path(
+    make: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("lmdb")
+    (tmp_path / "link").symlink_to(dataset)
+    copy = stage(tmp_path / "link").path
+    monkeypatch.chdir(tmp_path)
+    assert find_staged(Path("link")) == find_staged(Path(dataset.name)) == copy
+
+
+def test_repacked_dataset_never_gets_the_old_copy(dataset: Path) -> None:
+    old = stage(dataset).path
+    size = allocated(old)
+    repack(dataset)
+    assert find_staged(dataset) is None
+    staged = stage(dataset)
+    assert not staged.reused
+    assert staged.freed_bytes == size
+    assert not old.exists()
+    assert_whole(staged.path, dataset)
+
+
+def test_datasets_of_one_name_do_not_meet(make: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = make("lmdb")
+    other = tmp_path / "other" / dataset.name
+    shutil.copytree(dataset, other)
+    repack(other)
+    first, second = stage(dataset), stage(other)
+    assert first.freed_bytes == second.freed_bytes == 0
+    assert (find_staged(dataset), find_staged(other)) == (first.path, second.path)
+    unstage(other)
+    assert find_staged(dataset) == first.path
+
+
+def test_other_places_are_remembered(
+    make: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("lmdb")
+    other = tmp_path / "nvme"
+    copy = stage(dataset, other).path
+    assert copy.parent.parent == other
+    assert find_staged(dataset) == copy
+    roots = tmp_path / "cache" / "stage-roots.json"
+    assert json.loads(roots.read_text()) == [str(other)]
+    for garbage in ("", "{", "{}", '[1, null, "relative"]', "\xff"):
+        roots.write_text(garbage, "latin-1")
+        assert find_staged(dataset) is None
+    stage(dataset, other)  # whole already; and remembered again
+    assert find_staged(dataset) == copy
+    monkeypatch.delenv("FASTDATA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert find_staged(dataset) is None
+    stage(dataset, other)
+    assert (tmp_path / "xdg" / "fastdata" / "stage-roots.json").exists()
+
+
+def test_place_that_cannot_be_remembered_is_refused(
+    make: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    with pytest.raises(UsageError, match="FASTDATA_CACHE_DIR"):
+        stage(make("lmdb"), tmp_path / "nvme")
+
+
+def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = make("lmdb")
+    with pytest.raises(UsageError, match="--threads 0"):
+        stage(dataset, threads=0)
+    with pytest.raises(DataError, match="--to"):
+        stage(dataset, tmp_path / "missing" / "deep")
+    with pytest.raises(DatasetError, match="no such folder"):
+        stage(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="itself a staged copy"):
+        stage(stage(dataset).path)
+    assert find_staged(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize("spoil", ["marker", "manifest", "id", "symlink"])
+def test_what_is_not_whole_is_not_found(
+    make: Callable[[str], Path], tmp_path: Path, spoil: str
+) -> None:
+    dataset = make("lmdb")
+    copy = stage(dataset).path
+    if spoil == "symlink":
+        copy.rename(tmp_path / "elsewhere")
+        copy.symlink_to(tmp_path / "elsewhere")
+    elif spoil == "id":
+        marker = json.loads((copy / MARKER_NAME).read_text())
+        marker["id"] = marker["id"][:-1] + ("0" if marker["id"][-1] != "0" else "1")
+        (copy / MARKER_NAME).write_text(json.dumps(marker))
+    else:
+        (copy / (MARKER_NAME if spoil == "marker" else MANIFEST_NAME)).unlink()
+    assert find_staged(dataset) is None
+
+
+def test_copy_that_lost_a_file_is_made_again(make: Callable[[str], Path]) -> None:
+    dataset = make("shards")
+    copy = stage(dataset).path
+    (copy / "shard-000000.tar").unlink()
+    assert not stage(dataset).reused
+    assert_whole(copy, dataset)
+
+
+@needs_root
+def test_copy_of_another_user_is_not_used(make: Callable[[str], Path]) -> None:
+    dataset = make("lmdb")
+    copy = stage(dataset).path
+    os.chown(copy, 4242, 4242)
+    assert find_staged(dataset) is None
+    with pytest.raises(UsageError, match="another user"):
+        stage(dataset)
+    os.chown(dataset, 4242, 4242)  # who owns the original may also stage it
+    assert find_staged(dataset) == copy
+
+
+def test_copy_is_as_closed_as_the_original(
+    make: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("lmdb")
+    dataset.chmod(0o700)
+    assert stage(dataset).path.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_space_in_memory(
+    make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("lmdb")
+    monkeypatch.setattr(staging, "_is_tmpfs", lambda folder: True)
+    monkeypatch.setattr(staging, "_available_memory", lambda: staging._MEMORY_LEFT + 5000)
+    with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
+        stage(dataset)
+    assert "--unstage" in caught.value.mend
+    assert list((place / "fastdata").iterdir()) == []
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(command, check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root and the right to mount")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_no_space_on_a_real_tmpfs(
+    make: Callable[[str], Path], small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert staging._is_tmpfs(small_tmpfs)
+    dataset = make("lmdb")
+    assert staging._available_memory() > 0
+    whole = stage(dataset, small_tmpfs)
+    unstage(dataset)
+    ballast = small_tmpfs / "ballast"
+    ballast.write_bytes(bytes((1 << 20) - whole.copied_bytes))
+    with pytest.raises(SpaceError, match=r"are needed, .* are free") as caught:
+        stage(dataset, small_tmpfs)
+    assert str(small_tmpfs) in caught.value.what
+    assert list((small_tmpfs / "fastdata").iterdir()) == []
+    # Where the room vanishes only later, nothing stays to occupy what is left.
+    monkeypatch.setattr(staging, "_check_space", lambda place, needed: None)
+    with pytest.raises(SpaceError, match="disk is full"):
+        stage(dataset, small_tmpfs)
+    assert list((small_tmpfs / "fastdata").iterdir()) == []
+
+
+# Copying the smallest of these datasets takes over 30 chunks; the last moments are those of
+# the final rename, before and after.
+MOMENTS = [
+    'hook(copying, "_write", kill(1))',
+    'hook(copying, "_write", kill(8))',
+    'hook(copying, "_write", kill(30))',
+    'hook(staging._Staging, "_finish", kill(1))',
+    'hook(os, "replace", kill(1))',  # of the marker
+    'hook(os, "replace", kill(2))',  # of the copy
+    'hook(staging, "sync", kill(10**6)); staging.sync = lambda p: p == p and kill(1)(1)',
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_then_run_again(dataset: Path, place: Path, moment: str) -> None:
+    process = start(dataset, moment)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert find_staged(dataset) is None
+    names = sorted(path.suffix for path in (place / "fastdata").iterdir())
+    assert set(names) <= {".partial", ".lock"}
+    staged = stage(dataset)
+    assert not staged.reused
+    assert_whole(staged.path, dataset)
+    assert [path.name for path in staged.path.parent.iterdir()] == [staged.path.name]
+
+
+def test_killed_run_is_resumed_by_blocks(make: Callable[[str], Path]) -> None:
+    dataset = make("lmdb")
+    total = sum(path.stat().st_size for path in dataset.iterdir()) - len(
+        (dataset / MANIFEST_NAME).read_bytes()
+    )
+    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=60)
+    assert stage(dataset).copied_bytes == 0
+    unstage(dataset)
+    start(dataset, 'hook(copying, "_write", kill(60))').communicate(timeout=60)
+    copied = stage(dataset).copied_bytes
+    # 59 chunks of at most 1000 bytes were written, some of them in blocks not completed.
+    assert total - 59_000 <= copied < total
+
+
+def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> None:
+    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=60)
+    (partial,) = (place / "fastdata").glob("*.partial")
+    rng = random.Random(1)
+    for path in partial.rglob("*"):
+        if path.is_file() and path.name not in (MARKER_NAME, copying.JOURNAL_NAME):
+            data = bytearray(path.read_bytes())
+            data[rng.randrange(len(data))] ^= 1
+            path.write_bytes(data[: rng.choice([len(data), len(data) // 2])])
+    with (partial / copying.JOURNAL_NAME).open("a") as journal:
+        journal.write("garbage\nffff")
+    staged = stage(dataset)
+    assert staged.copied_bytes > 0
+    assert_whole(staged.path, dataset)
+
+
+def test_two_processes_stage_once(dataset: Path) -> None:
+    processes = [start(dataset, 'hook(copying, "_write", slowly)') for _ in range(3)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert sorted(out.split()[-1] for out, _ in outputs) == ["copied", "reused", "reused"]
+    copy = find_staged(dataset)
+    assert copy is not None
+    assert_whole(copy, dataset)
+    assert list(copy.parent.iterdir()) == [copy]
+
+
+def test_unstage_while_staging_is_refused(make: Callable[[str], Path]) -> None:
+    dataset = make("lmdb")
+    process = start(dataset, 'hook(copying, "_write", slowly)')
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    with pytest.raises(BusyError, match="another process"):
+        unstage(dataset)
+    process.kill()
+    process.communicate()
+    assert len(unstage(dataset).paths) == 1
+
+
+def test_interrupt_stops_promptly(make: Callable[[str], Path], place: Path) -> None:
+    dataset = make("lmdb")
+    process = start(dataset, 'hook(copying, "_write", slowly); PAUSE = 0.3')
+    assert process.stdout is not None
+    for _ in range(10):
+        assert process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 2
+    assert "KeyboardInterrupt" in err
+    assert find_staged(dataset) is None
+    assert [path.suffix for path in (place / "fastdata").iterdir()] == [".partial"]
+    assert_whole(stage(dataset).path, dataset)
+
+
+def blob_file(dataset: Path) -> Path:
+    manifest = Manifest.load(dataset)
+    if manifest.root is not None:
+        return next((dataset / manifest.root).rglob("*.jpg"))
+    return dataset / manifest.files[0].name
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "grow", "remove"])
+def test_damaged_original_is_refused(dataset: Path, place: Path, damage: str) -> None:
+    path = blob_file(dataset)
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if damage == "cut" else data + b"x")
+    with pytest.raises(CorruptionError, match="the original is damaged") as caught:
+        stage(dataset)
+    assert str(path) in caught.value.what
+    assert find_staged(dataset) is None
+    assert list((place / "fastdata").iterdir()) == []
+
+
+def test_damaged_copy_is_told_apart(
+    make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = copying._write
+    monkeypatch.setattr(
+        copying, "_write", lambda fd, data, at: write(fd, bytes([data[0] ^ 1]) + data[1:], at)
+    )
+    dataset = make("lmdb")
+    with pytest.raises(CorruptionError, match="the copy does not have the checksum") as caught:
+        stage(dataset)
+    assert "which is sound" in caught.value.what
+    assert list((place / "fastdata").iterdir()) == []
+
+
+def test_unreadable_original(make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make("lmdb")
+
+    def failing(descriptor: int, length: int, offset: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(DatasetError, match=r"cannot be read: Input/output error"):
+        stage(dataset)
+
+
+@pytest.mark.parametrize("path", ["../out.jpg", "/etc/passwd", "a/../../b", "", "nul\0"])
+def test_paths_that_leave_the_root_are_refused(
+    make: Callable[[str], Path], path: str, place: Path
+) -> None:
+    dataset = make("folder")
+    manifest = Manifest.load(dataset)
+    index = dataset / manifest.index.name
+    rows: list[Row] = list(Index(index, manifest.samples))
+    write_index(index, [rows_to_batch([rows[0]._replace(path=path), *rows[1:]])])
+    entry = FileEntry(index.name, index.stat().st_size, f"{crc32c_file(index):08x}")
+    text = replace(manifest, index=entry).to_json()
+    (dataset / MANIFEST_NAME).write_text(text, "utf-8")
+    with pytest.raises(CorruptionError, match="leaves the dataset's root"):
+        stage(dataset)
+    assert list((place / "fastdata").iterdir()) == []
+
+
+def test_unstage(dataset: Path, place: Path, tmp_path: Path) -> None:
+    assert unstage(dataset) == ([], 0)
+    copies = [stage(dataset).path, stage(dataset, tmp_path / "nvme").path]
+    size = sum(map(allocated, copies))
+    assert unstage(dataset, tmp_path / "unknown") == ([], 0)
+    assert unstage(dataset) == (copies, size)
+    assert find_staged(dataset) is None
+    assert list(place.iterdir()) == list((tmp_path / "nvme").iterdir()) == []
+
+
+def test_unstage_from_one_place(make: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = make("lmdb")
+    kept, other = stage(dataset).path, stage(dataset, tmp_path / "nvme").path
+    assert unstage(dataset, tmp_path / "nvme").paths == [other]
+    assert find_staged(dataset) == kept
+
+
+def test_unstage_by_the_copys_path(make: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = make("lmdb")
+    copy = stage(dataset, tmp_path / "nvme").path
+    (tmp_path / "cache" / "stage-roots.json").unlink()
+    shutil.rmtree(dataset)
+    assert unstage(copy).paths == [copy]
+    assert not copy.exists()
+
+
+def test_unstage_when_the_original_is_gone_or_changed(
+    make: Callable[[str], Path], place: Path
+) -> None:
+    dataset = make("lmdb")
+    copy = stage(dataset).path
+    repack(dataset)
+    (place / "fastdata" / f"{copy.name}.lock").touch()
+    shutil.rmtree(dataset)
+    assert unstage(dataset).paths == [copy]
+    assert list(place.iterdir()) == []
+
+
+def test_unstage_that_was_interrupted(
+    make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("lmdb")
+    stage(dataset)
+    shutil.rmtree(dataset)
+
+    unlink, calls = Path.unlink, []
+
+    def interrupt(path: Path, missing_ok: bool = False) -> None:
+        calls.append(path)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            unstage(dataset)
+    (left,) = (place / "fastdata").glob("*.partial")
+    # The original is gone: only the marker, which goes last, tells whose copy this was.
+    assert unstage(dataset).paths == [left]
+    assert list(place.iterdir()) == []
+
+
+def test_lock_has_one_holder(place: Path) -> None:
+    """Also when the lock file is removed and made again all the time."""
+    holders: list[int] = []
+
+    def hold(number: int) -> None:
+        for _ in range(100):
+            with staged.lock(place / "copy"):
+                holders.append(number)
+                time.sleep(1e-4)
+                assert holders == [number]
+                holders.clear()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(hold, range(6)))
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_unstage_after_a_kill(make: Callable[[str], Path], place: Path, moment: str) -> None:
+    dataset = make("lmdb")
+    start(dataset, moment).communicate(timeout=60)
+    assert len(unstage(dataset).paths) == 1
+    assert list(place.iterdir()) == []
+
+
+def test_others_things_stay(make: Callable[[str], Path], place: Path) -> None:
+    """A folder that only claims to be a copy, by its marker, is not removed."""
+    dataset = make("lmdb")
+    copy = stage(dataset).path
+    mine = place / "fastdata" / "mine"
+    mine.mkdir()
+    shutil.copy(copy / MARKER_NAME, mine)
+    assert unstage(dataset).paths == [copy]
+    assert mine.exists()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    block=st.integers(1, 400),
+    chunk=st.integers(1, 100),
+    threads=st.integers(1, 4),
+)
+def test_any_sizes(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    block: int,
+    chunk: int,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(copying, "_BLOCK", block)
+    monkeypatch.setattr(copying, "_CHUNK", chunk)
+    folder = tmp_path_factory.mktemp("sizes")
+    files = []
+    for number, size in enumerate(sizes):
+        data = random.Random(number).randbytes(size)
+        source = folder / str(number)
+        source.write_bytes(data)
+        entry = FileEntry(source.name, size, f"{crc32c(data):08x}")
+        files.append(copying.CopiedFile(entry, source, folder / "copy" / source.name))
+    for again in (False, True):
+        run = copying.Copying(iter(files), folder / "journal", sum(sizes), None)
+        run.run(threads)
+        assert run.copied == (0 if again else sum(sizes))
+    assert all(file.source.read_bytes() == file.target.read_bytes() for file in files)
