@@ -53,7 +53,7 @@ format: setup  ## put the code into the shape that lint wants
 
 bench: setup  ## measure packing against tar, and opening large indexes
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
-	$(BIN)/python -m fastdata.benchmarks.open $(ARGS)
+	$(BIN)/python -m fastdata.benchmarks.open_index
 
 wheel: setup  ## build dist/fastdata-*.whl
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .

@@ -17,11 +17,10 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
-from fastdata.benchmarks.measure import Spread, interleave, machine, run_command
-from rich.console import Console
-from rich.table import Table
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, run_command
 
 from fastdata import ImageDataset, verify
 from fastdata.sample import make_sample
@@ -55,17 +54,17 @@ def main(
         result = measure(Path(folder), root, images, workers, rounds)
     if json_path is not None:
         json_path.write_text(json.dumps(result, indent=1) + "\n")
-    Console().print(table(result))
+    figures(result).show()
 
 
 def measure(
     work: Path, root: Path | None, images: int, workers: int, rounds: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Runs the benchmark in a folder; returns all figures as JSON values."""
     tree, count, size = _make_tree(work, root, images)
-    one = work / "one" / "class"
-    one.mkdir(parents=True)
-    shutil.copy(next(path for path in tree.rglob("*") if path.is_file()), one)
+    one = work / "one"
+    (one / "class").mkdir(parents=True)
+    shutil.copy(next(path for path in tree.rglob("*") if path.is_file()), one / "class")
     memory: dict[str, int] = {}
 
     def tar() -> float:
@@ -141,40 +140,32 @@ def _require_same(out: Path, tree: Path) -> None:
         raise SystemExit(f"{out}: {problems[0]}")
 
 
-def table(result: dict[str, object]) -> Table:
-    """The figures as people read them."""
-    seconds: dict[str, list[float]] = result["seconds"]  # type: ignore[assignment]
-    memory: dict[str, int] = result["peak_private_bytes"]  # type: ignore[assignment]
-    images: int = result["images"]  # type: ignore[assignment]
+def figures(result: dict[str, Any]) -> Figures:
+    """The results as people read them."""
+    seconds, images = result["seconds"], result["images"]
     tar = Spread.of(seconds["tar"])
-    out = Table(title=f"packing {images:,} images, {result['workers']} workers")
-    for column in ("", "seconds (low to high)", "start-up", "images/s", "times tar", "private MB"):
-        out.add_column(column, justify="left" if not column else "right")
-    out.add_row(
-        "tar, sync",
-        f"{tar.median:.2f} ({tar.low:.2f} to {tar.high:.2f})",
-        "",
-        f"{images / tar.median:,.0f}",
-        "1.0",
-        "",
-    )
+    rows = [["tar, sync", str(tar), "", f"{images / tar.median:,.0f}", "1.0", ""]]
     for container in _CONTAINERS:
         whole = Spread.of(seconds[container])
         start = Spread.of(seconds[f"{container} start-up"]).median
-        net = whole.median - start
         # Ratios round by round, since the disk's mood lasts longer than a round.
-        ratio = Spread.of(
-            [(a - start) / b for a, b in zip(seconds[container], seconds["tar"], strict=True)]
+        pairs = zip(seconds[container], seconds["tar"], strict=True)
+        ratio = Spread.of([(packing - start) / tarring for packing, tarring in pairs])
+        rows.append(
+            [
+                container,
+                str(whole),
+                f"{start:.2f}",
+                f"{images / (whole.median - start):,.0f}",
+                str(ratio),
+                f"{result['peak_private_bytes'][container] / 1e6:,.0f}",
+            ]
         )
-        out.add_row(
-            container,
-            f"{whole.median:.2f} ({whole.low:.2f} to {whole.high:.2f})",
-            f"{start:.2f}",
-            f"{images / net:,.0f}",
-            f"{ratio.median:.1f} ({ratio.low:.1f} to {ratio.high:.1f})",
-            f"{memory[container] / 1e6:,.0f}",
-        )
-    return out
+    return Figures(
+        f"Packing {images:,} images ({result['bytes'] / 1e6:,.0f} MB), {result['workers']} workers",
+        ["", "seconds", "of it start-up", "images/s without", "times tar without", "private MB"],
+        rows,
+    )
 
 
 if __name__ == "__main__":

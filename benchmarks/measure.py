@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from rich.console import Console
+from rich.table import Table
 
 from fastdata.engines import usable_cpus
 
@@ -24,6 +26,9 @@ class Spread(NamedTuple):
     median: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
     @classmethod
     def of(cls, values: list[float]) -> Spread:
@@ -103,6 +108,35 @@ def private_memory(pid: int) -> int:
     except psutil.NoSuchProcess:
         pass
     return total
+
+
+class Figures(NamedTuple):
+    """A table of results, for a terminal or a page.
+
+    Attributes:
+        title: What was measured.
+        columns: Headings; the first column is text, the others are numbers.
+        rows: Cells as they are to be shown.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+    def show(self) -> None:
+        """Prints the table to standard output."""
+        table = Table(title=self.title)
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        Console().print(table)
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        rule = ["---"] + ["---:"] * (len(self.columns) - 1)
+        lines = (" | ".join(cells) for cells in (self.columns, rule, *self.rows))
+        return "".join(f"| {line} |\n" for line in lines)
 
 
 def machine() -> dict[str, Any]:

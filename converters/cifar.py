@@ -139,7 +139,7 @@ class Cifar:
                     0 <= label < len(self.classes) for label in labels
                 ):
                     raise ValueError("labels do not fit the images")
-            except (KeyError, ValueError, TypeError) as error:
+            except (KeyError, ValueError, TypeError, OverflowError) as error:
                 raise self._unexpected(name, error) from None
             for row, (label, image) in enumerate(zip(labels, planes, strict=True)):
                 pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()

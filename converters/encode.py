@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from fastdata.errors import UsageError
+from fastdata.errors import SampleError, UsageError
 from fastdata.probe import ImageInfo, open_image
 
 ENCODINGS = ("original", "jpeg", "raw")
@@ -70,7 +70,7 @@ class Encoding:
             The blob, and what that is.
 
         Raises:
-            SampleError: The image cannot be decoded.
+            SampleError: The image cannot be decoded, or not encoded as JPEG.
         """
         if self.kind == "original" or (self.kind == info.encoding == "raw" and self._fits(info)):
             return data, info
@@ -84,7 +84,12 @@ class Encoding:
         if self.kind == "raw":
             return image.tobytes(), ImageInfo("raw", *size, 3)
         out = io.BytesIO()
-        image.save(out, "JPEG", quality=self.quality or DEFAULT_QUALITY)
+        try:
+            image.save(out, "JPEG", quality=self.quality or DEFAULT_QUALITY)
+        except OSError as error:  # a side of more than 65,500 pixels
+            raise SampleError(
+                f"{image.width} x {image.height} pixels cannot be encoded as JPEG: {error}"
+            ) from None
         return out.getvalue(), ImageInfo("jpeg", *size, 1 if grey else 3)
 
     def _fits(self, info: ImageInfo) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from fastdata.converters.records import Record
-from fastdata.converters.tree import class_folders, class_records
+from fastdata.converters.tree import class_folders, class_records, is_folder, is_utf8, printable
 
 from fastdata.errors import SourceError
 
@@ -50,10 +52,26 @@ def require_folder(root: Path) -> Path:
     Raises:
         SourceError: It is not.
     """
-    if not root.is_dir():
+    if not is_folder(root):
         reason = "is not a folder" if root.exists() else "no such folder"
         raise SourceError(f"{root}: {reason}", "Say where the images are with --root.")
-    return root.resolve()
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise SourceError(
+            f"{root}: cannot be read: {os.strerror(errno.EACCES)}",
+            "Check that you may read it (ls -ld, chmod +rx).",
+        )
+    return require_utf8(root.resolve())
+
+
+def require_utf8(root: Path) -> Path:
+    """A path as it is, if it can be stored in a manifest.
+
+    Raises:
+        SourceError: It is not UTF-8.
+    """
+    if not is_utf8(str(root)):
+        raise SourceError(f"{printable(str(root))}: this path is not UTF-8", "Rename the folder.")
+    return root
 
 
 def records_by_class(

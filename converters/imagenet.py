@@ -17,7 +17,14 @@ from typing import Any
 
 from fastdata.converters.imagefolder import records_by_class, require_folder
 from fastdata.converters.records import Record
-from fastdata.converters.tree import class_folders, is_image_name, record_of, scan
+from fastdata.converters.tree import (
+    class_folders,
+    is_folder,
+    is_image_name,
+    record_of,
+    scan,
+    storable,
+)
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.tars import Member, members
@@ -105,7 +112,7 @@ def splits(root: Path) -> list[str]:
 
 def _nothing_found(root: Path, split: str) -> SourceError:
     flat = root / split
-    if flat.is_dir() and any(is_image_name(entry.name) for entry in scan(flat)):
+    if is_folder(flat) and any(is_image_name(entry.name) for entry in scan(flat)):
         return SourceError(
             f"{flat}: holds images, but no class folders n########",
             "Sort them into <wnid> folders, or use the archives as downloaded "
@@ -126,7 +133,7 @@ def _find(root: Path, split: str) -> _Folders | _KaggleVal | _TrainArchive | _Va
     data = root / _KAGGLE_DATA
     if split == "train" and _has_wnids(data / "train"):
         return _Folders(data / "train", "kaggle")
-    if split == "val" and (data / "val").is_dir():
+    if split == "val" and is_folder(data / "val"):
         return _KaggleVal(data / "val", root / _KAGGLE_VAL)
     if split == "train" and (root / _TRAIN_TAR).exists():
         return _TrainArchive(root / _TRAIN_TAR)
@@ -136,9 +143,7 @@ def _find(root: Path, split: str) -> _Folders | _KaggleVal | _TrainArchive | _Va
 
 
 def _has_wnids(folder: Path) -> bool:
-    return folder.is_dir() and any(
-        _WNID.fullmatch(entry.name) and entry.is_dir() for entry in scan(folder)
-    )
+    return is_folder(folder) and any(map(_WNID.fullmatch, class_folders(folder)))
 
 
 class _Folders:
@@ -150,7 +155,7 @@ class _Folders:
         self.root: str | None = str(folder)
 
     def wnids(self) -> list[str]:
-        names = class_folders(self._folder)
+        names = [name for name in class_folders(self._folder) if not name.startswith(".")]
         for name in names:
             if not _WNID.fullmatch(name):
                 raise SourceError(
@@ -180,7 +185,7 @@ class _KaggleVal:
             with self._solution.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
             wnids = {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
-        except (OSError, KeyError, IndexError, UnicodeDecodeError, csv.Error) as error:
+        except (OSError, LookupError, AttributeError, UnicodeDecodeError, csv.Error) as error:
             raise SourceError(
                 f"{self._solution}: cannot be read: {error!r}",
                 "It comes with Kaggle's download and says each validation image's class.",
@@ -278,9 +283,9 @@ def _number(image: Member) -> int:
 
 
 def _archived(path: Path, image: Member, wnid: str, label: int) -> Record:
-    stem = Path(image.name).stem
+    key, problem = storable(f"{wnid}/{Path(image.name).stem}")
     mtime_ns = path.stat().st_mtime_ns
-    return Record(f"{wnid}/{stem}", label, str(path), image.offset, image.size, mtime_ns)
+    return Record(key, label, str(path), image.offset, image.size, mtime_ns, problem=problem)
 
 
 def _check_wnids(path: Path, names: Any) -> None:

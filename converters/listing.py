@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.records import Record, Source
 
+from fastdata.arrow import array, as_numpy
 from fastdata.errors import SourceError
 
 _ROWS_PER_BATCH = 8_192
@@ -110,10 +111,15 @@ def _batches(records: Iterator[Record]) -> Iterator[pa.RecordBatch]:
         for column, value in zip(columns, values, strict=True):
             column.append(value)
         if len(columns[0]) == _ROWS_PER_BATCH:
-            yield pa.record_batch(columns, schema=_SCHEMA)
+            yield _batch(columns)
             columns = [[] for _ in _SCHEMA]
     if columns[0]:
-        yield pa.record_batch(columns, schema=_SCHEMA)
+        yield _batch(columns)
+
+
+def _batch(columns: list[list[Any]]) -> pa.RecordBatch:
+    arrays = [array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def _require_safe(record: Record) -> None:
@@ -183,7 +189,7 @@ class Listing:
     def lengths(self, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
         """Source bytes of the records from ``start`` to ``stop``, in pieces."""
         for batch in self.batches(start, stop):
-            yield batch.column("length").to_numpy()
+            yield as_numpy(batch.column("length"))
 
     def total_bytes(self) -> int:
         """Source bytes of all records."""

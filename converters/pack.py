@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from fastdata.converters.tasks import (
 from fastdata.converters.tasks import write as write_samples
 
 from fastdata import formats
+from fastdata.arrow import array, as_numpy
 from fastdata.checksum import crc32c_file
 from fastdata.engines import (
     Engine,
@@ -58,7 +59,14 @@ from fastdata.errors import (
 )
 from fastdata.formats import lmdb
 from fastdata.index import INDEX_NAME, SCHEMA, write_index
-from fastdata.manifest import FORMAT_VERSION, MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
+from fastdata.manifest import (
+    BAD_SAMPLES_NAME,
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    WORK_NAME,
+    FileEntry,
+    Manifest,
+)
 from fastdata.storage import (
     PARTIAL_SUFFIX,
     free_space,
@@ -70,8 +78,6 @@ from fastdata.storage import (
     whole_file,
 )
 from fastdata.version import VERSION
-
-BAD_SAMPLES_NAME = "bad-samples.jsonl"
 
 #: Default size that an output file ends on reaching, in bytes of blobs.
 SHARD_SIZE = 256 << 20
@@ -232,14 +238,7 @@ _OURS = re.compile(
 def _work_folder(out: Path, force: bool) -> Iterator[None]:
     """Makes and locks the folder of the packing's state; removes it where it holds nothing."""
     work = out / WORK_NAME
-    ours = work.exists() or (out / MANIFEST_NAME).exists()
-    if not ours and out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(
-            f"{out}: exists, and is not a dataset that fastdata has packed",
-            "Choose another --out, or remove it.",
-        )
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "lock").open("w") as lock:
+    with _open_lock(out, work) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -255,10 +254,34 @@ def _work_folder(out: Path, force: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            if (out / MANIFEST_NAME).exists() or not any(work.glob("*.part")):
+            finished = (out / MANIFEST_NAME).exists()
+            if finished or not any(work.glob("*.part*")):
+                if not finished:
+                    # What was begun is of no use; and left here without the work folder, it
+                    # would pass for somebody else's.
+                    _remove_outputs(out, keep=set())
                 shutil.rmtree(work, ignore_errors=True)
                 if not any(out.iterdir()):
                     out.rmdir()
+
+
+def _open_lock(out: Path, work: Path) -> TextIO:
+    try:
+        ours = work.exists() or (out / MANIFEST_NAME).exists()
+        if not ours and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise UsageError(
+                f"{out}: exists, and is not a dataset that fastdata has packed",
+                "Choose another --out, or remove it.",
+            )
+        work.mkdir(parents=True, exist_ok=True)
+        return (work / "lock").open("w")
+    except OSError as error:
+        if is_no_space(error):
+            raise
+        raise UsageError(
+            f"{out}: cannot be written to: {error.strerror}",
+            "Choose another --out, or check that you may write there (ls -ld).",
+        ) from None
 
 
 def _remove_outputs(out: Path, keep: set[str]) -> None:
@@ -544,10 +567,12 @@ class _Packing:
             for batch in read_rows(self._job.part(unit)):
                 if extents is not None:
                     found = np.array([next(extents) for _ in range(batch.num_rows)], np.int64)
-                    if not np.array_equal(found[:, 1], batch.column("length").to_numpy()):
+                    if not np.array_equal(found[:, 1], as_numpy(batch.column("length"))):
                         raise CorruptionError(
                             f"{self._out / lmdb.DATA_NAME}: a blob's length is not what was packed",
                             "Start over with --force.",
                         )
-                    batch = batch.set_column(at, SCHEMA.field(at), pa.array(found[:, 0]))
+                    batch = batch.set_column(
+                        at, SCHEMA.field(at), array(found[:, 0].tolist(), pa.int64())
+                    )
                 yield batch

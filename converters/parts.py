@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from fastdata.arrow import array
 from fastdata.index import SCHEMA, Row, rows_to_batch
 from fastdata.manifest import FileEntry
 
@@ -113,7 +114,7 @@ class PartBuilder:
 
 def _with_column(rows: pa.Table, name: str, values: Sequence[int]) -> pa.Table:
     at = SCHEMA.get_field_index(name)
-    return rows.set_column(at, SCHEMA.field(at), pa.array(values, SCHEMA.field(at).type))
+    return rows.set_column(at, SCHEMA.field(at), array(values, SCHEMA.field(at).type))
 
 
 def read_part(path: Path) -> Part | None:

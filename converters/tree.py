@@ -6,6 +6,7 @@ then the sorted file names, as torchvision's ``ImageFolder`` does it.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,19 +44,35 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        raise SourceError(
-            f"{folder}: cannot be listed: {error.strerror}",
-            "Check the path and that you may read it (ls -ld, chmod +rx).",
-        ) from None
+        raise _unreadable(folder, error) from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder.
+
+    Raises:
+        SourceError: One may not even ask: a folder above it is closed.
+    """
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str | os.PathLike[str], error: OSError) -> SourceError:
+    return SourceError(
+        f"{path}: cannot be read: {error.strerror}",
+        "Check the path and that you may read it (ls -ld, chmod +rx).",
+    )
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the folders in ``root``, sorted; hidden ones are not classes.
+    """The names of the folders in ``root``, sorted; hidden ones too, as torchvision has it.
 
     Raises:
         SourceError: ``root`` cannot be read, or a name is not UTF-8.
     """
-    names = [e.name for e in scan(root) if e.is_dir() and not e.name.startswith(".")]
+    names = [e.name for e in scan(root) if _is_class_folder(e)]
     for name in names:
         if not is_utf8(name):
             raise SourceError(
@@ -63,6 +80,16 @@ def class_folders(root: Path) -> list[str]:
                 "Rename it; class names are stored as UTF-8.",
             )
     return names
+
+
+def _is_class_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself is no more than one to nowhere
+            return False
+        # A class must not be missing in silence: the labels after it would be others.
+        raise _unreadable(entry.path, error) from None
 
 
 def is_utf8(name: str) -> bool:
@@ -77,6 +104,13 @@ def is_utf8(name: str) -> bool:
 def printable(name: str) -> str:
     r"""A file name with what is not UTF-8 written as ``\xNN``."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def storable(key: str) -> tuple[str, str | None]:
+    """A key as it can be stored, and what is wrong with it where it is not UTF-8."""
+    if is_utf8(key):
+        return key, None
+    return printable(key), "its name is not UTF-8; rename it"
 
 
 def class_records(root: Path, name: str, label: int) -> Iterator[Record]:
@@ -119,10 +153,7 @@ def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
 
 def record_of(entry: os.DirEntry[str], key: str, label: int) -> Record:
     """The record of an image that is a file of its own."""
-    problem = None
-    if not is_utf8(entry.path):
-        key = printable(key)
-        problem = "its name is not UTF-8; rename it"
+    key, problem = storable(key)
     try:
         stat = entry.stat()
     except OSError as error:  # a link to nowhere, most likely

@@ -12,11 +12,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fastdata.converters.imagefolder import require_utf8
 from fastdata.converters.records import Record, read_record
-from fastdata.converters.tree import IMAGE_EXTENSIONS, scan
+from fastdata.converters.tree import IMAGE_EXTENSIONS, is_folder, is_utf8, scan, storable
 
 from fastdata.errors import SourceError
+from fastdata.probe import EXTENSIONS
 from fastdata.tars import Member, members
+
+#: The class list is held in memory and in the manifest, so a stray label must not size it.
+_MOST_CLASSES = 1 << 22
+#: Those of torchvision, and those that the shards container uses.
+_IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
 
 class WebDataset:
@@ -37,7 +44,7 @@ class WebDataset:
     root: str | None = None  # there are no image files to leave in place
 
     def __init__(self, root: Path) -> None:
-        if root.is_dir():
+        if is_folder(root):
             self._shards = [Path(e.path) for e in scan(root) if e.name.endswith(".tar")]
         elif root.is_file():
             self._shards = [root]
@@ -49,7 +56,7 @@ class WebDataset:
                 "Name the folder of the shards with --root; compressed ones must be gunzipped.",
             )
         self.classes = self._find_classes()
-        self.about = {"kind": "webdataset", "root": str(root.resolve())}
+        self.about = {"kind": "webdataset", "root": str(require_utf8(root.resolve()))}
 
     def records(self) -> Iterator[Record]:
         """Yields the samples by shard, then in the shard's order."""
@@ -92,18 +99,25 @@ def _sample(
             "fastdata packs images with integer labels; write the shards with both.",
         )
 
-    image = next((m for ext, m in parts.items() if "." + ext in IMAGE_EXTENSIONS), None)
+    image = next((m for ext, m in parts.items() if "." + ext in _IMAGE_EXTENSIONS), None)
     if image is None:
         raise missing("image")
     about = _json(shard, parts["json"]) if "json" in parts else {}
     label: Any = about.get("label")
     if "cls" in parts:
         text = read_record(str(shard), parts["cls"].offset, parts["cls"].size)
-        label = int(text) if text.strip().isdigit() else None
+        label = int(text) if text.strip().isdigit() and len(text) < 100 else None
     if not isinstance(label, int) or label < 0:
         raise missing("integer label in .cls or .json")
-    key, name = about.get("key", stem), about.get("class")
-    record = Record(str(key), label, str(shard), image.offset, image.size, mtime_ns)
+    if label >= _MOST_CLASSES:
+        raise SourceError(
+            f"{shard}: the sample {stem} has the label {label}, but there may be "
+            f"{_MOST_CLASSES:,} classes at most",
+            "Labels must be ranks of classes, from 0; write the shards with such.",
+        )
+    name = about.get("class")
+    key, problem = (str(about["key"]), None) if "key" in about else storable(stem)
+    record = Record(key, label, str(shard), image.offset, image.size, mtime_ns, problem=problem)
     return record, name if isinstance(name, str) else None
 
 
@@ -112,4 +126,12 @@ def _json(shard: Path, member: Member) -> dict[str, Any]:
         about = json.loads(read_record(str(shard), member.offset, member.size))
     except ValueError as error:
         raise SourceError(f"{shard}: {member.name} is not JSON: {error}") from None
-    return about if isinstance(about, dict) else {}
+    if not isinstance(about, dict):
+        return {}
+    for field in ("key", "class"):
+        if not is_utf8(str(about.get(field, ""))):
+            raise SourceError(
+                f"{shard}: {member.name} has a {field} that cannot be written as UTF-8",
+                "Write the shards without it.",
+            )
+    return about

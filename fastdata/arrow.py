@@ -47,4 +47,5 @@ def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any]:
-    return np.dtype(kind.to_pandas_dtype())
+    name: type[np.generic] = kind.to_pandas_dtype()
+    return np.dtype(name)

@@ -34,43 +34,47 @@ class Blobs:
         self._files = [path / entry.name for entry in self.manifest.files]
         self._root = path / self.manifest.root if self.manifest.root is not None else None
 
-    def file(self, row: Row) -> Path:
-        """The file that a row's blob lies in.
+    def file(self, row: Row, number: int) -> Path:
+        """The file that a row's blob lies in; ``number`` is the row's, for error messages.
 
         Raises:
             CorruptionError: The row names no file of this dataset.
         """
         if row.path is not None and self._root is not None:
             if row.path.startswith("/") or ".." in row.path.split("/"):
-                raise self._corrupt(row, f"its path {row.path} leaves the dataset's root")
+                raise self._corrupt(row, number, f"its path {row.path} leaves the dataset's root")
             return self._root / row.path
         if not 0 <= row.file < len(self._files):
-            raise self._corrupt(row, f"the index puts it in file {row.file}, which there is not")
+            raise self._corrupt(
+                row, number, f"the index puts it in file {row.file}, which there is not"
+            )
         return self._files[row.file]
 
-    def read(self, row: Row) -> bytes:
-        """Reads a row's blob and checks it.
+    def read(self, row: Row, number: int) -> bytes:
+        """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
 
         Raises:
             DatasetError: Its file is missing or unreadable.
             CorruptionError: The file was cut short, or the blob's checksum is wrong.
         """
-        path = self.file(row)
+        path = self.file(row, number)
         try:
             size = self._reader.size(path)
             if row.path is None:
                 _require_size(path, self.manifest.files[row.file].size, size)
             if not 0 <= row.offset <= row.offset + row.length <= size:
-                raise self._corrupt(row, f"{path} has {size} bytes, too few to hold it")
+                raise self._corrupt(row, number, f"{path} has {size} bytes, too few to hold it")
             data = self._reader.read(path, row.offset, row.length)
         except OSError as error:
             raise _unreadable(path, error) from None
         if crc32c(data) != row.crc32c:
-            raise self._corrupt(row, f"its bytes in {path} have changed since it was packed")
+            raise self._corrupt(
+                row, number, f"its bytes in {path} have changed since it was packed"
+            )
         return data
 
-    def _corrupt(self, row: Row, problem: str) -> CorruptionError:
-        return CorruptionError(f"{self.path}: sample {row.key}: {problem}", _MEND)
+    def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
+        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
 
 
 _MEND = "See what else is damaged with fastdata verify; copy or pack the dataset again."

@@ -99,7 +99,7 @@ class ImageDataset:
             SampleError: It cannot be decoded.
         """
         row = self.row(index)
-        data = self._blobs.read(row)
+        data = self._blobs.read(row, index)
         if row.encoding == "raw" and len(data) != row.width * row.height * 3:
             raise CorruptionError(
                 f"{self.location}: sample {index} ({row.key}) is not {row.width} x {row.height} "
@@ -144,7 +144,7 @@ class ImageDataset:
             IndexError: There is no such sample.
             DatasetError: A file is missing, cut short, or has changed.
         """
-        return [self._blobs.read(self.row(index)) for index in indices]
+        return [self._blobs.read(self.row(index), index) for index in indices]
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:

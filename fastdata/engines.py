@@ -143,20 +143,22 @@ class Processes:
         remaining = iter(items)
         running: deque[Future[Result]] = deque()
         while True:
-            while len(running) < self._ahead and (item := next(remaining, _END)) is not _END:
-                running.append(self._pool.submit(function, item))
-            if not running:
-                return
-            while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
-                tick()
-            tick()
             try:
-                yield running.popleft().result()
+                while len(running) < self._ahead and (item := next(remaining, _END)) is not _END:
+                    running.append(self._pool.submit(function, item))
+                if not running:
+                    return
+                while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
+                    tick()
+                tick()
+                result = running.popleft().result()
             except BrokenProcessPool:
+                # From `result`; or from `submit`, if it died while the consumer was at work.
                 raise DataError(
                     "a worker process died (killed, or out of memory)",
                     "Run the same command again, it resumes; fewer --workers need less memory.",
                 ) from None
+            yield result
 
     def reported(self) -> tuple[int, int]:
         """See `Engine.reported`."""

@@ -58,7 +58,7 @@ class ImageInfo(NamedTuple):
         encoding: One of `ENCODINGS`.
         width: Columns, in pixels, as stored (an EXIF orientation is not applied).
         height: Rows, in pixels, as stored.
-        channels: Stored colour components: 1 grey, 3 colour, 4 CMYK or with alpha.
+        channels: Colour components: 1 grey, 3 colour (also by a palette), 4 CMYK or with alpha.
     """
 
     encoding: str
@@ -146,6 +146,11 @@ _PILLOW_ENCODINGS = {
 }
 
 
+#: Colour components by Pillow's mode. A palette holds colours; transparency is not counted
+#: where there is no colour, since nothing reads it.
+_CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMYK": 4}
+
+
 def _probe_with_pillow(data: bytes) -> ImageInfo:
     try:
         with warnings.catch_warnings():
@@ -155,7 +160,7 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
             encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
             if encoding == "jpeg" and image.info.get("progressive"):
                 encoding = "jpeg-progressive"
-            info = ImageInfo(encoding, *image.size, len(image.getbands()))
+            info = ImageInfo(encoding, *image.size, _CHANNELS.get(image.mode, 3))
             if encoding == "png":
                 image.verify()
             else:

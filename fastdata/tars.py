@@ -45,14 +45,20 @@ def members(path: Path, offset: int = 0, size: int | None = None) -> Iterator[Me
                     tar.members.clear()  # type: ignore[attr-defined]  # it would keep all it has seen
                     if member.isdir():
                         continue
-                    if not member.isreg():
+                    if not member.isreg() or member.issparse():
                         raise SourceError(
-                            f"{path}: {member.name} is a link or a device, not a file",
-                            "Pack the archive again with tar --dereference.",
+                            f"{path}: {member.name} is a link, a device or a sparse file",
+                            "Pack the archive again with tar --dereference, without --sparse.",
                         )
                     if member.offset_data + member.size > end:
                         raise tarfile.ReadError(f"{member.name} goes beyond the end")
                     yield Member(_safe(path, member.name), member.offset_data, member.size)
+                # tarfile takes a damaged header, or none, for the end of the archive. The
+                # true end is a block of zeros.
+                last = tar.offset  # type: ignore[attr-defined]
+                file.seek(last)
+                if last >= end or any(file.read(tarfile.BLOCKSIZE)):
+                    raise tarfile.ReadError("it ends, or is damaged, before its end mark")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise SourceError(
             f"{path}: cannot be read as an uncompressed tar file: {error}",

@@ -144,7 +144,7 @@ def _check_loose_files(blobs: Blobs, start: int, stop: int) -> Iterator[Problem]
     for number in range(start, stop):
         row = blobs.index[number]
         try:
-            path = blobs.file(row)
+            path = blobs.file(row, number)
             size = path.stat().st_size
         except OSError as error:
             yield Problem(str(path), error.strerror or "cannot be read")
@@ -249,7 +249,7 @@ class _CheckRows(NamedTuple):
             row = blobs.index[number]
             where = f"sample {number} ({row.key})"
             try:
-                data = blobs.read(row)
+                data = blobs.read(row, number)
                 info = ImageInfo(row.encoding, row.width, row.height, row.channels)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # broken EXIF does not make a bad image

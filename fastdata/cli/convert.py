@@ -110,12 +110,14 @@ def _shared(function: Function) -> Function:
 
 
 def _root(default: str | None = None) -> Callable[[Function], Function]:
+    # Not default=None: click 8.3 and later take that for a value, and --root as given.
+    given: dict[str, Any] = {"required": True}
+    if default is not None:
+        given = {"default": default, "show_default": True}
     return click.option(
         "--root",
-        type=click.Path(path_type=Path),
-        required=default is None,
-        default=default,
-        show_default=default is not None,
+        type=click.Path(path_type=Path, readable=False),
+        **given,
         metavar="PATH",
         help="Where the images are.",
     )

@@ -19,9 +19,12 @@ import numpy as np
 
 from fastdata.errors import CorruptionError
 from fastdata.index import Row
-from fastdata.storage import is_no_space, read_exactly
+from fastdata.storage import free_space, is_no_space, read_exactly
 
 DATA_NAME = "data.mdb"
+#: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
+#: 64 pages or a whole blob.
+_FULL = 16 << 20
 _PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c)
 
 
@@ -78,14 +81,14 @@ class LmdbWriter:
 
     def add(self, row: Row, blob: bytes) -> None:
         """Appends one sample; see `fastdata.formats.Writer`."""
-        with _disk_full_as_os_error():
+        with _disk_full_as_os_error(self._path):
             if not self._transaction.put(sample_key(self._next), blob, append=True):
                 raise CorruptionError(f"{self._path}: sample {self._next} is already there")
         self._next += 1
 
     def finish(self) -> list[int]:
         """Commits. The offsets are -1: small blobs still move until the last commit."""
-        with _disk_full_as_os_error():
+        with _disk_full_as_os_error(self._path):
             self._transaction.commit()
         self.close()
         return [-1] * (self._next - self._first)
@@ -97,11 +100,13 @@ class LmdbWriter:
 
 
 @contextmanager
-def _disk_full_as_os_error() -> Iterator[None]:
+def _disk_full_as_os_error(path: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
-        if is_no_space(error):
+        # LMDB calls a write that was cut short EIO (mdb_page_flush, "what about ENOSPC?").
+        cut_short = os.strerror(errno.EIO) in str(error) and free_space(path.parent) < _FULL
+        if cut_short or is_no_space(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
 

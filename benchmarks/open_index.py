@@ -2,7 +2,7 @@
 
 Each measurement is a fresh process whose imports are done before the clock starts.
 
-    python -m fastdata.benchmarks.open --rows 1280000,100000000
+    python -m fastdata.benchmarks.open_index --rows 1280000,100000000
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 import pyarrow as pa
-from fastdata.benchmarks.measure import Spread, machine
-from rich.console import Console
-from rich.table import Table
+from fastdata.benchmarks.measure import Figures, Spread, machine
 
 from fastdata.index import ROWS_PER_BATCH, Row, rows_to_batch, write_index
 
@@ -57,25 +56,31 @@ def main(rows: str, rounds: int, work: Path | None, json_path: Path | None) -> N
             make_index(path, count)
             runs = [_open(path, count) for _ in range(rounds)]
             results.append({"rows": count, "index_bytes": path.stat().st_size, "runs": runs})
+    result = {"benchmark": "open", "machine": machine(), "results": results}
     if json_path is not None:
-        figures = {"benchmark": "open", "machine": machine(), "results": results}
-        json_path.write_text(json.dumps(figures, indent=1) + "\n")
-    out = Table(title="opening an index (median of rounds)")
-    for column in ("rows", "index MB", "open ms", "first row ms", "private MB"):
-        out.add_column(column, justify="right")
-    for result in results:
-        opened, read, memory = (
-            Spread.of([run[i] for run in result["runs"]]).median  # type: ignore[index, attr-defined]
-            for i in range(3)
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    figures(result).show()
+
+
+def figures(result: dict[str, Any]) -> Figures:
+    """The results as people read them."""
+    rows = []
+    for entry in result["results"]:
+        opened, read, memory = (Spread.of([run[i] for run in entry["runs"]]) for i in range(3))
+        rows.append(
+            [
+                f"{entry['rows']:,}",
+                f"{entry['index_bytes'] / 1e6:,.0f}",
+                str(Spread(*(value * 1e3 for value in opened))),
+                str(Spread(*(value * 1e3 for value in read))),
+                f"{memory.median / 1e6:.1f}",
+            ]
         )
-        out.add_row(
-            f"{result['rows']:,}",
-            f"{result['index_bytes'] / 1e6:,.0f}",  # type: ignore[operator]
-            f"{opened * 1e3:.2f}",
-            f"{read * 1e3:.2f}",
-            f"{memory / 1e6:.1f}",
-        )
-    Console().print(out)
+    return Figures(
+        "Opening an index",
+        ["rows", "index MB", "open, ms", "first row, ms", "private MB"],
+        rows,
+    )
 
 
 def make_index(path: Path, rows: int) -> None:

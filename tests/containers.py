@@ -1,0 +1,320 @@
+"""What every container must do, whatever it is: subclassed by one test module each.
+
+The tests compare a dataset with its source, which they read with plain ``open``; and they
+read the dataset itself both through fastdata and round it: the index by pyarrow, the
+manifest by json, the blobs by ``seek``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from fastdata.converters import ImageFolder, Packed, Source, pack
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata import ImageDataset, formats, verify
+from fastdata.errors import CorruptionError
+from fastdata.index import Row
+
+#: Small enough that the trees of these tests become several files, or commits to an LMDB.
+UNIT_SIZE = 2_000_000
+
+# The package's attribute of this name is the function.
+PACK_MODULE = importlib.import_module("fastdata.converters.pack")
+
+
+class Original(NamedTuple):
+    """An image of a source, found without fastdata."""
+
+    key: str
+    label: int
+    path: Path
+
+
+def originals(tree: Path) -> list[Original]:
+    """The images of ``<class>/<image>``, in the order that datasets must have them."""
+    folders = sorted(folder for folder in tree.iterdir() if folder.is_dir())
+    return [
+        Original(f"{folder.name}/{path.name.rpartition('.')[0]}", label, path)
+        for label, folder in enumerate(folders)
+        for path in sorted(folder.iterdir())
+    ]
+
+
+def pack_tree(
+    tree: Path | Source,
+    out: Path,
+    container: str,
+    *,
+    workers: int = 1,
+    unit_size: int | None = UNIT_SIZE,
+    **options: Any,
+) -> Packed:
+    """Packs a tree of class folders into files, or LMDB commits, of ``unit_size``."""
+    source = ImageFolder(tree) if isinstance(tree, Path) else tree
+    if container in ("parquet", "shards"):
+        options["shard_size"] = unit_size
+    commit_size = unit_size or PACK_MODULE._COMMIT_SIZE
+    with mock.patch.object(PACK_MODULE, "_COMMIT_SIZE", commit_size):
+        return pack(source, out, container=container, workers=workers, **options)
+
+
+def repeat_tree(tree: Path, out: Path, times: int) -> Path:
+    """A tree of links that has every image of another several times."""
+    for image in originals(tree):
+        folder = out / image.path.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(times):
+            (folder / f"{number}_{image.path.name}").symlink_to(image.path)
+    return out
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What a folder holds: the SHA-256 of every file below it."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def index_rows(dataset: Path) -> list[dict[str, Any]]:
+    """The index, read by pyarrow alone."""
+    with pa.memory_map(str(dataset / "index.arrow")) as source:
+        rows: list[dict[str, Any]] = pa.ipc.open_file(source).read_all().to_pylist()
+    return rows
+
+
+def plain_blobs(dataset: Path) -> Iterator[bytes]:
+    """Every blob of a dataset, read at its extent by ``seek`` alone."""
+    manifest = json.loads((dataset / "dataset.json").read_text("utf-8"))
+    for row in index_rows(dataset):
+        if row["path"] is None:
+            path = dataset / manifest["files"][row["file"]]["name"]
+        else:
+            path = dataset / manifest["root"] / row["path"]
+        with path.open("rb") as file:
+            file.seek(row["offset"])
+            yield file.read(row["length"])
+
+
+def row_of(number: int, blob: bytes, **changes: Any) -> Row:
+    """An index row as a writer gets it."""
+    fields = {
+        "key": f"class/{number}",
+        "label": 0,
+        "file": -1,
+        "path": None,
+        "offset": 0,
+        "length": len(blob),
+        "width": 3,
+        "height": 2,
+        "channels": 3,
+        "encoding": "png",
+        "crc32c": 0,
+    }
+    return Row(**{**fields, **changes})
+
+
+class Made(NamedTuple):
+    """A dataset and the tree that it was packed from."""
+
+    path: Path
+    tree: Path
+    images: list[Original]
+
+
+class ContainerConformance:
+    """What holds for every container."""
+
+    container: ClassVar[str]
+
+    @pytest.fixture(scope="class", params=["made", "real"])
+    @classmethod
+    def made(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+        """A dataset of made photographs, and one of ImageNet's."""
+        fixture = {"made": "made_tree", "real": "imagenet_sample"}[request.param]
+        tree: Path = request.getfixturevalue(fixture) / "train"
+        out = tmp_path_factory.mktemp(cls.container) / "dataset"
+        pack_tree(tree, out, cls.container)
+        return Made(out, tree, originals(tree))
+
+    def test_bytes_out_are_bytes_in(self, made: Made) -> None:
+        dataset = ImageDataset(made.path)
+        assert len(dataset) == len(made.images)
+        for image, blob in zip(made.images, dataset.read(range(len(dataset))), strict=True):
+            assert blob == image.path.read_bytes(), image.key
+
+    def test_plain_reads_of_the_extents_find_the_bytes(self, made: Made) -> None:
+        for image, blob in zip(made.images, plain_blobs(made.path), strict=True):
+            assert blob == image.path.read_bytes(), image.key
+
+    def test_keys_labels_and_order_are_the_sources(self, made: Made) -> None:
+        expected = [(image.key, image.label) for image in made.images]
+        assert [(row["key"], row["label"]) for row in index_rows(made.path)] == expected
+        dataset = ImageDataset(made.path)
+        assert [dataset.row(i)[:2] for i in range(len(dataset))] == expected
+        assert dataset.labels.tolist() == [label for _, label in expected]
+        assert dataset.classes == sorted(folder.name for folder in made.tree.iterdir())
+
+    def test_sizes_and_encodings_are_what_pillow_finds(self, made: Made) -> None:
+        for image, row in zip(made.images, index_rows(made.path), strict=True):
+            with Image.open(image.path) as opened:
+                assert (row["width"], row["height"]) == opened.size, image.key
+                assert row["channels"] == len(opened.getbands()), image.key
+                encoding = (opened.format or "").lower()
+                if opened.info.get("progressive"):
+                    encoding += "-progressive"
+                assert row["encoding"] == encoding, image.key
+
+    def test_reads_in_the_order_asked(self, made: Made) -> None:
+        dataset = ImageDataset(made.path)
+        asked = [5, 0, len(dataset) - 1, 5, -1]
+        expected = [made.images[i].path.read_bytes() for i in asked]
+        assert dataset.read(asked) == expected
+
+    def test_images_decode_as_pillow_decodes_the_source(self, made: Made) -> None:
+        dataset = ImageDataset(made.path)
+        for i in range(0, len(dataset), 17):
+            image, label = dataset[i]
+            with Image.open(made.images[i].path) as original:
+                assert image.tobytes() == original.convert("RGB").tobytes()
+            assert (image.mode, label) == ("RGB", made.images[i].label)
+
+    def test_verifies_clean(self, made: Made) -> None:
+        assert verify(made.path, fast=True).problems == []
+        verification = verify(made.path, workers=2)
+        assert verification.problems == []
+        assert verification.samples == len(made.images)
+
+    @pytest.mark.parametrize("workers", [2, 3])
+    def test_any_number_of_workers_gives_the_same_bytes(
+        self, made: Made, workers: int, tmp_path: Path
+    ) -> None:
+        pack_tree(made.tree, tmp_path / "again", self.container, workers=workers)
+        assert digests(tmp_path / "again") == digests(made.path)
+
+    def test_leaves_nothing_but_the_dataset(self, made: Made) -> None:
+        manifest = json.loads((made.path / "dataset.json").read_text("utf-8"))
+        named = {entry["name"] for entry in manifest["files"]}
+        assert set(digests(made.path)) == named | {"index.arrow", "dataset.json"}
+        assert not (made.path / ".packing").exists()
+
+    def test_the_manifest_counts_what_is_there(self, made: Made) -> None:
+        manifest = json.loads((made.path / "dataset.json").read_text("utf-8"))
+        assert manifest["container"] == self.container
+        assert manifest["samples"] == len(made.images)
+        assert manifest["blob_bytes"] == sum(i.path.stat().st_size for i in made.images)
+        for entry in [*manifest["files"], manifest["index"]]:
+            assert entry["size"] == (made.path / entry["name"]).stat().st_size
+
+
+#: Blobs in groups: what is committed to an LMDB together, or just one file's samples. From
+#: one byte to several LMDB pages, and around the sizes where LMDB and tar lay out otherwise.
+_EDGES = st.sampled_from([1, 2, 511, 512, 513, 2030, 2040, 4080, 4096, 4097, 8176, 70_000])
+_SIZES = st.lists(
+    st.lists(st.one_of(_EDGES, st.integers(1, 5_000)), min_size=1, max_size=12),
+    min_size=1,
+    max_size=4,
+)
+
+
+def blobs_of(sizes: Sequence[int]) -> list[bytes]:
+    """Blobs of some sizes, no two with the same beginning."""
+    return [(hashlib.sha256(b"%d" % i).digest() * (n // 32 + 1))[:n] for i, n in enumerate(sizes)]
+
+
+class FileContainerConformance(ContainerConformance):
+    """What holds for every container that has files of its own."""
+
+    def write(self, path: Path, groups: Sequence[Sequence[bytes]]) -> list[int] | None:
+        """Writes groups of blobs by the container's writer.
+
+        Returns:
+            The offsets that the writer gave; None where it does not know them.
+        """
+        with closing(formats.open_writer(self.container, path, ["class"])) as writer:
+            for number, blob in enumerate(blob for group in groups for blob in group):
+                writer.add(row_of(number, blob), blob)
+            return list(writer.finish())
+
+    def test_the_container_agrees_with_the_index(self, made: Made) -> None:
+        manifest = json.loads((made.path / "dataset.json").read_text("utf-8"))
+        rows = index_rows(made.path)
+        assert [row["file"] for row in rows] == sorted(row["file"] for row in rows)
+        for number, entry in enumerate(manifest["files"]):
+            expected = [(r["offset"], r["length"]) for r in rows if r["file"] == number]
+            assert list(formats.extents(self.container, made.path / entry["name"])) == expected
+
+    # One function serves several classes, which hypothesis would otherwise report.
+    @settings(
+        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+    )
+    @given(sizes=_SIZES)
+    def test_extents_always_find_the_blobs(self, sizes: list[list[int]]) -> None:
+        blobs = blobs_of([size for group in sizes for size in group])
+        remaining = iter(blobs)
+        groups = [[next(remaining) for _ in group] for group in sizes]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "file"
+            offsets = self.write(path, groups)
+            found = list(formats.extents(self.container, path))
+            data = path.read_bytes()
+        assert [data[offset : offset + length] for offset, length in found] == blobs
+        assert offsets is None or [offset for offset, _ in found] == offsets
+
+    def test_the_same_samples_give_the_same_file(self, tmp_path: Path) -> None:
+        groups = [blobs_of([1, 5_000, 40]), blobs_of([4096])]
+        self.write(tmp_path / "one", groups)
+        self.write(tmp_path / "two", groups)
+        assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+    def test_a_file_cut_short_is_corrupt(self, made: Made, tmp_path: Path) -> None:
+        manifest = json.loads((made.path / "dataset.json").read_text("utf-8"))
+        data = (made.path / manifest["files"][0]["name"]).read_bytes()
+        whole = list(formats.extents(self.container, made.path / manifest["files"][0]["name"]))
+        for keep in (0, 1, 1000, len(data) // 2, len(data) - 1):
+            path = tmp_path / f"cut-{keep}"
+            path.write_bytes(data[:keep])
+            try:
+                found = list(formats.extents(self.container, path))
+            except CorruptionError:
+                continue
+            # What is cut off need not matter to the container; where a blob is missing, the
+            # index tells.
+            assert found != whole or keep >= max(offset + length for offset, length in whole)
+
+
+def png(width: int = 3, height: int = 2, colour: tuple[int, int, int] = (9, 8, 7)) -> bytes:
+    """A very small PNG."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def jpeg(width: int = 32, height: int = 24, colour: tuple[int, int, int] = (9, 8, 7)) -> bytes:
+    """A small JPEG of one colour."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(file, "JPEG")
+    return file.getvalue()
+
+
+def broken_jpeg() -> bytes:
+    """A JPEG of well-formed markers whose frame header names a table that is not there."""
+    data = bytearray(jpeg())
+    frame = data.index(b"\xff\xc0")
+    data[frame + 12] = 3  # the first component's quantisation table (ITU-T T.81, B.2.2)
+    return bytes(data)

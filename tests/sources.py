@@ -1,0 +1,286 @@
+"""What the tests of sources share: the conformance suite, and ImageNet in every layout."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import random
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from fastdata.converters import Source, pack
+from PIL import Image
+
+from fastdata import ImageDataset
+from fastdata.cli import cli
+
+DEVKIT = "ILSVRC2012_devkit_t12"
+
+
+class Expected:
+    """What a source should yield, found by other means than the source's own code.
+
+    Attributes:
+        classes: Class names in the order of the labels.
+        samples: Key, class name and blob of each sample, in order.
+    """
+
+    def __init__(self, classes: Sequence[str], samples: Sequence[tuple[str, str, bytes]]) -> None:
+        self.classes = list(classes)
+        self.samples = list(samples)
+
+
+class SourceConformance:
+    """What every source must do; a subclass supplies the two fixtures."""
+
+    @pytest.fixture
+    def sources(self) -> list[Source]:
+        """The same source, opened twice."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        raise NotImplementedError
+
+    def test_order_depends_on_the_source_alone(self, sources: list[Source]) -> None:
+        first, second = sources
+        records = list(first.records())
+        assert records == list(first.records()) == list(second.records())
+        assert first.classes == second.classes
+
+    def test_keys_are_unique_relative_paths(self, sources: list[Source]) -> None:
+        keys = [record.key for record in sources[0].records()]
+        assert keys
+        assert len(set(keys)) == len(keys)
+        assert not any(key.startswith("/") or ".." in key.split("/") for key in keys)
+
+    def test_labels_are_within_classes(self, sources: list[Source]) -> None:
+        classes = sources[0].classes
+        assert len(set(classes)) == len(classes)
+        assert all(0 <= record.label < len(classes) for record in sources[0].records())
+
+    def test_extents_hold_the_right_bytes(self, sources: list[Source], expected: Expected) -> None:
+        found = []
+        for record in sources[0].records():
+            assert record.problem is None
+            if record.pixels is None:
+                # Read by hand: an extent means something without the code under test.
+                with Path(record.path).open("rb") as file:
+                    file.seek(record.offset)
+                    data = file.read(record.length)
+            else:
+                height, width, data = record.pixels
+                assert len(data) == height * width * 3
+            found.append((record.key, sources[0].classes[record.label], data))
+        assert sources[0].classes == expected.classes
+        assert found == expected.samples
+
+    def test_says_where_it_comes_from(self, sources: list[Source]) -> None:
+        about = sources[0].about
+        assert json.loads(json.dumps(about)) == about
+        assert about["kind"]
+        assert about["root"]
+
+    def test_packs_to_the_same_bytes_twice(
+        self, sources: list[Source], expected: Expected, tmp_path: Path
+    ) -> None:
+        for name, source in zip("ab", sources, strict=True):
+            pack(source, tmp_path / name, container="shards", workers=1)
+        assert contents(tmp_path / "a") == contents(tmp_path / "b")
+        dataset = ImageDataset(tmp_path / "a")
+        found = [
+            (dataset.row(i).key, dataset.classes[dataset.row(i).label], dataset.read([i])[0])
+            for i in range(len(dataset))
+        ]
+        assert found == expected.samples
+
+
+def contents(dataset: Path) -> dict[str, str]:
+    """Digests of a dataset's files, whole; names nothing else that lies there."""
+    return {
+        str(path.relative_to(dataset)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(dataset.rglob("*"))
+        if path.is_file()
+    }
+
+
+def contents_but_source(dataset: Path) -> dict[str, str]:
+    """The same, without what the manifest says of where the data came from."""
+    found = contents(dataset)
+    manifest = json.loads((dataset / "dataset.json").read_text("utf-8"))
+    del manifest["source"]
+    return found | {"dataset.json": json.dumps(manifest)}
+
+
+def convert(*arguments: object) -> Result:
+    """Runs ``fastdata convert`` in this process, on one worker unless told otherwise."""
+    given = [str(argument) for argument in arguments]
+    if "--workers" not in given:
+        given += ["--workers", "1"]
+    return CliRunner().invoke(cli, ["convert", *given])
+
+
+def require_said(result: Result, exit_code: int, *parts: object) -> None:
+    """Checks how a command ended, and that its error says these things; no traceback."""
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    for part in parts:
+        assert str(part) in result.stderr, result.stderr
+
+
+def picture(seed: int, size: tuple[int, int] = (48, 36), mode: str = "RGB") -> Image.Image:
+    """A small image of noise over a slope: no two seeds give the same."""
+    width, height = size
+    generator = np.random.default_rng(seed)
+    slope = np.linspace(0, 200, width)[None, :, None] * np.ones((height, 1, 3))
+    pixels = (slope + generator.integers(0, 56, (height, width, 3))).astype(np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def encoded(image: Image.Image, form: str = "JPEG", **options: object) -> bytes:
+    """An image file's bytes."""
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def jpeg(seed: int = 0, **options: object) -> bytes:
+    """A small JPEG file's bytes."""
+    return encoded(picture(seed), **options)
+
+
+def make_tree(root: Path, names: Iterable[str]) -> Path:
+    """Writes a different JPEG under each name."""
+    for seed, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(seed))
+    return root
+
+
+def tar_bytes(members: Iterable[tuple[str, bytes]], form: int = tarfile.GNU_FORMAT) -> bytes:
+    """A tar file's bytes."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def imagenet_expected(root: Path, split: str) -> Expected:
+    """What a tree ``<split>/<wnid>/*`` should give, labelled by train's classes."""
+    train = root / "train"
+    classes = sorted(path.name for path in (train if train.is_dir() else root / split).iterdir())
+    paths = sorted((root / split).glob("*/*"), key=lambda path: (path.parent.name, path.name))
+    samples = [(f"{p.parent.name}/{p.stem}", p.parent.name, p.read_bytes()) for p in paths]
+    return Expected(classes, samples)
+
+
+def shuffled(items: Iterable[Path]) -> list[Path]:
+    """In an order that is not the sorted one; the same every time."""
+    found = sorted(items)
+    random.Random(5).shuffle(found)
+    return found
+
+
+def make_archives(tree: Path, out: Path) -> Path:
+    """Makes the official archives from a tree of class folders."""
+    out.mkdir(parents=True)
+    if (tree / "train").is_dir():
+        inner = (
+            (f"{folder.name}.tar", tar_bytes((p.name, p.read_bytes()) for p in shuffled_in(folder)))
+            for folder in shuffled((tree / "train").iterdir())
+        )
+        (out / "ILSVRC2012_img_train.tar").write_bytes(tar_bytes(inner))
+    images = shuffled((tree / "val").glob("*/*"))
+    (out / "ILSVRC2012_img_val.tar").write_bytes(
+        tar_bytes((path.name, path.read_bytes()) for path in images)
+    )
+    wnids = sorted({path.name for split in ("train", "val") for path in (tree / split).glob("*")})
+    make_devkit(
+        out, wnids, {int(path.stem.rpartition("_")[2]): path.parent.name for path in images}
+    )
+    return out
+
+
+def shuffled_in(folder: Path) -> list[Path]:
+    """A folder's files in an order that is not the sorted one."""
+    return shuffled(folder.iterdir())
+
+
+def make_devkit(out: Path, wnids: Sequence[str], wnid_of: dict[int, str]) -> None:
+    """Makes the development kit: an ID for each wnid, and the ID of each validation image.
+
+    Args:
+        out: The folder it goes to.
+        wnids: The classes.
+        wnid_of: The class of validation images, by the number in their name.
+    """
+    # scipy.io is slow to import, and only this needs it.
+    savemat = pytest.importorskip("scipy.io").savemat
+
+    # As in the real kit, IDs are not in the order of the wnids, and inner nodes come after.
+    order = list(wnids)
+    random.Random(3).shuffle(order)
+    names = [*order, "n00001740", "n00001930"]
+    kinds = [(name, object) for name in ("ILSVRC2012_ID", "WNID", "words", "gloss")]
+    kinds += [(name, object) for name in ("num_children", "children", "wordnet_height")]
+    synsets = np.empty((len(names), 1), kinds)
+    for number, name in enumerate(names, 1):
+        children = [] if number <= len(order) else [1.0, 2.0]
+        synsets[number - 1, 0] = (
+            float(number),
+            name,
+            f"word {number}",
+            "a gloss",
+            float(len(children)),
+            np.array(children),
+            float(len(children)),
+        )
+    meta = io.BytesIO()
+    savemat(meta, {"synsets": synsets})
+    ids = {name: number for number, name in enumerate(names, 1)}
+    # Images that are not there have a line all the same.
+    lines = [str(ids[wnid_of.get(n, order[0])]) for n in range(1, max(wnid_of, default=0) + 1)]
+    members = {
+        f"{DEVKIT}/readme.txt": b"",
+        f"{DEVKIT}/data/meta.mat": meta.getvalue(),
+        f"{DEVKIT}/data/ILSVRC2012_validation_ground_truth.txt": "\n".join([*lines, ""]).encode(),
+    }
+    with tarfile.open(out / f"{DEVKIT}.tar.gz", "w:gz", compresslevel=1) as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def make_kaggle(tree: Path, out: Path) -> Path:
+    """Makes Kaggle's layout from a tree of class folders; the images are links."""
+    data = out / "ILSVRC" / "Data" / "CLS-LOC"
+    for path in (tree / "train").glob("*/*"):
+        link = data / "train" / path.parent.name / path.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.resolve())
+    (data / "val").mkdir(parents=True)
+    (data / "test").mkdir()
+    (data / "test" / "ILSVRC2012_test_00000001.JPEG").write_bytes(jpeg())
+    with (out / "LOC_val_solution.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["ImageId", "PredictionString"])
+        for number, path in enumerate(shuffled((tree / "val").glob("*/*"))):
+            (data / "val" / path.name).symlink_to(path.resolve())
+            box = f"{path.parent.name} 10 20 110 120 "
+            writer.writerow([path.stem, box * (1 + number % 3)])
+    wnids = sorted(path.name for path in (tree / "train").glob("*"))
+    (out / "LOC_synset_mapping.txt").write_text(
+        "".join(f"{wnid} a thing, another name\n" for wnid in wnids), "utf-8"
+    )
+    return out

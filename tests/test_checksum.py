@@ -1,0 +1,84 @@
+"""CRC-32C against a second implementation, and put together from pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastdata import checksum
+from fastdata.checksum import crc32c, crc32c_combine, crc32c_file, crc32c_range
+
+
+def crc32c_bit_by_bit(data: bytes) -> int:
+    """The definition: the remainder of a division by Castagnoli's polynomial."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+# RFC 3720, appendix B.4, and the check value of the catalogue of CRC algorithms.
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
+)
+def test_published_values(data: bytes, crc: int) -> None:
+    assert crc32c(data) == crc == crc32c_bit_by_bit(data)
+
+
+@given(data=st.binary(max_size=300), cut=st.integers(0, 300))
+def test_pieces_give_the_whole(data: bytes, cut: int) -> None:
+    first, second = data[:cut], data[cut:]
+    whole = crc32c_bit_by_bit(data)
+    assert crc32c(data) == whole
+    assert crc32c(second, crc32c(first)) == whole
+    assert crc32c(bytearray(data)) == crc32c(memoryview(data)) == whole
+    assert crc32c_combine(crc32c(first), crc32c(second), len(second)) == whole
+
+
+def test_combining_lengths_beyond_32_bits() -> None:
+    # Zeros after the data: five times 2**32 of them in one step, and in five.
+    crc, zeros = crc32c(b"data"), crc32c(b"")
+    length = 1 << 32
+    crc_of_zeros = crc32c(bytes(1 << 20))
+    for power in range(20, 32):
+        crc_of_zeros = crc32c_combine(crc_of_zeros, crc_of_zeros, 1 << power)
+    in_steps, all_zeros = crc, zeros
+    for step in range(5):
+        in_steps = crc32c_combine(in_steps, crc_of_zeros, length)
+        all_zeros = crc32c_combine(all_zeros, crc_of_zeros, length) if step else crc_of_zeros
+    assert crc32c_combine(crc, all_zeros, 5 * length) == in_steps
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 5_300])
+def test_files_by_several_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, size: int
+) -> None:
+    monkeypatch.setattr(checksum, "_BLOCK", 1000)
+    monkeypatch.setattr(checksum, "_CHUNK", 300)
+    data = bytes(i * i % 251 for i in range(size))
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert crc32c_file(path, threads) == crc32c_file(str(path)) == crc32c(data)
+
+
+def test_ranges_end_where_the_file_ends(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    assert crc32c_range(path, 2, 3) == crc32c(b"234")
+    assert crc32c_range(path, 8, 100) == crc32c(b"89")
+    assert crc32c_range(path, 10, 5) == crc32c(b"") == 0
+    with pytest.raises(FileNotFoundError):
+        crc32c_file(tmp_path / "missing")

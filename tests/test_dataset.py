@@ -1,0 +1,266 @@
+"""ImageDataset: what a training loop and torch's own DataLoader need of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from containers import Original, broken_jpeg, originals, pack_tree, png
+from fastdata.converters import Encoding
+from PIL import Image
+
+from fastdata import DataError, DatasetError, ImageDataset
+from fastdata.errors import CorruptionError, SampleError
+
+CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
+
+
+@pytest.fixture(scope="module")
+def tree(made_tree: Path) -> Path:
+    return made_tree / "val"
+
+
+@pytest.fixture(scope="module")
+def images(tree: Path) -> list[Original]:
+    return originals(tree)
+
+
+@pytest.fixture(scope="module")
+def packed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset in each container, by name."""
+    folder = tmp_path_factory.mktemp("packed")
+    for container in CONTAINERS:
+        pack_tree(tree, folder / container, container)
+    return folder
+
+
+@pytest.fixture(params=CONTAINERS)
+def path(request: pytest.FixtureRequest, packed: Path) -> Path:
+    return packed / str(request.param)
+
+
+def pixels(image: Image.Image) -> np.ndarray[Any, Any]:
+    """A transform; picklable."""
+    return np.array(image.resize((8, 8)))
+
+
+def as_text(label: int) -> str:
+    """A target transform; picklable."""
+    return f"class {label}"
+
+
+def test_images_are_rgb_and_labels_whole_numbers(path: Path, images: list[Original]) -> None:
+    dataset = ImageDataset(path)
+    modes = set()
+    for i, original in enumerate(images):
+        image, label = dataset[i]
+        assert isinstance(image, Image.Image)
+        assert type(label) is int
+        with Image.open(original.path) as source:
+            modes.add(source.mode)
+            assert (image.mode, image.size) == ("RGB", source.size)
+    assert modes > {"RGB", "L"}  # not all of the sources were
+
+
+def test_transforms(path: Path, images: list[Original]) -> None:
+    dataset = ImageDataset(path, transform=pixels, target_transform=as_text)
+    image, label = dataset[20]
+    assert label == f"class {images[20].label}"
+    assert np.array_equal(image, pixels(ImageDataset(path)[20][0]))
+
+
+def test_negative_indices_and_the_end(path: Path) -> None:
+    dataset = ImageDataset(path)
+    assert dataset[-1][0].tobytes() == dataset[49][0].tobytes()
+    assert dataset.row(-50) == dataset.row(0)
+    for index in (50, -51):
+        with pytest.raises(IndexError, match=f"sample {index} of a dataset of 50"):
+            dataset[index]
+        with pytest.raises(IndexError):
+            dataset.row(index)
+        with pytest.raises(IndexError):
+            dataset.read([0, index])
+    assert dataset.read([]) == []
+
+
+def test_a_loop_ends(path: Path, images: list[Original]) -> None:
+    dataset = ImageDataset(path, transform=lambda image: image.size)
+    assert [label for _, label in dataset] == [image.label for image in images]
+
+
+def test_classes_and_labels(path: Path, images: list[Original]) -> None:
+    dataset = ImageDataset(path)
+    assert dataset.labels.dtype == np.int32
+    assert dataset.labels.tolist() == [image.label for image in images]
+    assert list(dataset.class_to_idx) == dataset.classes
+    assert list(dataset.class_to_idx.values()) == [0, 1, 2, 3]
+    for label, name in enumerate(dataset.classes):
+        assert dataset.class_to_idx[name] == label
+    dataset.labels[:] = -1  # a copy: nothing of the dataset's is changed
+    assert dataset.labels.tolist() == [image.label for image in images]
+
+
+def test_repr_says_what_it_is(path: Path) -> None:
+    text = repr(ImageDataset(path))
+    assert text == f"ImageDataset('{path}': 50 samples of 4 classes in {path.name})"
+
+
+def test_attributes(path: Path) -> None:
+    dataset = ImageDataset(str(path))
+    assert dataset.path == dataset.location == path
+    assert dataset.manifest.samples == len(dataset) == 50
+
+
+def test_pickle(path: Path) -> None:
+    dataset = ImageDataset(path, pixels, as_text)
+    data = pickle.dumps(dataset)
+    assert len(data) < 5_000
+    again = pickle.loads(data)
+    assert repr(again) == repr(dataset)
+    assert np.array_equal(again[3][0], dataset[3][0])
+    assert again[3][1] == dataset[3][1]
+
+
+def test_a_pickle_of_a_dataset_that_is_gone(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed / "shards", tmp_path / "copy")
+    data = pickle.dumps(ImageDataset(tmp_path / "copy"))
+    shutil.rmtree(tmp_path / "copy")
+    with pytest.raises(DatasetError, match="no such folder"):
+        pickle.loads(data)
+
+
+# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("container", ["lmdb", "folder"])
+def test_torchs_own_loader(
+    packed: Path, images: list[Original], start: str, container: str
+) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    dataset = ImageDataset(packed / container, transform=pixels)
+    dataset[0]  # files are open before the workers start
+    loader = data.DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=2,
+        multiprocessing_context=multiprocessing.get_context(start),
+    )
+    labels: list[int] = []
+    for batch, targets in loader:
+        for image in batch.numpy():
+            assert np.array_equal(image, dataset[len(labels)][0])
+            labels.append(images[len(labels)].label)
+        assert targets.tolist() == labels[-len(targets) :]
+    assert len(labels) == len(dataset)
+
+
+def test_threads_share_a_dataset(path: Path, images: list[Original]) -> None:
+    dataset = ImageDataset(path)
+    asked = [i * 7 % 50 for i in range(400)]
+    with ThreadPoolExecutor(8) as pool:
+        blobs = list(pool.map(lambda i: dataset.read([i])[0], asked))
+    assert blobs == [images[i].path.read_bytes() for i in asked]
+
+
+def test_a_folder_of_more_files_than_are_kept_open(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "class").mkdir(parents=True)
+    blobs = [png(colour=(number, number // 256, 1)) for number in range(260)]
+    for number, blob in enumerate(blobs):
+        (tmp_path / "tree" / "class" / f"{number:04d}.png").write_bytes(blob)
+    pack_tree(tmp_path / "tree", tmp_path / "index", "folder")
+    dataset = ImageDataset(tmp_path / "index")
+    assert dataset.read(range(260)) == blobs
+    asked = [i * 37 % 260 for i in range(2_000)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: dataset.read([i])[0], asked))
+    assert found == [blobs[i] for i in asked]
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+def test_raw_pixels(tree: Path, tmp_path: Path, images: list[Original], container: str) -> None:
+    pack_tree(tree, tmp_path / "raw", container, encoding=Encoding("raw"))
+    dataset = ImageDataset(tmp_path / "raw")
+    for i, original in enumerate(images):
+        with Image.open(original.path) as source:
+            wanted = source.convert("RGB")
+        assert dataset[i][0].tobytes() == wanted.tobytes() == dataset.read([i])[0]
+        assert dataset.row(i).encoding == "raw"
+
+
+def damage(dataset: Path, number: int) -> str:
+    """Flips a bit in the middle of a blob; returns the sample's key."""
+    opened = ImageDataset(dataset)
+    row = opened.row(number)
+    file = dataset / opened.manifest.files[row.file].name
+    data = bytearray(file.read_bytes())
+    data[row.offset + row.length // 2] ^= 1
+    file.write_bytes(data)
+    return row.key
+
+
+def test_a_changed_blob_is_an_error_that_names_it(packed: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(packed / "shards", tmp_path / "copy")
+    key = damage(path, 13)
+    dataset = ImageDataset(path)
+    with pytest.raises(CorruptionError, match="have changed since it was packed") as caught:
+        dataset[13]
+    for wanted in (str(path), "sample 13", key, "fastdata verify"):
+        assert wanted in str(caught.value)
+    with pytest.raises(CorruptionError):
+        dataset.read([12, 13])
+    dataset[12]
+    dataset[14]
+
+
+def test_a_blob_that_cannot_be_decoded_is_an_error_that_names_it(
+    tree: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tree, tmp_path / "tree")
+    image = originals(tmp_path / "tree")[13]
+    image.path.write_bytes(broken_jpeg())
+    pack_tree(tmp_path / "tree", tmp_path / "out", "lmdb")
+    dataset = ImageDataset(tmp_path / "out")
+    with pytest.raises(SampleError, match="cannot be decoded") as caught:
+        dataset[13]
+    for wanted in (str(tmp_path / "out"), "sample 13", image.key, "fastdata verify"):
+        assert wanted in str(caught.value)
+    assert dataset.read([13]) == [image.path.read_bytes()]
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+def test_files_cut_short_or_missing(packed: Path, tmp_path: Path, container: str) -> None:
+    path = shutil.copytree(packed / container, tmp_path / "copy")
+    file = path / ImageDataset(path).manifest.files[0].name
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    with pytest.raises(CorruptionError, match="cut short"):
+        ImageDataset(path)[0]
+    file.unlink()
+    with pytest.raises(DatasetError, match="no such file") as caught:
+        ImageDataset(path)[0]
+    assert str(file) in str(caught.value)
+
+
+def test_errors_survive_a_worker(packed: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(packed / "shards", tmp_path / "copy")
+    key = damage(path, 13)
+    with pytest.raises(CorruptionError) as caught:
+        ImageDataset(path)[13]
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert isinstance(again, DataError)
+    assert key in again.what
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no such folder"):
+        ImageDataset(tmp_path / "missing")
+    with pytest.raises(DatasetError, match="no dataset here"):
+        ImageDataset(tmp_path)

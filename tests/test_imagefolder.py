@@ -1,0 +1,145 @@
+"""Trees of images: torchvision's classes, order and labels."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from fastdata.converters import ImageFolder, Source
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sources import Expected, SourceConformance, convert, jpeg, make_tree
+
+from fastdata import ImageDataset
+from fastdata.errors import SourceError
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def as_torchvision(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """Classes and (path, label), by the algorithm of torchvision's ``ImageFolder``.
+
+    ``find_classes`` sorts the names of the folders at the top. ``make_dataset`` goes through
+    ``sorted(os.walk(folder, followlinks=True))`` of each, then through the sorted file names,
+    and takes those that end in an image's extension, in lower case.
+    """
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for label, name in enumerate(classes):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            for file in sorted(files):
+                path = os.path.join(folder, file)
+                if path.lower().endswith(EXTENSIONS):
+                    samples.append((path, label))
+    return classes, samples
+
+
+NAMES = ["b-2/x.jpg", "b-2/deep/er/y.JPEG", "b-2/deep-a/y.Jpg", "b-2/deep/a.b.c.png",
+         "b/z.jpeg", "b/notes.txt", "b/jpg", "Ünï/漢字.jpg", "a.b/10.jpg", "a.b/9.jpg",
+         "top.jpg"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_tree(tmp_path_factory.mktemp("tree").resolve(), NAMES)
+    (root / "b" / "linked").symlink_to(root / "a.b")
+    return root
+
+
+class TestImageFolder(SourceConformance):
+    @pytest.fixture
+    def sources(self, tree: Path) -> list[Source]:
+        return [ImageFolder(tree) for _ in range(2)]
+
+    @pytest.fixture
+    def expected(self, tree: Path) -> Expected:
+        classes, samples = as_torchvision(tree)
+        assert classes == ["a.b", "b", "b-2", "Ünï"]
+        assert len(samples) == 10
+        return Expected(
+            classes,
+            [
+                (os.path.splitext(os.path.relpath(path, tree))[0], classes[label], read(path))
+                for path, label in samples
+            ],
+        )
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+NAME = st.text("abA-._ é漢", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
+# Hidden folders at the top are no classes, unlike torchvision's: .git, .ipynb_checkpoints.
+CLASS = NAME
+ENDING = st.sampled_from([*EXTENSIONS, ".JPG", ".JpEg", ".TIFF", ".txt", ".jpg.txt", ".gif", ""])
+FILE = st.tuples(CLASS, st.lists(NAME, max_size=3), NAME, ENDING)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(FILE, min_size=1, max_size=25))
+def test_random_trees_as_torchvision(files: list[tuple[str, list[str], str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name).resolve()
+        for top, folders, stem, ending in files:
+            path = root.joinpath(top, *folders, stem + ending)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                continue  # one name for a file and a folder
+        classes, samples = as_torchvision(root)
+        source = ImageFolder(root, allow_empty=True)
+        assert source.classes == classes
+        records = list(source.records())
+        assert [(record.path, record.label) for record in records] == samples
+        for record in records:
+            stem, dot, extension = record.path.rpartition(".")
+            assert record.key == os.path.relpath(stem + "x", root)[:-1]
+            assert dot + extension.lower() in EXTENSIONS
+
+
+def test_hidden_folders_are_classes_as_in_torchvision(tmp_path: Path) -> None:
+    make_tree(tmp_path, ["a/1.jpg", ".ipynb_checkpoints/2.jpg"])
+    assert ImageFolder(tmp_path).classes == [".ipynb_checkpoints", "a"]
+
+
+def test_link_to_a_class_is_a_class(tmp_path: Path) -> None:
+    make_tree(tmp_path, ["tree/a/1.jpg", "other/2.jpg"])
+    (tmp_path / "tree" / "b").symlink_to(tmp_path / "other")
+    keys = [record.key for record in ImageFolder(tmp_path / "tree").records()]
+    assert keys == ["a/1", "b/2"]
+
+
+def test_images_without_class_folders(tmp_path: Path) -> None:
+    make_tree(tmp_path, ["1.jpg"])
+    with pytest.raises(SourceError, match="no class folders") as raised:
+        ImageFolder(tmp_path)
+    assert "<root>/<class>/" in raised.value.mend
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+def test_command(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = convert("imagefolder", "--root", tree, "--to", container)
+    assert result.exit_code == 0, result.output
+    dataset = ImageDataset(f"{tree.name}-{container}")
+    classes, samples = as_torchvision(tree)
+    assert dataset.classes == classes
+    assert dataset.class_to_idx == {name: label for label, name in enumerate(classes)}
+    assert dataset.labels.tolist() == [label for _, label in samples]
+    assert dataset.read(range(len(dataset))) == [read(path) for path, _ in samples]
+
+
+def test_root_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path / "in", ["a/1.jpg"])
+    monkeypatch.chdir(tmp_path / "in")
+    result = convert("imagefolder", "--root", ".", "--to", "folder", "--out", "../out")
+    assert result.exit_code == 0, result.output
+    monkeypatch.chdir(tmp_path)
+    assert ImageDataset("out").read([0]) == [jpeg(0)]

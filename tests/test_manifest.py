@@ -1,0 +1,216 @@
+"""The manifest: what is written is read again, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
+
+_PATH = Path("dataset/dataset.json")
+
+
+def manifest(**changes: Any) -> Manifest:
+    fields: dict[str, Any] = {
+        "container": "shards",
+        "samples": 3,
+        "skipped": 0,
+        "classes": ["cat", "dog"],
+        "blob_bytes": 300,
+        "index": FileEntry("index.arrow", 1000, "0000abcd"),
+        "files": [FileEntry("shard-000000.tar", 10240, "12345678")],
+        "options": {"encoding": "original", "shard_size": 1},
+        "source": {"kind": "imagefolder", "root": "/data"},
+        "tool": "0.1.0",
+    }
+    return Manifest(**{**fields, **changes})
+
+
+def as_json(**changes: Any) -> str:
+    """A manifest's text with some top-level fields changed."""
+    return json.dumps({**json.loads(manifest().to_json()), **changes})
+
+
+_NAMES = st.text(
+    st.characters(exclude_characters="/\\\0", exclude_categories=["Cs"]), min_size=1
+).filter(lambda name: name not in (".", ".."))
+_ENTRIES = st.builds(
+    FileEntry,
+    name=st.lists(_NAMES, min_size=1, max_size=3).map("/".join),
+    size=st.integers(0, 1 << 60),
+    crc32c=st.integers(0, (1 << 32) - 1).map("{:08x}".format),
+)
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+_JSON = st.dictionaries(_TEXTS, st.none() | st.booleans() | st.integers() | _TEXTS)
+
+
+@given(
+    written=st.builds(
+        Manifest,
+        container=st.sampled_from(["lmdb", "parquet", "shards", "folder"]),
+        samples=st.integers(0, 1 << 60),
+        skipped=st.integers(0, 1 << 60),
+        classes=st.lists(_TEXTS),
+        blob_bytes=st.integers(0, 1 << 60),
+        index=_ENTRIES,
+        files=st.lists(_ENTRIES, max_size=3),
+        options=_JSON,
+        source=_JSON,
+        tool=_TEXTS,
+        root=st.none() | _NAMES,
+    )
+)
+def test_what_is_written_is_read(written: Manifest) -> None:
+    assert Manifest.parse(written.to_json(), _PATH) == written
+
+
+def test_the_text_is_plain_json_in_utf8(tmp_path: Path) -> None:
+    text = manifest(classes=["Käse"]).to_json()
+    assert "Käse" in text
+    fields = json.loads(text)
+    assert (fields["format"], fields["format_version"]) == ("fastdata", FORMAT_VERSION)
+    (tmp_path / "dataset.json").write_text(text, "utf-8")
+    assert Manifest.load(tmp_path).classes == ["Käse"]
+
+
+def test_a_newer_version_is_refused_naming_both_and_what_to_do() -> None:
+    # Nothing else in it is looked at: a newer version may mean anything by it.
+    text = json.dumps(
+        {"format": "fastdata", "format_version": 7, "tool": "9.8", "files": "otherwise"}
+    )
+    with pytest.raises(VersionError) as caught:
+        Manifest.parse(text, _PATH)
+    message = str(caught.value)
+    for wanted in (str(_PATH), "version 7", "9.8", f"version {FORMAT_VERSION}", "pip install"):
+        assert wanted in message
+
+
+_ENTRY = {"name": "a", "size": 1, "crc32c": "00000000"}
+
+
+@pytest.mark.parametrize("field", json.loads(manifest().to_json()))
+def test_every_field_is_needed(field: str) -> None:
+    fields = json.loads(manifest().to_json())
+    del fields[field]
+    if field == "root":
+        assert Manifest.parse(json.dumps(fields), _PATH) == manifest()
+        return
+    with pytest.raises(CorruptionError, match="not a manifest") as caught:
+        Manifest.parse(json.dumps(fields), _PATH)
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "other"},
+        {"format_version": "1"},
+        {"format_version": True},
+        {"format_version": 1.0},
+        {"format_version": 0},
+        {"format_version": -1},
+        {"surprise": 1},
+        {"container": 5},
+        {"container": "zip"},
+        {"samples": -1},
+        {"samples": 3.0},
+        {"samples": "3"},
+        {"samples": None},
+        {"samples": True},
+        {"skipped": -1},
+        {"blob_bytes": [1]},
+        {"classes": "cat"},
+        {"classes": ["cat", 5]},
+        {"classes": None},
+        {"classes": {"cat": 0}},
+        {"index": None},
+        {"index": "index.arrow"},
+        {"index": {"name": "index.arrow"}},
+        {"index": {**_ENTRY, "extra": 1}},
+        {"files": None},
+        {"files": {}},
+        {"files": ["shard"]},
+        {"files": [{**_ENTRY, "size": -1}]},
+        {"files": [{**_ENTRY, "size": 1.5}]},
+        {"files": [{**_ENTRY, "size": True}]},
+        {"files": [{**_ENTRY, "crc32c": "xyz"}]},
+        {"files": [{**_ENTRY, "crc32c": 5}]},
+        {"files": [{**_ENTRY, "crc32c": None}]},
+        {"files": [{**_ENTRY, "name": 5}]},
+        {"files": [{**_ENTRY, "name": None}]},
+        {"options": None},
+        {"options": []},
+        {"source": []},
+        {"source": "here"},
+        {"tool": None},
+        {"root": 5},
+    ],
+    ids=json.dumps,
+)
+def test_fields_of_a_wrong_kind(changes: dict[str, Any]) -> None:
+    with pytest.raises(CorruptionError, match="not a manifest") as caught:
+        Manifest.parse(as_json(**changes), _PATH)
+    assert str(_PATH) in caught.value.what
+    assert caught.value.mend
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../a", "a/../../b", "/etc/passwd", "a\\b", "..\\a", "a\0b"]
+)
+@pytest.mark.parametrize("field", ["files", "index"])
+def test_file_names_stay_in_the_folder(name: str, field: str) -> None:
+    entry = {**_ENTRY, "name": name}
+    changes = {"files": [entry]} if field == "files" else {"index": entry}
+    with pytest.raises(CorruptionError, match=re.escape(repr(name))):
+        Manifest.parse(as_json(**changes), _PATH)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", '"fastdata"', "{}", "\0", "{" * 50])
+def test_what_is_no_manifest_at_all(text: str) -> None:
+    with pytest.raises(CorruptionError, match="not a manifest"):
+        Manifest.parse(text, _PATH)
+
+
+@given(st.text(max_size=50))
+def test_no_text_is_an_accident(text: str) -> None:
+    with pytest.raises(CorruptionError):
+        Manifest.parse(text, _PATH)
+
+
+def test_a_manifest_cut_short(tmp_path: Path) -> None:
+    text = manifest().to_json()
+    for keep in range(len(text) - 2):
+        with pytest.raises(CorruptionError):
+            Manifest.parse(text[:keep], _PATH)
+
+
+def test_folders_without_a_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no such folder"):
+        Manifest.load(tmp_path / "missing")
+    with pytest.raises(DatasetError, match="no dataset here"):
+        Manifest.load(tmp_path)
+    (tmp_path / WORK_NAME).mkdir()
+    with pytest.raises(DatasetError, match="packing has not finished") as caught:
+        Manifest.load(tmp_path)
+    assert "resumes" in caught.value.mend
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(DatasetError):
+        Manifest.load(tmp_path / "file")
+
+
+def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").mkdir()
+    with pytest.raises(DatasetError, match="cannot be read"):
+        Manifest.load(tmp_path)
+    os.rmdir(tmp_path / "dataset.json")
+    (tmp_path / "dataset.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(CorruptionError, match="not a manifest"):
+        Manifest.load(tmp_path)

@@ -1,0 +1,430 @@
+"""Packing: the same bytes however it went, nobody else's files touched, nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_tree
+from fastdata.converters import Encoding, ImageFolder
+from fastdata.converters.pack import Silent
+
+from fastdata import DataError, UsageError, verify
+from fastdata.engines import InProcess, Processes
+from fastdata.errors import BadSamplesError, BusyError, SourceError
+
+CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
+
+
+@pytest.fixture(scope="module")
+def tree(made_tree: Path) -> Path:
+    return made_tree / "train"
+
+
+@pytest.fixture
+def copy(made_tree: Path, tmp_path: Path) -> Path:
+    """A tree that a test may change."""
+    return shutil.copytree(made_tree / "val", tmp_path / "tree")
+
+
+class Stop(Silent):
+    """Interrupts packing once so many images are done."""
+
+    def __init__(self, images: int) -> None:
+        self._images = images
+
+    def advance(self, images: int, size: int) -> None:
+        if images >= self._images:
+            raise KeyboardInterrupt
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_interrupted_and_resumed(tree: Path, tmp_path: Path, container: str, workers: int) -> None:
+    size = 400_000
+    pack_tree(tree, tmp_path / "whole", container, unit_size=size)
+    out = tmp_path / "out"
+    for images in (10, 20):
+        # The process engine looks ten times a second: packing may be done before.
+        with suppress(KeyboardInterrupt):
+            pack_tree(tree, out, container, unit_size=size, workers=workers, progress=Stop(images))
+        assert workers > 1 or not (out / "dataset.json").exists()
+    packed = pack_tree(tree, out, container, unit_size=size, workers=workers)
+    assert container == "folder" or packed.resumed > 0
+    assert digests(out) == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, container: str) -> None:
+    out = tmp_path / "out"
+    pack_tree(tree, out, container)
+    before = times(out)
+    packed = pack_tree(tree, out, container, workers=2)
+    assert packed.resumed == packed.manifest.samples == len(originals(tree))
+    assert times(out) == before
+    with pytest.raises(UsageError, match="with other options") as caught:
+        pack_tree(tree, out, "shards" if container != "shards" else "parquet", unit_size=777)
+    assert "--force" in caught.value.mend
+    assert times(out) == before
+
+
+def test_force_replaces_all_but_foreign_files(tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack_tree(tree, out, "shards", unit_size=1_000_000)
+    for name in ("notes.txt", "shard.tar", "shard-1.tar", "my-data.mdb", "index.arrow.bak"):
+        (out / name).write_text("mine")
+    (out / "folder").mkdir()
+    (out / "folder" / "data.mdb").write_text("mine")
+    pack_tree(tree, out, "lmdb", force=True)
+    pack_tree(tree, tmp_path / "fresh", "lmdb")
+    found = digests(out)
+    for name, digest in digests(tmp_path / "fresh").items():
+        assert found.pop(name) == digest
+    assert sorted(found) == [
+        "folder/data.mdb", "index.arrow.bak", "my-data.mdb", "notes.txt", "shard-1.tar",
+        "shard.tar",
+    ]  # fmt: skip
+
+
+def test_what_is_not_ours_is_refused(tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "data.mdb").write_text("somebody's")
+    for force in (False, True):
+        with pytest.raises(UsageError, match="not a dataset that fastdata has packed"):
+            pack_tree(tree, out, "lmdb", force=force)
+    assert digests(out).keys() == {"data.mdb"}
+    with pytest.raises(UsageError, match="not a dataset that fastdata has packed"):
+        pack_tree(tree, out / "data.mdb", "lmdb", force=True)
+
+
+def test_other_options_start_over(tree: Path, tmp_path: Path) -> None:
+    """An unfinished dataset is no reason to refuse: what does not fit is packed again."""
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        pack_tree(tree, out, "shards", unit_size=400_000, progress=Stop(20))
+    (out / "notes.txt").write_text("mine")
+    pack_tree(tree, out, "parquet", unit_size=500_000)
+    pack_tree(tree, tmp_path / "fresh", "parquet", unit_size=500_000)
+    (out / "notes.txt").unlink()
+    assert digests(out) == digests(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("container", ["parquet", "shards"])
+def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, container: str) -> None:
+    out = tmp_path / "out"
+    bad = originals(copy)[-1].path
+    bad.write_bytes(b"not an image")
+    with pytest.raises(BadSamplesError):
+        pack_tree(copy, out, container, unit_size=500_000)
+    before = times(out)
+    changed = originals(copy)[25].path
+    changed.write_bytes(jpeg(300, 200))
+    bad.write_bytes(jpeg(64, 48))
+    pack_tree(copy, out, container, unit_size=500_000)
+    pack_tree(copy, tmp_path / "fresh", container, unit_size=500_000)
+    assert digests(out) == digests(tmp_path / "fresh")
+    files = sorted(name for name in before if name.endswith((".tar", ".parquet")))
+    kept = [name for name in files if times(out).get(name) == before[name]]
+    # The changed file is packed anew, and those after it whose borders have moved.
+    assert 2 <= len(kept) < len(files)
+
+
+def test_a_touched_image_redoes_its_file_alone(copy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    originals(copy)[-1].path.write_bytes(b"not an image")
+    with pytest.raises(BadSamplesError):
+        pack_tree(copy, out, "shards", unit_size=500_000)
+    before = times(out)
+    os.utime(originals(copy)[25].path, ns=(1, 1))
+    pack_tree(copy, out, "shards", unit_size=500_000, skip_bad=True)
+    files = [name for name in before if name.endswith(".tar")]
+    assert len(files) > 5
+    assert sum(times(out)[name] != before[name] for name in files) == 1
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, workers: int) -> None:
+    images = originals(copy)
+    images[3].path.write_bytes(b"")
+    images[20].path.write_text("not an image")
+    whole = images[30].path.read_bytes()
+    images[30].path.write_bytes(whole[: len(whole) // 2])
+    out = tmp_path / "out"
+    with pytest.raises(BadSamplesError, match="3 of 50 images cannot be packed") as caught:
+        pack_tree(copy, out, container, unit_size=500_000, workers=workers)
+    assert "--skip-bad" in caught.value.mend
+    assert not (out / "dataset.json").exists()
+    lines = (out / "bad-samples.jsonl").read_text("utf-8").splitlines()
+    bad = [json.loads(line) for line in lines]
+    assert [entry["key"] for entry in bad] == [images[i].key for i in (3, 20, 30)]
+    assert [entry["path"] for entry in bad] == [str(images[i].path) for i in (3, 20, 30)]
+    assert "empty" in bad[0]["reason"]
+    assert "not an image" in bad[1]["reason"]
+    packed = pack_tree(copy, out, container, unit_size=500_000, workers=workers, skip_bad=True)
+    assert packed.resumed == packed.manifest.samples == 47
+    assert packed.manifest.skipped == 3
+    assert (out / "bad-samples.jsonl").exists()
+    assert verify(out, workers=1).problems == []
+
+
+def test_nothing_but_bad_images(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "class").mkdir(parents=True)
+    (tmp_path / "tree" / "class" / "1.jpg").write_bytes(b"")
+    for skip_bad in (False, True):
+        with pytest.raises(BadSamplesError, match="none of the 1 images can be packed"):
+            pack_tree(tmp_path / "tree", tmp_path / "out", "shards", skip_bad=skip_bad)
+
+
+def test_only_one_packs_at_a_time(tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    started, go_on = threading.Event(), threading.Event()
+
+    class Wait(Silent):
+        def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
+            started.set()
+            go_on.wait(30)
+
+    first = threading.Thread(target=pack_tree, args=(tree, out, "shards"),
+                             kwargs={"progress": Wait()})  # fmt: skip
+    first.start()
+    try:
+        assert started.wait(30)
+        for force in (False, True):
+            with pytest.raises(BusyError, match="another process is packing to it"):
+                pack_tree(tree, out, "shards", force=force)
+    finally:
+        go_on.set()
+        first.join()
+    pack_tree(tree, tmp_path / "alone", "shards")
+    assert digests(out) == digests(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"container": "zip"}, "unknown container zip"),
+        ({"workers": 0}, "--workers 0"),
+        ({"container": "lmdb", "shard_size": 5}, "--shard-size has no meaning with --to lmdb"),
+        ({"container": "shards", "shard_size": 0}, "--shard-size 0 is not a size"),
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing(
+    tree: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        PACK_MODULE.pack(ImageFolder(tree), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failure_before_the_first_file_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "class").mkdir(parents=True)
+    with pytest.raises(SourceError):
+        pack_tree(tmp_path / "tree", tmp_path / "out", "shards")
+    assert not (tmp_path / "out").exists()
+
+
+# --- engines -------------------------------------------------------------------------------
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def fail_at_seven(number: int) -> int:
+    if number == 7:
+        raise DataError("seven")
+    return number
+
+
+def die_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("engine", [InProcess, lambda: Processes(2)], ids=["here", "processes"])
+def test_results_come_in_order(engine: Callable[[], Any]) -> None:
+    with engine() as running:
+        assert list(running.run(double, range(40))) == list(range(0, 80, 2))
+    with engine() as running:
+        results = running.run(fail_at_seven, iter(range(40)))
+        assert [next(results) for _ in range(7)] == list(range(7))
+        with pytest.raises(DataError, match="seven"):
+            next(results)
+
+
+def test_items_are_taken_only_a_few_ahead() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    with Processes(2) as engine:
+        next(engine.run(double, items()))
+        assert len(taken) < 10
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.5], ids=["waiting", "consuming"])
+def test_a_worker_that_dies_is_an_error(pause: float) -> None:
+    """Whether it dies while results are awaited, or while the consumer is at work."""
+
+    def consume() -> None:
+        with Processes(2) as engine:
+            for _ in engine.run(die_at_three, range(100)):
+                time.sleep(pause)
+
+    with pytest.raises(DataError, match="a worker process died") as caught:
+        consume()
+    assert "resumes" in caught.value.mend
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """The worker processes; not multiprocessing's resource tracker."""
+    found = []
+    for child in process.children(recursive=True):
+        with suppress(psutil.Error):  # it may just have ended
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def test_a_worker_killed_from_outside(tree: Path, tmp_path: Path) -> None:
+    class KillOne(Silent):
+        def advance(self, images: int, size: int) -> None:
+            for worker in workers_of(psutil.Process())[:1]:
+                worker.kill()
+
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"unit_size": 400_000, "encoding": Encoding("jpeg", max_side=200)}
+    with pytest.raises(DataError, match="a worker process died"):
+        pack_tree(tree, out, "shards", workers=2, progress=KillOne(), **options)
+    pack_tree(tree, out, "shards", workers=2, **options)
+    pack_tree(tree, tmp_path / "alone", "shards", **options)
+    assert digests(out) == digests(tmp_path / "alone")
+    assert workers_of(psutil.Process()) == []
+
+
+# --- the command, interrupted or killed ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long_tree(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough work for several seconds, where images are encoded anew."""
+    return repeat_tree(tree, tmp_path_factory.mktemp("long") / "tree", 40)
+
+
+@pytest.fixture
+def running(long_tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A packing command with two workers that has finished its first file."""
+    arguments = ["convert", "imagefolder", "--root", long_tree, "--to", "shards", "--out",
+                 tmp_path / "out", "--encoding", "jpeg", "--shard-size", "200kB",
+                 "--workers", "2"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastdata", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob("out/.packing/*.part")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("whom", ["group", "parent"])
+def test_ctrl_c_ends_at_once(running: subprocess.Popen[str], tmp_path: Path, whom: str) -> None:
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= 2
+    # A terminal sends it to the whole group, `kill -INT` to one process.
+    (os.killpg if whom == "group" else os.kill)(running.pid, signal.SIGINT)
+    begun = time.monotonic()
+    _, errors = running.communicate(timeout=20)
+    assert time.monotonic() - begun < 5
+    assert running.returncode == 130
+    assert "Traceback" not in errors
+    assert "the same command goes on" in errors
+    assert psutil.wait_procs(children, timeout=3)[1] == []
+    assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(workers_of(psutil.Process(running.pid))) == 2
+    running.kill()
+    assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+# --- memory --------------------------------------------------------------------------------
+
+
+def private_memory(process: psutil.Process) -> int:
+    """Private bytes of a process and all below it."""
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            total += each.memory_full_info().uss
+        except psutil.Error:
+            continue  # it has just ended
+    return total
+
+
+def peak_memory(tree: Path, out: Path, container: str) -> int:
+    """Peak private memory of packing a tree with two workers, sampled."""
+    arguments = ["convert", "imagefolder", "--root", tree, "--to", container, "--out", out,
+                 "--workers", "2"]  # fmt: skip
+    if container != "lmdb":
+        arguments += ["--shard-size", "32MiB"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastdata", *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    peak = 0
+    while process.poll() is None:
+        try:
+            peak = max(peak, private_memory(psutil.Process(process.pid)))
+        except psutil.Error:
+            continue
+        time.sleep(0.02)
+    assert process.returncode == 0
+    return peak
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str) -> None:
+    once = repeat_tree(imagenet_sample / "train", tmp_path / "once", 2)
+    often = repeat_tree(imagenet_sample / "train", tmp_path / "often", 8)
+    little = peak_memory(once, tmp_path / "little", container)
+    much = peak_memory(often, tmp_path / "much", container)
+    shutil.rmtree(tmp_path / "much")
+    assert much < 500e6
+    assert much < little + 100e6

@@ -1,0 +1,170 @@
+"""The shards: conformance, the webdataset package, tarfile, and odd keys."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import tarfile
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from containers import FileContainerConformance, Made, originals, pack_tree, png, row_of
+from fastdata.converters import Encoding, WebDataset
+from PIL import Image
+
+from fastdata import ImageDataset
+from fastdata.errors import CorruptionError
+from fastdata.formats.shards import ShardWriter, extents, member_name
+
+
+def shards(dataset: Path) -> list[str]:
+    return sorted(map(str, dataset.glob("shard-*.tar")))
+
+
+def web_samples(dataset: Path, *, decode: str | None = None) -> list[dict[str, Any]]:
+    """The samples as the webdataset package finds them."""
+    webdataset = pytest.importorskip("webdataset")
+    reader = webdataset.WebDataset(shards(dataset), shardshuffle=False)
+    if decode is not None:
+        reader = reader.decode(decode)
+    with warnings.catch_warnings():
+        # It leaves closing the shards to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        samples = list(reader)
+        gc.collect()
+    return samples
+
+
+class TestShards(FileContainerConformance):
+    container = "shards"
+
+    def test_webdataset_iterates_it(self, made: Made) -> None:
+        assert len(shards(made.path)) > 1
+        classes = sorted(folder.name for folder in made.tree.iterdir())
+        for image, sample in zip(made.images, web_samples(made.path), strict=True):
+            assert sample["__key__"] == image.key
+            assert sample["cls"] == str(image.label).encode()
+            about = json.loads(sample["json"])
+            assert (about["key"], about["label"]) == (image.key, image.label)
+            assert about["class"] == classes[image.label]
+            blob = sample["jpg"] if "jpg" in sample else sample["png"]
+            assert blob == image.path.read_bytes()
+
+    def test_webdataset_decodes_it(self, made: Made) -> None:
+        samples = web_samples(made.path, decode="pilrgb")
+        for image, sample in list(zip(made.images, samples, strict=True))[::7]:
+            decoded = sample["jpg"] if "jpg" in sample else sample["png"]
+            with Image.open(image.path) as original:
+                assert decoded.tobytes() == original.convert("RGB").tobytes()
+            assert sample["cls"] == image.label
+            assert (sample["json"]["width"], sample["json"]["height"]) == decoded.size
+
+    def test_tarfile_lists_it(self, made: Made) -> None:
+        names: list[str] = []
+        for path in shards(made.path):
+            with tarfile.open(path, "r:") as tar:
+                names += tar.getnames()
+            assert Path(path).stat().st_size % tarfile.RECORDSIZE == 0
+        assert len(names) == 3 * len(made.images)
+        assert [name.rpartition(".")[0] for name in names[::3]] == [i.key for i in made.images]
+
+
+def test_raw_pixels_are_arrays(made_tree: Path, tmp_path: Path) -> None:
+    tree = made_tree / "val"
+    pack_tree(tree, tmp_path / "raw", "shards", encoding=Encoding("raw", max_side=64))
+    dataset = ImageDataset(tmp_path / "raw")
+    samples = web_samples(tmp_path / "raw", decode="rgb8")
+    assert len(samples) == len(dataset) == len(originals(tree))
+    for number, sample in enumerate(samples):
+        image, label = dataset[number]
+        assert sample["npy"].dtype == np.uint8
+        assert np.array_equal(sample["npy"], np.asarray(image))
+        assert sample["cls"] == label
+
+
+ODD_NAMES = ["a.b.c", "50%", "x%2Ey", ".hidden", "plain", "trailing.", "über", "n" * 150]
+
+
+@pytest.fixture
+def odd_tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree" / "v1.0%"
+    folder.mkdir(parents=True)
+    for number, name in enumerate(ODD_NAMES):
+        (folder / f"{name}.png").write_bytes(png(colour=(number, 0, 0)))
+    return tmp_path / "tree"
+
+
+def test_keys_with_dots_and_per_cent_signs(odd_tree: Path, tmp_path: Path) -> None:
+    pack_tree(odd_tree, tmp_path / "odd", "shards")
+    expected = {f"v1.0%/{name}" for name in ODD_NAMES}
+    dataset = ImageDataset(tmp_path / "odd")
+    assert {dataset.row(i).key for i in range(len(dataset))} == expected
+    samples = web_samples(tmp_path / "odd")
+    assert {json.loads(sample["json"])["key"] for sample in samples} == expected
+    for sample in samples:
+        name = json.loads(sample["json"])["key"].rpartition("/")[2]
+        assert sample["png"] == png(colour=(ODD_NAMES.index(name), 0, 0))
+    assert len({sample["__key__"] for sample in samples}) == len(ODD_NAMES)
+
+
+def test_shards_packed_again_are_the_same(odd_tree: Path, tmp_path: Path) -> None:
+    pack_tree(odd_tree, tmp_path / "once", "shards")
+    pack_tree(WebDataset(tmp_path / "once"), tmp_path / "twice", "shards")
+    once, twice = (tmp_path / name / "shard-000000.tar" for name in ("once", "twice"))
+    assert twice.read_bytes() == once.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("a/b", "a/b"),
+        ("a.b/c.d", "a.b/c%2Ed"),
+        ("50%", "50%25"),
+        ("a%2Eb", "a%252Eb"),
+        ("a/.b", "a/%2Eb"),
+    ],
+)
+def test_member_names(key: str, name: str) -> None:
+    assert member_name(key) == name
+
+
+def test_an_empty_shard_is_a_tar_file(tmp_path: Path) -> None:
+    with closing(ShardWriter(tmp_path / "shard.tar", ["class"])) as writer:
+        assert writer.finish() == []
+    with tarfile.open(tmp_path / "shard.tar", "r:") as tar:
+        assert tar.getnames() == []
+    assert list(extents(tmp_path / "shard.tar")) == []
+
+
+def test_foreign_and_broken_tars(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tar"
+    path.write_bytes(b"not a tar file" * 100)
+    with pytest.raises(CorruptionError, match="tar file"):
+        list(extents(path))
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(tarfile.TarInfo("../escape.jpg"), io.BytesIO())
+    with pytest.raises(CorruptionError, match="outside the folder"):
+        list(extents(path))
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo("class/1.npy")
+        info.size = 20
+        tar.addfile(info, io.BytesIO(b"not numpy's magic...."))
+    with pytest.raises(CorruptionError):
+        list(extents(path))
+
+
+def test_a_raw_blob_follows_numpys_header(tmp_path: Path) -> None:
+    pixels = bytes(range(18))
+    with closing(ShardWriter(tmp_path / "shard.tar", ["class"])) as writer:
+        writer.add(row_of(0, pixels, encoding="raw"), pixels)
+        (offset,) = writer.finish()
+    assert (tmp_path / "shard.tar").read_bytes()[offset : offset + 18] == pixels
+    with tarfile.open(tmp_path / "shard.tar") as tar:
+        member = tar.extractfile("class/0.npy")
+        assert member is not None
+        assert np.load(io.BytesIO(member.read())).shape == (2, 3, 3)

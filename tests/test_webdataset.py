@@ -1,0 +1,248 @@
+"""Tar shards: those of the webdataset package, and our own container read back."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastdata.converters import ImageFolder, Source, WebDataset, pack
+from sources import (
+    Expected,
+    SourceConformance,
+    contents_but_source,
+    convert,
+    encoded,
+    jpeg,
+    make_tree,
+    picture,
+    require_said,
+    tar_bytes,
+)
+
+from fastdata import ImageDataset
+from fastdata.errors import SourceError
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no --out is given, datasets are made in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def write_with_webdataset(path: Path, samples: list[dict[str, Any]]) -> None:
+    """Writes a shard with the package itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it imports is not ours to mend
+        webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(path)) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("webdataset")
+    for shard in (1, 0):
+        samples = [
+            {"__key__": f"part{shard}/{n:04d}", "jpg": jpeg(10 * shard + n), "cls": n % 3}
+            for n in range(4)
+        ]
+        write_with_webdataset(root / f"train-{shard:06d}.tar", samples)
+    (root / "notes.txt").write_text("not a shard")
+    return root
+
+
+class TestWebDatasetsOwn(SourceConformance):
+    """Written by the package; labels in ``.cls``, several shards, keys with folders."""
+
+    @pytest.fixture
+    def sources(self, labelled: Path) -> list[Source]:
+        return [WebDataset(labelled) for _ in range(2)]
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        return Expected(
+            ["0", "1", "2"],
+            [
+                (f"part{shard}/{n:04d}", str(n % 3), jpeg(10 * shard + n))
+                for shard in range(2)
+                for n in range(4)
+            ],
+        )
+
+
+class TestLabelsInJson(SourceConformance):
+    """Written by the package; label and class in ``.json``, other members besides."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        path = tmp_path / "one.tar"
+        samples = [
+            {
+                "__key__": f"{n}",
+                "png": encoded(picture(n), "PNG"),
+                "json": {"label": 2 - n, "class": "abc"[2 - n], "caption": "é"},
+                "txt": "a caption",
+                "seg.png": encoded(picture(9), "PNG"),
+            }
+            for n in range(3)
+        ]
+        write_with_webdataset(path, samples)
+        return path
+
+    @pytest.fixture
+    def sources(self, root: Path) -> list[Source]:
+        return [WebDataset(root) for _ in range(2)]
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        return Expected(
+            ["a", "b", "c"],
+            [(str(n), "abc"[2 - n], encoded(picture(n), "PNG")) for n in range(3)],
+        )
+
+
+OURS = ["b.c/1.jpg", "b.c/2.5.jpg", "b.c/50%.jpg", "d/é/3.JPEG", "a/漢.jpg"]
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
+    """From shards comes the dataset that comes from the images themselves."""
+    tree = ImageFolder(make_tree(tmp_path / "tree", OURS))
+    pack(tree, tmp_path / "shards", container="shards", shard_size=4000, workers=1)
+    assert len(list((tmp_path / "shards").glob("*.tar"))) > 1
+    size = None if container == "lmdb" else 4000
+    for name, source in (("direct", tree), ("again", WebDataset(tmp_path / "shards"))):
+        pack(source, tmp_path / name, container=container, shard_size=size, workers=1)
+    assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "direct")
+
+
+def test_our_shards_of_real_images_round_trip(imagenet_sample: Path, tmp_path: Path) -> None:
+    for name, arguments in (
+        ("shards", ("imagefolder", "--root", imagenet_sample / "train", "--to", "shards")),
+        ("direct", ("imagefolder", "--root", imagenet_sample / "train")),
+        ("again", ("webdataset", "--root", tmp_path / "shards")),
+    ):
+        result = convert(*arguments, "--out", tmp_path / name)
+        assert result.exit_code == 0, result.output
+    assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "direct")
+
+
+def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
+    """An image's extension in a shard follows its content, not the name it had."""
+    folder = tmp_path / "tree" / "a"
+    folder.mkdir(parents=True)
+    for form in ("GIF", "BMP", "TIFF", "WEBP", "PPM", "PNG", "JPEG2000"):
+        (folder / f"{form}.jpg").write_bytes(encoded(picture(1), form))
+    direct = ImageFolder(tmp_path / "tree")
+    pack(direct, tmp_path / "shards", container="shards", workers=1)
+    pack(WebDataset(tmp_path / "shards"), tmp_path / "again", container="shards", workers=1)
+    assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "shards")
+
+
+def test_our_shards_of_pixels_are_refused(tmp_path: Path) -> None:
+    tree = ImageFolder(make_tree(tmp_path / "tree", ["a/1.jpg"]))
+    out = tmp_path / "shards"
+    assert convert("imagefolder", "--root", tmp_path / "tree", "--to", "shards", "--out", out,
+                   "--encoding", "raw").exit_code == 0  # fmt: skip
+    assert tree.classes == ["a"]
+    result = convert("webdataset", "--root", out, "--out", tmp_path / "x")
+    require_said(result, 1, out / "shard-000000.tar", "a/1 has no image", "npy")
+
+
+def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "birds.tar").write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.cls", b"0")]))
+    monkeypatch.chdir(tmp_path)
+    result = convert("webdataset", "--root", "birds.tar")
+    assert result.exit_code == 0, result.output
+    assert ImageDataset("birds-lmdb").read([0]) == [jpeg()]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_tar_format(tmp_path: Path, form: int) -> None:
+    long = "/".join(["a-long-folder-name"] * 9)
+    members = [(f"./{long}/1.JPG", jpeg()), (f"./{long}/1.cls", b" 1\n")]
+    (tmp_path / "x.tar").write_bytes(tar_bytes(members, form))
+    (record,) = WebDataset(tmp_path).records()
+    assert (record.key, record.label) == (f"{long}/1", 1)
+    assert Path(record.path).read_bytes()[record.offset :][: record.length] == jpeg()
+
+
+def shard(root: Path, *members: tuple[str, bytes]) -> Path:
+    path = root / "x.tar"
+    path.write_bytes(tar_bytes(members))
+    return path
+
+
+def about(**values: object) -> bytes:
+    return json.dumps(values).encode()
+
+
+ONE, TWO = ("1.jpg", jpeg(1)), ("2.jpg", jpeg(2))
+BAD = {
+    "no image": ([("1.cls", b"0"), ("1.txt", b"")], "sample 1 has no image (it has: cls, txt)"),
+    "no label": ([ONE, ("1.txt", b"")], "sample 1 has no integer label"),
+    "empty cls": ([ONE, ("1.cls", b"")], "sample 1 has no integer label"),
+    "text in cls": ([ONE, ("1.cls", b"cat")], "sample 1 has no integer label"),
+    "negative cls": ([ONE, ("1.cls", b"-1")], "sample 1 has no integer label"),
+    "label text": ([ONE, ("1.json", about(label="7"))], "no integer label"),
+    "json is a list": ([ONE, ("1.json", b"[]")], "no integer label"),
+    "broken json": ([ONE, ("1.json", b"{")], "1.json is not JSON"),
+    "json that is no text": ([ONE, ("1.json", b'{"a": "\xff"}')], "1.json is not JSON"),
+    # Labels size the class list: these would be all of memory.
+    "huge label": ([ONE, ("1.cls", b"4000000000")], "label 4000000000"),
+    "huger label": ([ONE, ("1.cls", b"9" * 5000)], "no integer label"),
+    "huge label in json": ([ONE, ("1.json", about(label=10**9))], "label 1000000000"),
+    "two classes for a label": (
+        [
+            ONE,
+            ("1.json", about(label=0, **{"class": "a"})),
+            TWO,
+            ("2.json", about(label=0, **{"class": "b"})),
+        ],
+        "label 0 and class 'b'",
+    ),
+    "key upwards": ([ONE, ("1.json", about(label=0, key="../1"))], "'../1'"),
+    "absolute key": ([ONE, ("1.json", about(label=0, key="/1"))], "'/1'"),
+    "empty key": ([ONE, ("1.json", about(label=0, key=""))], "''"),
+    "key twice": (
+        [ONE, ("1.cls", b"0"), TWO, ("2.json", about(label=0, key="1"))],
+        "two images have the key 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_shards(tmp_path: Path, name: str) -> None:
+    members, said = BAD[name]
+    path = shard(tmp_path, *members)
+    result = convert("webdataset", "--root", tmp_path, "--out", tmp_path / "out")
+    require_said(result, 1, path, said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("field", ["key", "class"])
+def test_text_that_is_not_unicode(tmp_path: Path, field: str) -> None:
+    """JSON can spell half a surrogate pair, which UTF-8 cannot."""
+    path = shard(tmp_path, ("1.jpg", jpeg()), ("1.json", about(**{"label": 0, field: "\ud800"})))
+    result = convert("webdataset", "--root", tmp_path, "--out", tmp_path / "out")
+    require_said(result, 1, path, field, "UTF-8")
+
+
+def test_no_shards(tmp_path: Path) -> None:
+    require_said(convert("webdataset", "--root", tmp_path), 1, tmp_path, "no *.tar", "gunzip")
+    missing = tmp_path / "missing"
+    require_said(convert("webdataset", "--root", missing), 1, missing, "no such", "--root")
+
+
+def test_compressed_shard(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w:gz"):
+        pass
+    with pytest.raises(SourceError, match="uncompressed tar") as raised:
+        WebDataset(tmp_path)
+    assert "gunzip" in raised.value.mend
