@@ -887,7 +887,7 @@ class TestChangedAfterPacking:
         dataset = ImageDataset(out)
         assert dataset.read([0, 1, 3]) == [jpeg(0), jpeg(1), jpeg(3)]
         for read in (lambda: dataset[2], lambda: dataset.read([2])):
-            with pytest.raises(CorruptionError, match="\(a/2\)") as raised:
+            with pytest.raises(CorruptionError, match=r"\(a/2\)") as raised:
                 read()
             assert "have changed since it was packed" in raised.value.what
             assert str(path) in raised.value.what
