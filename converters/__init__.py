@@ -4,7 +4,7 @@ from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
-from fastdata.converters.pack import Packed, pack
+from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Record, Source
 from fastdata.converters.webdataset import WebDataset
 

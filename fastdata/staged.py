@@ -17,19 +17,18 @@ the original.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import BusyError, UsageError
 from fastdata.manifest import MANIFEST_NAME
-from fastdata.storage import PARTIAL_SUFFIX, whole_file
+from fastdata.storage import PARTIAL_SUFFIX, file_lock, whole_file
 
 MARKER_NAME = "staged.json"
 
@@ -160,46 +159,15 @@ def partial_of(final: Path) -> Path:
     return final.with_name(final.name + PARTIAL_SUFFIX)
 
 
-@contextmanager
-def lock(final: Path, *, waiting: bool = True) -> Iterator[None]:
-    """Holds a copy's lock; the lock file exists only while somebody wants it, or was killed.
+def lock(final: Path, *, waiting: bool = True) -> AbstractContextManager[None]:
+    """Holds a copy's lock while it is made or removed.
 
     Raises:
         BusyError: Another process holds it, and ``waiting`` is not set.
     """
+    busy = BusyError(f"{final}: another process is staging it", "Run this again when it is done.")
     path = final.with_name(final.name + _LOCK_SUFFIX)
-    while True:
-        with os.fdopen(_open_lock(path)) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if waiting else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise BusyError(
-                    f"{final}: another process is staging it", "Run this again when it is done."
-                ) from None
-            # Who held it before has removed it: then this is the lock of nothing.
-            if not _is_open_file(path, file.fileno()):
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
-def _open_lock(path: Path) -> int:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        # In a folder such as /dev/shm, Linux lets nobody open another user's file with O_CREAT.
-        return os.open(path, flags)
-    except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o644)
-
-
-def _is_open_file(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+    return file_lock(path, busy=None if waiting else busy)
 
 
 def known_places() -> list[Path]:

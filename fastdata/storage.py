@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fastdata.errors import SpaceError
+from fastdata.errors import BusyError, SpaceError
 
 #: How many files a reader keeps open; beyond that the one opened first is closed.
 _OPEN_FILES = 128
@@ -106,6 +107,49 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def file_lock(path: Path, busy: BusyError | None = None) -> Iterator[None]:
+    """Holds a lock among the processes of this machine.
+
+    The lock file exists only while somebody wants it, or was killed.
+
+    Args:
+        path: The lock file.
+        busy: Raised where another process holds the lock; None to wait for it.
+    """
+    while True:
+        with os.fdopen(_open_lock(path)) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            except BlockingIOError:
+                assert busy is not None
+                raise busy from None
+            # Who held it before has removed it: then this is the lock of nothing.
+            if not _is_open_file(path, file.fileno()):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # In a folder such as /dev/shm, Linux lets nobody open another user's file with O_CREAT.
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)
+
+
+def _is_open_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def human_bytes(count: float) -> str:

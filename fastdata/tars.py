@@ -55,7 +55,7 @@ def members(path: Path, offset: int = 0, size: int | None = None) -> Iterator[Me
                     yield Member(_safe(path, member.name), member.offset_data, member.size)
                 # tarfile takes a damaged header, or none, for the end of the archive. The
                 # true end is a block of zeros.
-                last = tar.offset  # type: ignore[attr-defined]
+                last = tar.offset
                 file.seek(last)
                 if last >= end or any(file.read(tarfile.BLOCKSIZE)):
                     raise tarfile.ReadError("it ends, or is damaged, before its end mark")

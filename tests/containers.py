@@ -33,7 +33,7 @@ from fastdata.index import Row
 UNIT_SIZE = 2_000_000
 
 # The package's attribute of this name is the function.
-PACK_MODULE = importlib.import_module("fastdata.converters.pack")
+PACK_MODULE = importlib.import_module("fastdata.converters.packing")
 
 
 class Original(NamedTuple):

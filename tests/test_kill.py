@@ -19,7 +19,7 @@ KILLS = 20
 # The command, with LMDB commits as small as the other containers' files are made here.
 _COMMAND = """
 import importlib
-importlib.import_module("fastdata.converters.pack")._COMMIT_SIZE = 200_000
+importlib.import_module("fastdata.converters.packing")._COMMIT_SIZE = 200_000
 from fastdata.cli import main
 main()
 """

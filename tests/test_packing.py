@@ -19,7 +19,7 @@ import psutil
 import pytest
 from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_tree
 from fastdata.converters import Encoding, ImageFolder
-from fastdata.converters.pack import Silent
+from fastdata.converters.packing import Silent
 
 from fastdata import DataError, UsageError, verify
 from fastdata.engines import InProcess, Processes

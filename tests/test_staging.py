@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.pack import pack
+from fastdata.converters.packing import pack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image

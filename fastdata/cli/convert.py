@@ -15,7 +15,7 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.pack import Packed, pack
+from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, UsageError

@@ -21,7 +21,7 @@ from fastdata.storage import read_exactly
 #: A row group ends at this many bytes of images, or rows. It is held in memory twice while
 #: it is written, and is what readers like petastorm load at once.
 ROW_GROUP_BYTES = 8 << 20
-ROW_GROUP_ROWS = 8192
+ROW_GROUP_ROWS = 8192  # pyarrow ends a page at 20,000 rows, and a row group must be one page
 
 _SCHEMA = pa.schema(
     [
@@ -62,7 +62,6 @@ class ParquetWriter:
             # One data page a column chunk: more than a row group ever holds.
             data_page_size=1 << 30,
             write_batch_size=ROW_GROUP_ROWS,
-            max_rows_per_page=ROW_GROUP_ROWS,
         )
 
     def add(self, row: Row, blob: bytes) -> None:

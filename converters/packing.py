@@ -9,17 +9,14 @@ whose part has the right fingerprint, and does the rest.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +35,7 @@ from fastdata.converters.tasks import (
     read_again,
 )
 from fastdata.converters.tasks import write as write_samples
+from fastdata.converters.workspace import remove_outputs, work_folder
 
 from fastdata import formats
 from fastdata.arrow import array, as_numpy
@@ -51,7 +49,6 @@ from fastdata.engines import (
 )
 from fastdata.errors import (
     BadSamplesError,
-    BusyError,
     CorruptionError,
     SampleError,
     SpaceError,
@@ -187,7 +184,7 @@ def pack(
         source, out, container, encoding, shard_size or SHARD_SIZE, progress or Silent(), skip_bad
     )
     try:
-        with _work_folder(out, force):
+        with work_folder(out, force):
             return packing.run(local_engine(workers))
     except OSError as error:
         if is_no_space(error):
@@ -225,69 +222,6 @@ def _check_options(
         raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
-
-
-#: The files that packing makes: nothing else in a dataset's folder is ever removed.
-_OURS = re.compile(
-    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|index\.arrow|dataset\.json"
-    r"|bad-samples\.jsonl)(\.partial)?"
-)
-
-
-@contextmanager
-def _work_folder(out: Path, force: bool) -> Iterator[None]:
-    """Makes and locks the folder of the packing's state; removes it where it holds nothing."""
-    work = out / WORK_NAME
-    with _open_lock(out, work) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(
-                f"{out}: another process is packing to it", "Wait for it, or choose another --out."
-            ) from None
-        if force:
-            # The manifest goes first: from then on this is no dataset.
-            (out / MANIFEST_NAME).unlink(missing_ok=True)
-            _remove_outputs(out, keep=set())
-            for part in work.glob("*.part*"):
-                part.unlink()
-        try:
-            yield
-        finally:
-            finished = (out / MANIFEST_NAME).exists()
-            if finished or not any(work.glob("*.part*")):
-                if not finished:
-                    # What was begun is of no use; and left here without the work folder, it
-                    # would pass for somebody else's.
-                    _remove_outputs(out, keep=set())
-                shutil.rmtree(work, ignore_errors=True)
-                if not any(out.iterdir()):
-                    out.rmdir()
-
-
-def _open_lock(out: Path, work: Path) -> TextIO:
-    try:
-        ours = work.exists() or (out / MANIFEST_NAME).exists()
-        if not ours and out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise UsageError(
-                f"{out}: exists, and is not a dataset that fastdata has packed",
-                "Choose another --out, or remove it.",
-            )
-        work.mkdir(parents=True, exist_ok=True)
-        return (work / "lock").open("w")
-    except OSError as error:
-        if is_no_space(error):
-            raise
-        raise UsageError(
-            f"{out}: cannot be written to: {error.strerror}",
-            "Choose another --out, or check that you may write there (ls -ld).",
-        ) from None
-
-
-def _remove_outputs(out: Path, keep: set[str]) -> None:
-    for path in out.iterdir():
-        if _OURS.fullmatch(path.name) and path.name not in keep:
-            path.unlink()
 
 
 class _Packing:
@@ -415,7 +349,7 @@ class _Packing:
                 keep.add(part.file.name)
             done[unit.number] = part
         self._remove_parts({self._job.part(unit) for unit in units if unit.number in done})
-        _remove_outputs(self._out, keep)
+        remove_outputs(self._out, keep)
         return done
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
@@ -456,7 +390,7 @@ class _Packing:
         if samples != committed:  # commits cannot be undone without leaving traces
             done = {}
         self._remove_parts({job.part(unit) for unit in units if unit.number in done})
-        _remove_outputs(self._out, {data.name} if done else set())
+        remove_outputs(self._out, {data.name} if done else set())
         return done
 
     @property

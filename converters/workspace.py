@@ -1,0 +1,87 @@
+"""The folder that packing works in: whose it is, who holds it, and what may be removed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fastdata.errors import BusyError, UsageError
+from fastdata.manifest import MANIFEST_NAME, WORK_NAME
+from fastdata.storage import file_lock, is_no_space, sync
+
+#: The files that packing makes: nothing else in a dataset's folder is ever removed.
+_OURS = re.compile(
+    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|index\.arrow|dataset\.json"
+    r"|bad-samples\.jsonl)(\.partial)?"
+)
+
+
+@contextmanager
+def work_folder(out: Path, force: bool) -> Iterator[None]:
+    """Makes and locks the folder of the packing's state; removes it where it holds nothing.
+
+    Args:
+        out: The dataset's folder; made if missing.
+        force: Whether to remove what was packed there before.
+
+    Raises:
+        UsageError: ``out`` holds something else, or cannot be written to.
+        BusyError: Another process is packing to it.
+    """
+    work = out / WORK_NAME
+    _make(out, work)
+    busy = BusyError(
+        f"{out}: another process is packing to it", "Wait for it, or choose another --out."
+    )
+    with ExitStack() as held:
+        try:
+            held.enter_context(file_lock(work / "lock", busy=busy))
+        except FileNotFoundError:  # that process has just ended, and removed its work folder
+            raise busy from None
+        if force:
+            # The manifest goes first: from then on this is no dataset.
+            (out / MANIFEST_NAME).unlink(missing_ok=True)
+            sync(out)
+            remove_outputs(out, keep=set())
+            for part in work.glob("*.part*"):
+                part.unlink()
+        try:
+            yield
+        finally:
+            finished = (out / MANIFEST_NAME).exists()
+            if finished or not any(work.glob("*.part*")):
+                if not finished:
+                    # What was begun is of no use; and left here without the work folder, it
+                    # would pass for somebody else's.
+                    remove_outputs(out, keep=set())
+                shutil.rmtree(work, ignore_errors=True)
+                if not any(out.iterdir()):
+                    out.rmdir()
+
+
+def _make(out: Path, work: Path) -> None:
+    try:
+        ours = work.exists() or (out / MANIFEST_NAME).exists()
+        if not ours and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise UsageError(
+                f"{out}: exists, and is not a dataset that fastdata has packed",
+                "Choose another --out, or remove it.",
+            )
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if is_no_space(error):
+            raise
+        raise UsageError(
+            f"{out}: cannot be written to: {error.strerror}",
+            "Choose another --out, or check that you may write there (ls -ld).",
+        ) from None
+
+
+def remove_outputs(out: Path, keep: set[str]) -> None:
+    """Removes what packing has made in a folder, but for some names."""
+    for path in out.iterdir():
+        if _OURS.fullmatch(path.name) and path.name not in keep:
+            path.unlink()
