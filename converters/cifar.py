@@ -7,6 +7,7 @@ that knows NumPy's arrays, of which they are made, and nothing else.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import tarfile
 from collections.abc import Iterator
@@ -84,11 +85,11 @@ class Cifar:
 
     root: str | None = None  # there are no image files to leave in place
 
-    def __init__(self, kind: str, root: Path, split: str) -> None:
+    def __init__(self, kind: str, root: str | os.PathLike[str], split: str) -> None:
         self._published = _CIFAR[kind]
         if split not in self._published.splits:
             raise UsageError(f"{kind} has no split {split}", "Use --split train or --split test.")
-        root = require_folder(root)
+        root = require_folder(Path(root))
         self._folder = root / self._published.folder
         self._archive = root / self._published.archive
         if root.name == self._published.folder:
@@ -104,6 +105,7 @@ class Cifar:
             self.classes = [name.decode("utf-8") for name in meta[self._published.names]]
         except (KeyError, AttributeError, TypeError) as error:
             raise self._unexpected(self._published.meta, error) from None
+        self.inputs = [self._folder if self._folder.is_dir() else self._archive]
         self.about = {"kind": kind, "split": split, "root": str(root)}
 
     def _load(self, name: str) -> dict[bytes, Any]:

@@ -27,8 +27,8 @@ class ImageFolder:
         SourceError: ``root`` is missing, unreadable, or has no folder in it.
     """
 
-    def __init__(self, root: Path, *, allow_empty: bool = False) -> None:
-        self._root = require_folder(root)
+    def __init__(self, root: str | os.PathLike[str], *, allow_empty: bool = False) -> None:
+        self._root = require_folder(Path(root))
         self._allow_empty = allow_empty
         self.classes = class_folders(self._root)
         if not self.classes:
@@ -37,6 +37,7 @@ class ImageFolder:
                 "Images must lie in <root>/<class>/; name the folder above the classes.",
             )
         self.about = {"kind": "imagefolder", "root": str(self._root)}
+        self.inputs = [self._root]
         self.root: str | None = str(self._root)
 
     def records(self) -> Iterator[Record]:

@@ -11,9 +11,10 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastdata.converters.imagefolder import records_by_class, require_folder
 from fastdata.converters.records import Record
@@ -66,15 +67,18 @@ class ImageNet:
         SourceError: The split is not there, or contradicts the training set.
     """
 
-    def __init__(self, root: Path, split: str, *, allow_empty: bool = False) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], split: str, *, allow_empty: bool = False
+    ) -> None:
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
-        root = require_folder(root)
-        layout = _find(root, split)
-        if layout is None:
+        root = require_folder(Path(root))
+        open_layout = _find(root, split)
+        if open_layout is None:
             raise _nothing_found(root, split)
-        train = layout if split == "train" else _find(root, "train")
-        self.classes = (train or layout).wnids()
+        layout = open_layout()
+        open_train = None if split == "train" else _find(root, "train")
+        self.classes = (open_train() if open_train else layout).wnids()
         unknown = sorted(set(layout.wnids()) - set(self.classes))
         if unknown:
             raise SourceError(
@@ -91,6 +95,7 @@ class ImageNet:
             "root": str(root),
         }
         self.root = layout.root
+        self.inputs = layout.inputs
 
     def records(self) -> Iterator[Record]:
         """Yields the images by wnid, then by file name."""
@@ -126,19 +131,22 @@ def _nothing_found(root: Path, split: str) -> SourceError:
     )
 
 
-def _find(root: Path, split: str) -> _Folders | _KaggleVal | _TrainArchive | _ValArchive | None:
-    """The split in the first layout that has it: folders, Kaggle's, the archives."""
+_Layout: TypeAlias = "_Folders | _KaggleVal | _TrainArchive | _ValArchive"
+
+
+def _find(root: Path, split: str) -> Callable[[], _Layout] | None:
+    """What opens the split in the first layout that has it: folders, Kaggle's, the archives."""
     if _has_wnids(root / split):
-        return _Folders(root / split, "folders")
+        return partial(_Folders, root / split, "folders")
     data = root / _KAGGLE_DATA
     if split == "train" and _has_wnids(data / "train"):
-        return _Folders(data / "train", "kaggle")
+        return partial(_Folders, data / "train", "kaggle")
     if split == "val" and is_folder(data / "val"):
-        return _KaggleVal(data / "val", root / _KAGGLE_VAL)
+        return partial(_KaggleVal, data / "val", root / _KAGGLE_VAL)
     if split == "train" and (root / _TRAIN_TAR).exists():
-        return _TrainArchive(root / _TRAIN_TAR)
+        return partial(_TrainArchive, root / _TRAIN_TAR)
     if split == "val" and (root / _VAL_TAR).exists():
-        return _ValArchive(root / _VAL_TAR, root / _DEVKIT)
+        return partial(_ValArchive, root / _VAL_TAR, root / _DEVKIT)
     return None
 
 
@@ -153,6 +161,7 @@ class _Folders:
         self._folder = folder
         self.name = name
         self.root: str | None = str(folder)
+        self.inputs = [folder]
 
     def wnids(self) -> list[str]:
         names = [name for name in class_folders(self._folder) if not name.startswith(".")]
@@ -177,6 +186,7 @@ class _KaggleVal:
         self._folder = folder
         self._solution = solution
         self.root: str | None = str(folder)
+        self.inputs = [folder]
         self._wnid_of = self._read_solution()
 
     def _read_solution(self) -> dict[str, str]:
@@ -224,6 +234,7 @@ class _TrainArchive:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.inputs = [path]
         self._inner = {Path(member.name).stem: member for member in members(path)}
         _check_wnids(path, self._inner)
 
@@ -255,6 +266,7 @@ class _ValArchive:
 
     def __init__(self, path: Path, devkit: Path) -> None:
         self._path = path
+        self.inputs = [path]
         wnid_of_id, truth = _read_devkit(devkit)
         images = [image for image in members(path) if is_image_name(image.name)]
         try:
@@ -315,6 +327,11 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], list[int]]:
         children = (int(count) for count in synsets["num_children"])
         wnids = (str(wnid) for wnid in synsets["WNID"])
         leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
+    except FileNotFoundError:
+        raise SourceError(
+            f"{path}: missing; it tells the classes of the validation images",
+            "Download it beside their archive, or pack only the other split: --split train.",
+        ) from None
     except (OSError, tarfile.TarError, KeyError, ValueError, TypeError, EOFError) as error:
         raise SourceError(
             f"{path}: not the development kit of ILSVRC 2012: {error!r}",

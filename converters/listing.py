@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.records import Record, Source
+from fastdata.converters.tree import printable
 
-from fastdata.arrow import array, as_numpy
+from fastdata.arrow import array, as_numpy, update_digest
 from fastdata.errors import SourceError
 
-_ROWS_PER_BATCH = 8_192
+_ROWS_PER_BATCH = 2_048
+_SORTED_AT_ONCE = 2_000_000
 
 _SCHEMA = pa.schema(
     [
@@ -84,7 +86,7 @@ def write_listing(source: Source, path: Path, progress: Callable[[int], None]) -
             "Check --root; images are told by their extension (.jpg, .jpeg, .png, …).",
         )
     listing = Listing(path)
-    repeated = _repeated(np.memmap(hashes, np.int64, "r+"))
+    repeated = _repeated(hashes, rows)
     hashes.unlink()
     if repeated:
         _require_unique(listing, repeated)
@@ -127,19 +129,28 @@ def _require_safe(record: Record) -> None:
     parts = PurePosixPath(record.key).parts
     if not parts or record.key.startswith("/") or ".." in parts or "\0" in record.key:
         raise SourceError(
-            f"{record.path}: {record.key!r} cannot be a key: keys are relative paths without ..",
+            f"{printable(record.path)}: {record.key!r} cannot be a key: keys are relative paths "
+            "without ..",
             "Rename the sample.",
         )
 
 
-def _repeated(hashes: npt.NDArray[np.int64]) -> set[int]:
-    """Hashes that occur more than once; sorted in the mapped file, not in memory."""
-    hashes.sort()
+def _repeated(path: Path, count: int) -> set[int]:
+    """Hashes that occur more than once in a file of 64-bit integers.
+
+    In as many passes as it takes to sort no more than some millions at a time, so that a
+    source of any size is checked in the same memory.
+    """
     found: set[int] = set()
-    step = 1 << 20
-    for start in range(0, len(hashes) - 1, step):
-        piece = np.asarray(hashes[start : start + step + 1])
-        found.update(piece[1:][piece[1:] == piece[:-1]].tolist())
+    passes = 1 + count // _SORTED_AT_ONCE
+    for number in range(passes):
+        pieces = []
+        with path.open("rb") as file:
+            while data := file.read(8 << 20):
+                chunk = np.frombuffer(data, np.uint64)
+                pieces.append(chunk[chunk % np.uint64(passes) == number].view(np.int64))
+        values = np.sort(np.concatenate(pieces))
+        found.update(values[1:][values[1:] == values[:-1]].tolist())
     return found
 
 
@@ -149,31 +160,43 @@ def _require_unique(listing: Listing, repeated: set[int]) -> None:
         if hash(record.key) in repeated:
             if record.key in seen:
                 raise SourceError(
-                    f"two images have the key {record.key}: {seen[record.key]} and {record.path}",
-                    "A key is the path without its extension and must be unique: rename one.",
+                    f"two images have the key {record.key}: {printable(seen[record.key])} and "
+                    f"{printable(record.path)}",
+                    "A key is the path without its extension, and must be unique: rename one. "
+                    "Where shards number their samples alike, use --shard-keys.",
                 )
             seen[record.key] = record.path
 
 
 class Listing:
-    """A memory-mapped listing."""
+    """A listing, read a batch at a time.
+
+    Not mapped: a pass over a map leaves all of it in this process's memory until the kernel
+    wants it back, and there are processes in plenty.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        self._reader = pa.ipc.open_file(pa.OSFile(str(path)))
+        self._held: tuple[int, pa.RecordBatch] | None = None
         batches = self._reader.num_record_batches
         self._rows = 0
         if batches:
-            last = self._reader.get_batch(batches - 1).num_rows
-            self._rows = (batches - 1) * _ROWS_PER_BATCH + last
+            self._rows = (batches - 1) * _ROWS_PER_BATCH + self._batch(batches - 1).num_rows
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        if self._held is None or self._held[0] != number:
+            self._held = None  # let go of the old one first
+            self._held = number, self._reader.get_batch(number)
+        return self._held[1]
 
     def __len__(self) -> int:
         return self._rows
 
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows from ``start`` to ``stop``, over the mapped file."""
+        """The rows from ``start`` to ``stop``."""
         while start < stop:
             number, at = divmod(start, _ROWS_PER_BATCH)
-            piece = self._reader.get_batch(number).slice(at, stop - start)
+            piece = self._batch(number).slice(at, stop - start)
             yield piece
             start += piece.num_rows
 
@@ -234,7 +257,8 @@ class Listing:
             digest = hashlib.blake2b(start, digest_size=16)
             digest.update(previous.encode())
             for batch in self.batches(first, stop):
-                digest.update(batch.serialize())
+                for column in batch.columns:
+                    update_digest(digest, column)
             if chained:
                 previous = digest.hexdigest()
             yield Unit(number, first, stop, digest.hexdigest())

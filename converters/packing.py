@@ -14,11 +14,11 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import groupby
+from dataclasses import replace
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, write_listing
@@ -29,13 +29,13 @@ from fastdata.converters.tasks import (
     Job,
     PackFile,
     Piece,
-    PrepareRows,
+    Prepare,
+    blobs_of,
     encode,
     pieces,
-    read_again,
 )
-from fastdata.converters.tasks import write as write_samples
-from fastdata.converters.workspace import remove_outputs, work_folder
+from fastdata.converters.tree import is_utf8, printable
+from fastdata.converters.workspace import outputs_size, remove_outputs, work_folder
 
 from fastdata import formats
 from fastdata.arrow import array, as_numpy
@@ -140,7 +140,7 @@ class Packed(NamedTuple):
 
 def pack(
     source: Source,
-    out: Path,
+    out: str | os.PathLike[str],
     *,
     container: str = "lmdb",
     encoding: Encoding = ORIGINAL,
@@ -168,7 +168,8 @@ def pack(
             None for 256 MiB.
         workers: Worker processes; None for one a CPU, 1 to work in this process.
         skip_bad: Whether to finish without the images that cannot be packed.
-        force: Whether to start over, removing what was packed to ``out`` before.
+        force: Whether to start over. What was packed to ``out`` before is removed once the
+            source is listed and there is room.
         progress: Told how it goes.
 
     Raises:
@@ -180,15 +181,24 @@ def pack(
         BusyError: Another process packs to ``out``.
     """
     _check_options(source, container, encoding, shard_size, workers)
+    folder = Path(out)
+    _check_out(source, folder)
     packing = _Packing(
-        source, out, container, encoding, shard_size or SHARD_SIZE, progress or Silent(), skip_bad
+        source,
+        folder,
+        container,
+        encoding,
+        shard_size or SHARD_SIZE,
+        progress or Silent(),
+        skip_bad=skip_bad,
+        force=force,
     )
     try:
-        with work_folder(out, force):
+        with work_folder(folder):
             return packing.run(local_engine(workers))
     except OSError as error:
         if is_no_space(error):
-            raise no_space(out, error, _MEND_SPACE) from error
+            raise no_space(folder, error, _MEND_SPACE) from error
         raise
 
 
@@ -224,6 +234,20 @@ def _check_options(
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
 
 
+def _check_out(source: Source, out: Path) -> None:
+    """Refuses to write into what is read, or around it."""
+    if not is_utf8(str(out)):
+        raise UsageError(f"{printable(str(out))}: this path is not UTF-8", "Choose another --out.")
+    resolved = out.resolve()
+    for path in source.inputs:
+        read = path.resolve()
+        if resolved == read or read in resolved.parents or resolved in read.parents:
+            raise UsageError(
+                f"{out}: lies inside what is to be packed, {path}, or holds it",
+                "Choose an --out elsewhere.",
+            )
+
+
 class _Packing:
     """One run of packing."""
 
@@ -235,10 +259,13 @@ class _Packing:
         encoding: Encoding,
         shard_size: int,
         progress: Progress,
+        *,
         skip_bad: bool,
+        force: bool,
     ) -> None:
         self._source = source
         self._skip_bad = skip_bad
+        self._force = force
         self._out = out
         self._encoding = encoding
         self._progress = progress
@@ -257,39 +284,35 @@ class _Packing:
 
     def run(self, engine: InProcess | Processes) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
+        self._check_plan()
+        listing = write_listing(self._source, self._job.listing, self._progress.listed)
+        self._estimate(listing)
         job = self._job
-        listing = write_listing(self._source, job.listing, self._progress.listed)
-        growth = self._growth(listing)
         units = list(
             listing.units(
-                self._unit_size / growth,
+                self._unit_size / job.growth,
                 _UNIT_ROWS,
-                {
-                    "container": job.container,
-                    "classes": job.classes,
-                    "options": self._options,
-                    "format_version": FORMAT_VERSION,
-                },
+                self._plan,
                 chained=job.container == "lmdb",
             )
         )
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
-        if (self._out / MANIFEST_NAME).exists():
+        if (self._out / MANIFEST_NAME).exists() and not self._force:
             return self._already_packed(fingerprint)
-        done = self._done_lmdb(units) if job.container == "lmdb" else self._done_files(units)
+        done = {} if self._force else self._find_done(units)
         todo = [unit for unit in units if unit.number not in done]
-        total = listing.total_bytes()
-        to_pack = sum(
-            int(lengths.sum()) for u in todo for lengths in listing.lengths(u.start, u.stop)
-        )
+        total, to_pack = listing.total_bytes(), 0
+        for unit in todo:
+            to_pack += sum(int(piece.sum()) for piece in listing.lengths(unit.start, unit.stop))
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
-        self._check_space(images_to_pack, to_pack * growth)
+        self._check_space(images_to_pack, to_pack * job.growth, done)
+        self._remove_all_but(done)
         self._progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with engine:
             if job.container == "lmdb":
-                self._pack_lmdb(engine, todo, done, lmdb.map_size(int(total * growth)))
+                self._pack_lmdb(engine, todo, done, self._map_size(total))
             else:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
@@ -298,21 +321,54 @@ class _Packing:
         resumed = sum(part.samples for part in done.values())
         return Packed(self._out, self._finish(units, fingerprint), resumed)
 
+    @property
+    def _plan(self) -> dict[str, Any]:
+        """Everything but the images that the output depends on; JSON values."""
+        return {
+            "container": self._job.container,
+            "classes": list(self._job.classes),
+            "options": self._options,
+            "format_version": FORMAT_VERSION,
+        }
+
+    def _check_plan(self) -> None:
+        """Refuses to go on where another plan has left something to go on with."""
+        path = self._job.work / "plan.json"
+        plan = json.dumps(self._plan | {"source": dict(self._source.about)}, sort_keys=True)
+        begun = any(self._job.work.glob("*.part"))
+        if begun and not self._force and (not path.exists() or path.read_text("utf-8") != plan):
+            raise UsageError(
+                f"{self._out}: holds unfinished packing of other data, or with other options",
+                "Run the command that began it, choose another --out, or start over with --force.",
+            )
+        with whole_file(path) as temporary:
+            temporary.write_text(plan, "utf-8")
+
     def _tick(self, engine: Engine) -> Callable[[], None]:
         return lambda: self._progress.advance(*engine.reported())
 
-    def _growth(self, listing: Listing) -> float:
-        """Blob bytes for each source byte, from a sample of the records where they differ."""
+    def _estimate(self, listing: Listing) -> None:
+        """Estimates the blobs' sizes from a sample of the records."""
+        total = max(listing.total_bytes(), 1)
+        growth = 1.0
+        if self._encoding.kind != "original":
+            before = after = 0
+            for record in listing.sample(_ESTIMATE_FROM):
+                try:
+                    after += len(encode(record, self._encoding)[0])
+                    before += record.length
+                except SampleError:
+                    continue
+            growth = after / before if before else 1.0
+        mean = max(total * growth / len(listing), 1.0)
+        self._job = replace(self._job, growth=growth, mean_blob=mean)
+
+    def _map_size(self, source_bytes: int) -> int:
+        """LMDB's map size. A function of the source, since LMDB writes it into the file."""
         if self._encoding.kind == "original":
-            return 1.0
-        before = after = 0
-        for record in listing.sample(_ESTIMATE_FROM):
-            try:
-                after += len(encode(record, self._encoding)[0])
-                before += record.length
-            except SampleError:
-                continue
-        return after / before if before else 1.0
+            return lmdb.map_size(source_bytes)
+        # What images grow to is only estimated; address space costs nothing.
+        return lmdb.map_size(64 * source_bytes + (1 << 39))
 
     def _already_packed(self, fingerprint: str) -> Packed:
         manifest = Manifest.load(self._out)
@@ -324,20 +380,21 @@ class _Packing:
             )
         return Packed(self._out, manifest, manifest.samples)
 
-    def _check_space(self, images: int, size: float) -> None:
+    def _check_space(self, images: int, size: float, done: dict[int, Part]) -> None:
         per_image = _INDEX_ROW if self._job.container == "folder" else _OVERHEAD
         needed = int(size * (self._job.container != "folder")) + images * per_image
-        free = free_space(self._out)
+        free = free_space(self._out) + outputs_size(self._out, self._outputs(done))
         if needed > free:
             raise SpaceError(
                 f"{self._out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
                 _MEND_SPACE,
             )
 
-    def _done_files(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """The units whose output file and part are there; removes everything else."""
+    def _find_done(self, units: Sequence[Unit]) -> dict[int, Part]:
+        """The units that an earlier run has finished, by number."""
+        if self._job.container == "lmdb":
+            return self._find_committed(units)
         done: dict[int, Part] = {}
-        keep: set[str] = set()
         for unit in units:
             part = self._part(unit)
             if part is None:
@@ -346,11 +403,25 @@ class _Packing:
                 path = self._out / part.file.name
                 if not path.exists() or path.stat().st_size != part.file.size:
                     continue
-                keep.add(part.file.name)
             done[unit.number] = part
-        self._remove_parts({self._job.part(unit) for unit in units if unit.number in done})
-        remove_outputs(self._out, keep)
         return done
+
+    def _outputs(self, done: dict[int, Part]) -> set[str]:
+        """The names of the files that finished units are in."""
+        if self._job.container == "lmdb":
+            return {self._lmdb_data.name} if done else set()
+        return {part.file.name for part in done.values() if part.file is not None}
+
+    def _remove_all_but(self, done: dict[int, Part]) -> None:
+        """Removes what earlier runs have left, but for the units that are done."""
+        # The manifest goes first: from then on this is no dataset.
+        (self._out / MANIFEST_NAME).unlink(missing_ok=True)
+        sync(self._out)
+        keep = {f"{number:06d}.part" for number in done}
+        for path in self._job.work.glob("*.part*"):
+            if path.name not in keep:
+                path.unlink()
+        remove_outputs(self._out, self._outputs(done))
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
         """A unit's part, where it is current and its bad images need no second look."""
@@ -362,13 +433,8 @@ class _Packing:
             return None
         return part
 
-    def _remove_parts(self, keep: set[Path]) -> None:
-        for path in self._job.work.glob("*.part*"):
-            if path not in keep:
-                path.unlink()
-
-    def _done_lmdb(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """The units that are committed; removes everything else."""
+    def _find_committed(self, units: Sequence[Unit]) -> dict[int, Part]:
+        """The units that are committed to the LMDB, where nothing else is."""
         job, data = self._job, self._lmdb_data
         if data.with_name(lmdb.DATA_NAME).exists():
             # Killed between its last commit and the manifest: go on as before it was named.
@@ -387,11 +453,8 @@ class _Packing:
                 os.replace(path.with_name(path.name + PARTIAL_SUFFIX), path)
             done[unit.number] = part
             samples += part.samples
-        if samples != committed:  # commits cannot be undone without leaving traces
-            done = {}
-        self._remove_parts({job.part(unit) for unit in units if unit.number in done})
-        remove_outputs(self._out, {data.name} if done else set())
-        return done
+        # Commits cannot be undone without leaving traces.
+        return done if samples == committed else {}
 
     @property
     def _lmdb_data(self) -> Path:
@@ -407,14 +470,16 @@ class _Packing:
             return (piece for unit in todo for piece in pieces(job, unit))
 
         committed = sum(part.samples for part in done.values())
-        prepared = zip(
-            work(), engine.run(PrepareRows(job), work(), self._tick(engine)), strict=True
-        )
+        prepared = zip(work(), engine.run(Prepare(job), work(), self._tick(engine)), strict=True)
         for unit, group in groupby(prepared, key=lambda pair: pair[0].unit):
             path, part = job.part(unit), PartBuilder()
             with closing(lmdb.LmdbWriter(self._lmdb_data, committed, map_size)) as writer:
                 for piece, samples in group:
-                    write_samples(writer, read_again(job, piece, samples), part)
+                    for row, blob in zip(samples.rows, blobs_of(job, piece, samples), strict=True):
+                        writer.add(row, blob)
+                        part.add(row)
+                    for bad in samples.bad:
+                        part.add_bad(bad)
                 # The part is on the disk before the commit, and gets its name after: so
                 # whichever of the two a kill leaves last, what is committed is known.
                 temporary = path.with_name(path.name + PARTIAL_SUFFIX)
@@ -484,29 +549,32 @@ class _Packing:
                 f"{self._out}: none of the {len(bad)} images can be packed; {first}; {listed}",
                 "Check that --root holds images.",
             )
+        # An LMDB is written in order and cannot be mended in its middle.
+        again = "LMDB is then packed anew" if self._job.container == "lmdb" else "it resumes"
         return BadSamplesError(
             f"{self._out}: {len(bad)} of {samples + len(bad)} images cannot be packed; "
             f"{first}; {listed}",
             "The others are packed. Finish without the bad ones by --skip-bad, or mend them "
-            "and run the same command again.",
+            f"and run the same command again ({again}).",
         )
 
     def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
         """The index rows of all units; for LMDB with the offsets, which are final only now."""
-        extents = None
-        if self._job.container == "lmdb":
-            extents = lmdb.extents(self._out / lmdb.DATA_NAME)
+        if self._job.container != "lmdb":
+            for unit in units:
+                yield from read_rows(self._job.part(unit))
+            return
+        data = self._out / lmdb.DATA_NAME
+        extents = lmdb.extents(data)
         at = SCHEMA.get_field_index("offset")
         for unit in units:
             for batch in read_rows(self._job.part(unit)):
-                if extents is not None:
-                    found = np.array([next(extents) for _ in range(batch.num_rows)], np.int64)
-                    if not np.array_equal(found[:, 1], as_numpy(batch.column("length"))):
-                        raise CorruptionError(
-                            f"{self._out / lmdb.DATA_NAME}: a blob's length is not what was packed",
-                            "Start over with --force.",
-                        )
-                    batch = batch.set_column(
-                        at, SCHEMA.field(at), array(found[:, 0].tolist(), pa.int64())
+                found = list(islice(extents, batch.num_rows))
+                if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
+                    raise CorruptionError(
+                        f"{data}: does not hold the blobs that were packed", "Start over: --force."
                     )
-                yield batch
+                offsets = array([offset for offset, _ in found], pa.int64())
+                yield batch.set_column(at, SCHEMA.field(at), offsets)
+        if next(extents, None) is not None:
+            raise CorruptionError(f"{data}: holds more than was packed", "Start over: --force.")

@@ -18,6 +18,9 @@ from fastdata.arrow import array
 from fastdata.index import SCHEMA, Row, rows_to_batch
 from fastdata.manifest import FileEntry
 
+#: Rows that are held as Python objects, which take five times the memory of a batch.
+_ROWS_HELD = 1024
+
 
 class Bad(NamedTuple):
     """An image that cannot be packed.
@@ -40,12 +43,12 @@ class Prepared(NamedTuple):
 
     Attributes:
         rows: Their index rows; where the blobs will lie is not known yet.
-        blobs: Their bytes, one a row.
+        blobs: Their bytes, one a row; None where they are to be read from the source.
         bad: The images that are not among them, and why.
     """
 
     rows: list[Row]
-    blobs: list[bytes]
+    blobs: list[bytes] | None
     bad: list[Bad]
 
 
@@ -71,17 +74,27 @@ class PartBuilder:
     """Collects a unit's index rows while the unit is written."""
 
     def __init__(self) -> None:
+        self._rows: list[Row] = []
         self._batches: list[pa.RecordBatch] = []
         self._bad: list[Bad] = []
         self.samples = 0
         self._blob_bytes = 0
 
-    def add(self, prepared: Prepared) -> None:
-        """Appends the rows of what has been written; its blobs are not kept."""
-        self._batches.append(rows_to_batch(prepared.rows))
-        self._bad += prepared.bad
-        self.samples += len(prepared.rows)
-        self._blob_bytes += sum(map(len, prepared.blobs))
+    def add(self, row: Row) -> None:
+        """Appends the row of a sample that has been written."""
+        self._rows.append(row)
+        self.samples += 1
+        self._blob_bytes += row.length
+        if len(self._rows) == _ROWS_HELD:
+            self._flush()
+
+    def add_bad(self, bad: Bad) -> None:
+        """Notes an image that was not packed."""
+        self._bad.append(bad)
+
+    def _flush(self) -> None:
+        self._batches.append(rows_to_batch(self._rows))
+        self._rows = []
 
     def write(
         self,
@@ -101,6 +114,7 @@ class PartBuilder:
             file: The unit's output file, if it has one.
             offsets: What the rows' ``offset`` is to be; as it is if None.
         """
+        self._flush()
         about = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad)._asdict()
         about["file"] = asdict(file) if file else None
         schema = SCHEMA.with_metadata({"part": json.dumps(about)})

@@ -7,7 +7,8 @@ ImageNet costs no reading, a worker reads what it packs, and an archive is never
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
@@ -52,6 +53,10 @@ class Source(Protocol):
     @property
     def about(self) -> Mapping[str, Any]:
         """What the manifest records of where the data came from; JSON values."""
+
+    @property
+    def inputs(self) -> Sequence[Path]:
+        """The files and folders that are read: nothing may be written into them."""
 
     @property
     def root(self) -> str | None:

@@ -26,10 +26,10 @@ from fastdata.errors import SampleError, SourceError, UnreadableError
 from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
-from fastdata.storage import PARTIAL_SUFFIX, publish, whole_file
+from fastdata.storage import publish, temporary_name, whole_file
 
-#: Source bytes, and records, that are read, judged and encoded at a time. A few such pieces
-#: a worker are in flight between processes, so this bounds memory.
+#: Bytes of blobs, and records, that a task prepares for a file that another process writes.
+#: A few such pieces a worker are in flight, so this bounds memory.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
 
@@ -45,6 +45,8 @@ class Job:
         classes: Class names, by label.
         encoding: How images are stored.
         root: The folder that paths are relative to, for the ``folder`` container.
+        growth: Bytes of blobs that are expected for each byte of the source.
+        mean_blob: Bytes that are expected of a blob.
     """
 
     out: Path
@@ -53,6 +55,8 @@ class Job:
     classes: tuple[str, ...]
     encoding: Encoding
     root: str | None
+    growth: float = 1.0
+    mean_blob: float = 1.0
 
     @property
     def listing(self) -> Path:
@@ -73,62 +77,51 @@ class Piece(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def open_listing(path: Path, mtime_ns: int) -> Listing:
+def _open_listing(path: Path, mtime_ns: int) -> Listing:
     """A listing, opened once a process; ``mtime_ns`` tells a new one from an old one."""
     return Listing(path)
 
 
 def _listing(job: Job) -> Listing:
-    return open_listing(job.listing, job.listing.stat().st_mtime_ns)
+    return _open_listing(job.listing, job.listing.stat().st_mtime_ns)
 
 
 def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
     """Cuts a unit into pieces."""
-    for start, stop in _listing(job).runs(unit.start, unit.stop, PIECE_BYTES, PIECE_ROWS):
+    size = PIECE_BYTES / max(job.growth, 1.0)
+    rows = max(1, min(PIECE_ROWS, int(PIECE_BYTES / job.mean_blob)))
+    for start, stop in _listing(job).runs(unit.start, unit.stop, size, rows):
         yield Piece(unit, start, stop)
 
 
-@dataclass(frozen=True)
-class Prepare:
-    """Reads, judges and encodes the records of a piece."""
+def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad]:
+    """Reads, judges and encodes the records from ``start`` to ``stop``, one by one.
 
-    job: Job
-
-    def __call__(self, piece: Piece) -> Prepared:
-        """Prepares a piece; bad images are listed, not raised."""
-        prepared = Prepared([], [], [])
-        size = 0
-        for record in _listing(self.job).records(piece.start, piece.stop):
-            size += record.length
-            try:
-                blob, info = encode(record, self.job.encoding)
-            except SampleError as error:
-                unread = isinstance(error, UnreadableError)
-                prepared.bad.append(Bad(record.key, printable(record.path), error.what, unread))
-                continue
-            prepared.rows.append(
-                Row(
-                    key=record.key,
-                    label=record.label,
-                    file=-1,
-                    path=self._relative(record.path),
-                    offset=0,
-                    length=len(blob),
-                    width=info.width,
-                    height=info.height,
-                    channels=info.channels,
-                    encoding=info.encoding,
-                    crc32c=crc32c(blob),
-                )
+    Yields:
+        A sample's index row and blob, or what is wrong with it.
+    """
+    for record in _listing(job).records(start, stop):
+        try:
+            blob, info = encode(record, job.encoding)
+        except SampleError as error:
+            unread = isinstance(error, UnreadableError)
+            yield Bad(record.key, printable(record.path), error.what, unread)
+        else:
+            row = Row(
+                key=record.key,
+                label=record.label,
+                file=-1,
+                path=None if job.root is None else record.path[len(job.root) :].lstrip("/"),
+                offset=0,
+                length=len(blob),
+                width=info.width,
+                height=info.height,
+                channels=info.channels,
+                encoding=info.encoding,
+                crc32c=crc32c(blob),
             )
-            prepared.blobs.append(blob)
-        report(piece.stop - piece.start, size)
-        return prepared
-
-    def _relative(self, path: str) -> str | None:
-        """A sample's own path below the root, for ``folder``; None for other containers."""
-        root = self.job.root
-        return None if root is None else path[len(root) :].lstrip("/")
+            yield row, blob
+        report(1, record.length)
 
 
 def encode(record: Record, encoding: Encoding) -> tuple[bytes, ImageInfo]:
@@ -160,12 +153,16 @@ class PackFile:
 
     def __call__(self, unit: Unit) -> None:
         """Writes the unit's output file, then its part."""
-        job, prepare, part = self.job, Prepare(self.job), PartBuilder()
+        job, part = self.job, PartBuilder()
         path = job.out / formats.file_name(job.container, unit.number)
-        temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+        temporary = temporary_name(path)
         with closing(formats.open_writer(job.container, temporary, job.classes)) as writer:
-            for piece in pieces(job, unit):
-                write(writer, prepare(piece), part)
+            for sample in samples(job, unit.start, unit.stop):
+                if isinstance(sample, Bad):
+                    part.add_bad(sample)
+                else:
+                    writer.add(*sample)
+                    part.add(sample[0])
             offsets = writer.finish()
         entry = FileEntry(path.name, temporary.stat().st_size, f"{crc32c_file(temporary):08x}")
         publish(temporary, path)
@@ -183,39 +180,50 @@ class IndexFolder:
 
     def __call__(self, unit: Unit) -> None:
         """Writes the unit's part."""
-        prepare, part = Prepare(self.job), PartBuilder()
-        for piece in pieces(self.job, unit):
-            part.add(prepare(piece))
+        part = PartBuilder()
+        for sample in samples(self.job, unit.start, unit.stop):
+            if isinstance(sample, Bad):
+                part.add_bad(sample)
+            else:
+                part.add(sample[0])
         with whole_file(self.job.part(unit)) as temporary:
             part.write(temporary, unit.fingerprint, file_number=-1)
 
 
 @dataclass(frozen=True)
-class PrepareRows:
-    """Prepares a piece, but leaves out blobs that are the source's own bytes.
+class Prepare:
+    """Prepares a piece for a file that another process writes.
 
-    They are in the page cache now, and reading them again where they are written costs a
-    third of sending them between processes.
+    Blobs that are the source's own bytes are left out: they are in the page cache now, and
+    reading them again where they are written (`blobs_of`) costs a third of sending them.
     """
 
     job: Job
 
     def __call__(self, piece: Piece) -> Prepared:
-        """Prepares a piece; its blobs are empty where `read_again` is to supply them."""
-        prepared = Prepare(self.job)(piece)
-        if self.job.encoding.kind == "original":
-            prepared.blobs.clear()
+        """Prepares a piece; ``blobs`` is None where they are left out."""
+        original = self.job.encoding.kind == "original"
+        prepared = Prepared([], None if original else [], [])
+        for sample in samples(self.job, piece.start, piece.stop):
+            if isinstance(sample, Bad):
+                prepared.bad.append(sample)
+                continue
+            row, blob = sample
+            prepared.rows.append(row)
+            if prepared.blobs is not None:
+                prepared.blobs.append(blob)
         return prepared
 
 
-def read_again(job: Job, piece: Piece, prepared: Prepared) -> Prepared:
-    """Supplies the blobs that `PrepareRows` left out.
+def blobs_of(job: Job, piece: Piece, prepared: Prepared) -> Iterator[bytes]:
+    """The blobs of a prepared piece, read again where they were left out.
 
     Raises:
         SourceError: An image is no longer what it was.
     """
-    if prepared.blobs:
-        return prepared
+    if prepared.blobs is not None:
+        yield from prepared.blobs
+        return
     records = {record.key: record for record in _listing(job).records(piece.start, piece.stop)}
     for row in prepared.rows:
         record = records[row.key]
@@ -228,12 +236,4 @@ def read_again(job: Job, piece: Piece, prepared: Prepared) -> Prepared:
                 f"{printable(record.path)}: {error.what} while it was being packed",
                 "Run the same command again when nothing writes to the source any more.",
             ) from None
-        prepared.blobs.append(blob)
-    return prepared
-
-
-def write(writer: formats.Writer, prepared: Prepared, part: PartBuilder) -> None:
-    """Writes prepared samples to an output file and their rows to its part."""
-    for row, blob in zip(prepared.rows, prepared.blobs, strict=True):
-        writer.add(row, blob)
-    part.add(prepared)
+        yield blob

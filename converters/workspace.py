@@ -10,22 +10,21 @@ from pathlib import Path
 
 from fastdata.errors import BusyError, UsageError
 from fastdata.manifest import MANIFEST_NAME, WORK_NAME
-from fastdata.storage import file_lock, is_no_space, sync
+from fastdata.storage import file_lock, is_no_space
 
 #: The files that packing makes: nothing else in a dataset's folder is ever removed.
 _OURS = re.compile(
     r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|index\.arrow|dataset\.json"
-    r"|bad-samples\.jsonl)(\.partial)?"
+    r"|bad-samples\.jsonl)((\.\d+)?\.partial)?"
 )
 
 
 @contextmanager
-def work_folder(out: Path, force: bool) -> Iterator[None]:
+def work_folder(out: Path) -> Iterator[None]:
     """Makes and locks the folder of the packing's state; removes it where it holds nothing.
 
     Args:
         out: The dataset's folder; made if missing.
-        force: Whether to remove what was packed there before.
 
     Raises:
         UsageError: ``out`` holds something else, or cannot be written to.
@@ -41,13 +40,6 @@ def work_folder(out: Path, force: bool) -> Iterator[None]:
             held.enter_context(file_lock(work / "lock", busy=busy))
         except FileNotFoundError:  # that process has just ended, and removed its work folder
             raise busy from None
-        if force:
-            # The manifest goes first: from then on this is no dataset.
-            (out / MANIFEST_NAME).unlink(missing_ok=True)
-            sync(out)
-            remove_outputs(out, keep=set())
-            for part in work.glob("*.part*"):
-                part.unlink()
         try:
             yield
         finally:
@@ -85,3 +77,12 @@ def remove_outputs(out: Path, keep: set[str]) -> None:
     for path in out.iterdir():
         if _OURS.fullmatch(path.name) and path.name not in keep:
             path.unlink()
+
+
+def outputs_size(out: Path, keep: set[str]) -> int:
+    """Bytes that `remove_outputs` would free."""
+    return sum(
+        path.stat().st_size
+        for path in out.iterdir()
+        if _OURS.fullmatch(path.name) and path.name not in keep
+    )

@@ -46,6 +46,20 @@ def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return values[column.offset : column.offset + len(column)]
 
 
+def update_digest(digest: Any, column: pa.Array) -> None:
+    """Adds a column's values to a hash of hashlib's, whatever the version of pyarrow."""
+    digest.update(b"%d %d;" % (len(column), column.null_count))
+    if column.null_count == len(column):
+        return
+    if column.type in (pa.string(), pa.binary()):
+        offsets = np.frombuffer(column.buffers()[1], np.int32)
+        offsets = offsets[column.offset : column.offset + len(column) + 1]
+        digest.update(np.diff(offsets).tobytes())
+        digest.update(memoryview(column.buffers()[2])[offsets[0] : offsets[-1]])
+    else:
+        digest.update(as_numpy(column).tobytes())
+
+
 def _dtype(kind: pa.DataType) -> np.dtype[Any]:
     name: type[np.generic] = kind.to_pandas_dtype()
     return np.dtype(name)

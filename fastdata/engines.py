@@ -145,7 +145,7 @@ class Processes:
         while True:
             try:
                 while len(running) < self._ahead and (item := next(remaining, _END)) is not _END:
-                    running.append(self._pool.submit(function, item))
+                    running.append(self._submit(function, item))
                 if not running:
                     return
                 while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
@@ -160,9 +160,20 @@ class Processes:
                 ) from None
             yield result
 
+    def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+        # Ctrl-C reaches the whole process group, and this process decides what happens. The
+        # executor starts workers here, and they inherit what is blocked.
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._pool.submit(function, item)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+
     def reported(self) -> tuple[int, int]:
         """See `Engine.reported`."""
-        return self._counters[0], self._counters[1]
+        # Read without their lock, which a worker that was killed may hold for ever.
+        counters: Any = self._counters.get_obj()
+        return counters[0], counters[1]
 
 
 _END: Any = object()
@@ -171,8 +182,6 @@ _END: Any = object()
 def _start_worker(counters: Any) -> None:
     global _counters
     _counters = counters
-    # Ctrl-C reaches the whole process group; the parent decides what happens.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastdata.errors import BusyError, SpaceError
@@ -84,13 +84,21 @@ def whole_file(path: Path) -> Iterator[Path]:
     Yields the temporary path to write to. On leaving, the file is flushed to the disk,
     then renamed; after an exception it is removed.
     """
-    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    temporary = temporary_name(path)
     try:
         yield temporary
         publish(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def temporary_name(path: Path) -> Path:
+    """The name of a file while it is written: this process's own.
+
+    A process that was taken for dead may still be writing the same file.
+    """
+    return path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
 
 
 def publish(temporary: Path, path: Path) -> None:
@@ -110,7 +118,9 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def file_lock(path: Path, busy: BusyError | None = None) -> Iterator[None]:
+def file_lock(
+    path: Path, busy: BusyError | None = None, waiting: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Holds a lock among the processes of this machine.
 
     The lock file exists only while somebody wants it, or was killed.
@@ -118,21 +128,28 @@ def file_lock(path: Path, busy: BusyError | None = None) -> Iterator[None]:
     Args:
         path: The lock file.
         busy: Raised where another process holds the lock; None to wait for it.
+        waiting: Called once, before waiting for another process.
     """
     while True:
         with os.fdopen(_open_lock(path)) as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                assert busy is not None
-                raise busy from None
+                if busy is not None:
+                    raise busy from None
+                if waiting is not None:
+                    waiting()
+                    waiting = None
+                fcntl.flock(file, fcntl.LOCK_EX)
             # Who held it before has removed it: then this is the lock of nothing.
             if not _is_open_file(path, file.fileno()):
                 continue
             try:
                 yield
             finally:
-                path.unlink(missing_ok=True)
+                # In another user's folder such as /tmp, only who made a file may remove it.
+                with suppress(PermissionError):
+                    path.unlink(missing_ok=True)
             return
 
 

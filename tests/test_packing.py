@@ -23,7 +23,7 @@ from fastdata.converters.packing import Silent
 
 from fastdata import DataError, UsageError, verify
 from fastdata.engines import InProcess, Processes
-from fastdata.errors import BadSamplesError, BusyError, SourceError
+from fastdata.errors import BadSamplesError, BusyError, SourceError, UsageError
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 
@@ -114,13 +114,17 @@ def test_what_is_not_ours_is_refused(tree: Path, tmp_path: Path) -> None:
         pack_tree(tree, out / "data.mdb", "lmdb", force=True)
 
 
-def test_other_options_start_over(tree: Path, tmp_path: Path) -> None:
-    """An unfinished dataset is no reason to refuse: what does not fit is packed again."""
+def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         pack_tree(tree, out, "shards", unit_size=400_000, progress=Stop(20))
     (out / "notes.txt").write_text("mine")
-    pack_tree(tree, out, "parquet", unit_size=500_000)
+    before = {name: time for name, time in times(out).items() if name != ".packing"}
+    with pytest.raises(UsageError, match="unfinished packing") as raised:
+        pack_tree(tree, out, "parquet", unit_size=500_000)
+    assert "--force" in raised.value.mend
+    assert before.items() <= times(out).items()
+    pack_tree(tree, out, "parquet", unit_size=500_000, force=True)
     pack_tree(tree, tmp_path / "fresh", "parquet", unit_size=500_000)
     (out / "notes.txt").unlink()
     assert digests(out) == digests(tmp_path / "fresh")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fastdata.errors import FastdataError, UsageError
+from fastdata.errors import DataError, FastdataError, UsageError
 from fastdata.version import VERSION
 
 
@@ -45,6 +45,17 @@ class _Commands(click.Group):
             # Whoever read our output has seen enough: head, less.
             sys.stderr.close()
             ctx.exit(1)
+        except OSError as error:
+            where = error.filename or f"fastdata {ctx.invoked_subcommand}"
+            failure = DataError(
+                f"{where}: {error.strerror or error}", "Check the disk and its permissions."
+            )
+            raise _Failure(failure) from error
+        except KeyboardInterrupt:
+            again = "the same command goes on from here"
+            resumes = ctx.invoked_subcommand in _RESUMABLE
+            click.echo(f"interrupted; {again}" if resumes else "interrupted", err=True)
+            ctx.exit(130)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # Loaded only when asked for: `fastdata info` need not import what `convert` does.
@@ -60,6 +71,8 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
 
+#: Commands that go on where they were interrupted.
+_RESUMABLE = ("convert", "sample", "stage")
 _COMMANDS = ("convert", "verify", "info", "stage", "sample")
 
 
@@ -86,6 +99,5 @@ def main() -> None:
         error.show()
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the same command goes on from here", err=True)
         status = 130
     sys.exit(status if isinstance(status, int) else 0)

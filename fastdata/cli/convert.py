@@ -95,7 +95,12 @@ _SHARED = (
         metavar="SIZE",
         help="Size at which a file ends (parquet, shards). [default: 256MiB]",
     ),
-    click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]"),
+    click.option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Processes, of some 40 MB each. [default: one a CPU]",
+    ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
 )
@@ -208,8 +213,13 @@ _cifar("cifar100")
 
 @command.command("webdataset")
 @_root()
+@click.option(
+    "--shard-keys",
+    is_flag=True,
+    help="Put the shard's name before keys: for shards that number their samples alike.",
+)
 @_shared
-def _webdataset(root: Path, **options: Any) -> None:
+def _webdataset(root: Path, shard_keys: bool, **options: Any) -> None:
     """Existing tar shards in the WebDataset convention: a folder of them, or one.
 
     \b
@@ -217,7 +227,9 @@ def _webdataset(root: Path, **options: Any) -> None:
       $ fastdata convert imagenet --split val --to shards --out val-shards
       $ fastdata convert webdataset --root val-shards --to lmdb
     """
-    _pack_all(root.resolve().stem, {"": partial(WebDataset, root)}, _Options(**options))
+    name = root.resolve().name.removesuffix(".tar")
+    source = partial(WebDataset, root, shard_keys=shard_keys)
+    _pack_all(name, {"": source}, _Options(**options))
 
 
 def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _Options) -> None:

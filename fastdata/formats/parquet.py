@@ -48,12 +48,14 @@ class ParquetWriter:
         self._blobs: list[bytes] = []
         self._held = 0
         self._lengths: list[int] = []
-        self._writer = self._open(path)
+        # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = self._open(self._file)
 
     @staticmethod
-    def _open(path: Path) -> pq.ParquetWriter:
+    def _open(file: pa.NativeFile) -> pq.ParquetWriter:
         return pq.ParquetWriter(
-            path,
+            file,
             _SCHEMA,
             compression=dict.fromkeys(_OTHER_COLUMNS, "zstd") | {"image": "none"},
             use_dictionary=["class"],
@@ -93,7 +95,7 @@ class ParquetWriter:
     def finish(self) -> list[int]:
         """Completes the file; see `fastdata.formats.Writer`."""
         self._flush()
-        self._writer.close()
+        self.close()
         found = list(extents(self._path))
         if [length for _, length in found] != self._lengths:
             raise CorruptionError(f"{self._path}: pyarrow laid the image column out otherwise")
@@ -102,6 +104,7 @@ class ParquetWriter:
     def close(self) -> None:
         """Releases the file, finished or not."""
         self._writer.close()
+        self._file.close()
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:
@@ -112,7 +115,8 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
             docs/formats/parquet.md says.
     """
     try:
-        metadata = pq.read_metadata(path)
+        with pa.OSFile(str(path)) as source:
+            metadata = pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
         raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
     if metadata.schema.names != _SCHEMA.names:
