@@ -5,10 +5,11 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 ROOT   ?=
 ARGS   ?=
+SECONDS ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench wheel clean
+.PHONY: help setup run test lint format bench fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +17,7 @@ help:  ## list the targets
 setup: $(VENV)/.done  ## make the virtual environment with everything for development
 
 # Torch first and pinned: left to the resolver, it would bring several GB of CUDA.
-$(VENV)/.done: setup.cfg pyproject.toml constraints.txt
+$(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(wildcard fastdata/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
 	$(BIN)/pip install -q -c constraints.txt torch
@@ -55,9 +56,12 @@ bench: setup  ## measure packing against tar, and opening large indexes
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.open_index
 
+fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS
+	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)
+
 wheel: setup  ## build dist/fastdata-*.whl
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
 
 clean:  ## remove everything that the other targets made
-	rm -rf $(VENV) .venvs build dist run *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venvs build dist fastdata/_native.*.so run *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

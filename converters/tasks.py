@@ -26,6 +26,7 @@ from fastdata.errors import SampleError, SourceError, UnreadableError
 from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
+from fastdata.seeking import seek_table
 from fastdata.storage import publish, temporary_name, whole_file
 
 #: Bytes of blobs, and records, that a task prepares for a file that another process writes.
@@ -45,6 +46,7 @@ class Job:
         classes: Class names, by label.
         encoding: How images are stored.
         root: The folder that paths are relative to, for the ``folder`` container.
+        stride: Pixels between seek points; None for none.
         growth: Bytes of blobs that are expected for each byte of the source.
         mean_blob: Bytes that are expected of a blob.
     """
@@ -55,6 +57,7 @@ class Job:
     classes: tuple[str, ...]
     encoding: Encoding
     root: str | None
+    stride: int | None = None
     growth: float = 1.0
     mean_blob: float = 1.0
 
@@ -103,6 +106,7 @@ def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad
     for record in _listing(job).records(start, stop):
         try:
             blob, info = encode(record, job.encoding)
+            table = seek_table(blob, info, job.stride)
         except SampleError as error:
             unread = isinstance(error, UnreadableError)
             yield Bad(record.key, printable(record.path), error.what, unread)
@@ -119,6 +123,7 @@ def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad
                 channels=info.channels,
                 encoding=info.encoding,
                 crc32c=crc32c(blob),
+                seek_points=table,
             )
             yield row, blob
         report(1, record.length)

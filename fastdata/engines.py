@@ -14,7 +14,7 @@ from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from fastdata.errors import DataError
+from fastdata.errors import DataError, UsageError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -70,7 +70,13 @@ def report(images: int, size: int) -> None:
 
 
 def local_engine(workers: int | None) -> InProcess | Processes:
-    """The engine for a number of workers; None for one a CPU."""
+    """The engine for a number of workers; None for one a CPU.
+
+    Raises:
+        UsageError: There would be none.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     workers = usable_cpus() if workers is None else workers
     return Processes(workers) if workers > 1 else InProcess()
 

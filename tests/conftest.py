@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fastdata import _native
 from fastdata.sample import make_sample
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -36,3 +38,12 @@ def made_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made") / "imagenet"
     make_sample(root, images=64, val_images=50, classes=4, workers=2)
     return root
+
+
+@pytest.fixture(params=_native.simd_levels())
+def simd(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test once on each instruction set that this processor has."""
+    before = _native.simd()
+    _native.set_simd(request.param)
+    yield request.param
+    _native.set_simd(before)

@@ -56,6 +56,7 @@ class _Options(NamedTuple):
     max_side: int | None
     quality: int | None
     shard_size: int | None
+    seek_points: bool
     workers: int | None
     skip_bad: bool
     force: bool
@@ -94,6 +95,12 @@ _SHARED = (
         type=_Size(),
         metavar="SIZE",
         help="Size at which a file ends (parquet, shards). [default: 256MiB]",
+    ),
+    click.option(
+        "--seek-points/--no-seek-points",
+        default=True,
+        show_default=True,
+        help="Index where in each JPEG decoding may start: crops several times faster, 1% more.",
     ),
     click.option(
         "--workers",
@@ -264,6 +271,7 @@ def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -
             container=options.to,
             encoding=encoding,
             shard_size=options.shard_size,
+            seek_points=options.seek_points,
             workers=options.workers,
             skip_bad=options.skip_bad,
             force=options.force,

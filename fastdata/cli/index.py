@@ -1,0 +1,52 @@
+"""``fastdata index``: adds seek points to a packed dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fastdata.decode import DEFAULT_STRIDE
+from fastdata.progress import ProgressReport
+from fastdata.seeking import add_seek_points
+
+
+@click.command("index")
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option(
+    "--stride", type=int, default=DEFAULT_STRIDE, show_default=True, help="Pixels between points."
+)
+@click.option("--remove", is_flag=True, help="Remove the seek points instead.")
+@click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
+def command(dataset: Path, stride: int, remove: bool, workers: int | None) -> None:
+    """Add seek points to DATASET: where in each JPEG a decoder may start.
+
+    Images are read and not written. `fastdata convert` does this while packing, unless told
+    not to.
+
+    \b
+    Examples:
+      $ fastdata index imagenet-train-lmdb
+      $ fastdata index imagenet-train-lmdb --stride 64
+    """
+    begun = False
+    with ProgressReport(f"indexing {dataset}") as progress:
+
+        def advance(done: int, total: int) -> None:
+            nonlocal begun
+            if not begun:
+                progress.start(total, 0)
+                begun = True
+            progress.advance(done, 0)
+
+        made = add_seek_points(
+            dataset, stride=None if remove else stride, workers=workers, progress=advance
+        )
+    if remove:
+        click.echo(f"{dataset}: seek points removed")
+        return
+    share = made.seek_bytes / max(made.blob_bytes, 1)
+    click.echo(
+        f"{dataset}: {made.with_seek_points:,} of {made.samples:,} samples have seek points, "
+        f"{share:.2%} of their bytes"
+    )

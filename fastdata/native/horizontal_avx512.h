@@ -1,0 +1,144 @@
+// The horizontal pass with AVX-512: VBMI brings any of 64 source bytes to any output,
+// VNNI sums four taps an instruction.
+#pragma once
+
+namespace fastdata {
+namespace {
+
+enum HorizontalMode {
+  kPermute,  // 16 neighbouring outputs within 64 source bytes
+  kGather,   // anything
+};
+
+/// Four taps of 16 outputs. The weights are split into two 7-bit halves, the upper one
+/// signed, as VNNI multiplies unsigned bytes by signed ones.
+struct TapGroup {
+  alignas(64) uint8_t index[64];  // kPermute: of the byte in the group's window
+  int8_t high[64], low[64];
+  int32_t offset[16];  // kGather: of the first of the four bytes in the row
+};
+
+/// The first source byte that outputs [16 g, 16 g + 16) need, and how many from there.
+struct Window {
+  int first, size;
+};
+Window window_of(const Axis& axis, int group) {
+  const int end = 16 * group + 16 < axis.outputs ? 16 * group + 16 : axis.outputs;
+  int first = axis.end, last = axis.begin;
+  for (int i = 16 * group; i < end; i++) {
+    if (axis.first[i] < first) first = axis.first[i];
+    if (axis.first[i] + axis.taps[i] > last) last = axis.first[i] + axis.taps[i];
+  }
+  return {first - axis.begin, last - first};
+}
+
+/// plan.data: the windows' offsets, then the groups' tap groups.
+FASTDATA_INLINE size_t bases_size(const HorizontalPlan& plan) {
+  return round_up(sizeof(int32_t) * plan.groups, 64);
+}
+
+void plan_horizontal(const Axis& axis, HorizontalPlan& plan) {
+  plan.axis = &axis;
+  if (axis.wide) return;
+  plan.groups = ceil_div(axis.outputs, 16);
+  plan.steps = ceil_div(axis.max_taps, 4);
+  plan.mode = kPermute;
+  uint8_t* data = plan.data.reserve(bases_size(plan) + sizeof(TapGroup) * plan.groups * plan.steps);
+  auto* bases = reinterpret_cast<int32_t*>(data);
+  auto* taps = reinterpret_cast<TapGroup*>(data + bases_size(plan));
+  for (int g = 0; g < plan.groups; g++) {
+    const Window window = window_of(axis, g);
+    bases[g] = window.first;
+    if (window.size > 64) plan.mode = kGather;
+    for (int s = 0; s < plan.steps; s++, taps++)
+      for (int lane = 0; lane < 16; lane++) {
+        const int i = 16 * g + lane;
+        const bool output = i < axis.outputs;
+        const int from = output ? axis.first[i] - axis.begin + 4 * s : 0;
+        const int16_t* weights = output ? axis.weights_of(i) + 4 * s : nullptr;
+        const int left = output ? axis.taps[i] - 4 * s : 0;
+        taps->offset[lane] = left > 0 ? from : 0;
+        for (int t = 0; t < 4; t++) {
+          const int weight = t < left ? weights[t] : 0;
+          taps->index[4 * lane + t] = static_cast<uint8_t>(t < left ? from + t - bases[g] : 0);
+          taps->high[4 * lane + t] = static_cast<int8_t>(weight >> 7);
+          taps->low[4 * lane + t] = static_cast<int8_t>(weight & 127);
+        }
+      }
+  }
+}
+
+/// 16 outputs of each plane, as 32-bit integers.
+template <int kPlanes, bool kPermuted>
+FASTDATA_INLINE void sum_taps(const TapGroup* taps, int steps, const uint8_t* const* planes,
+                              int base, I* sums) {
+  I high[kPlanes], low[kPlanes], window[kPlanes];
+  for (int p = 0; p < kPlanes; p++) {
+    high[p] = zero();
+    low[p] = set32(1 << (kWeightBits - 1));
+    if (kPermuted) window[p] = load(planes[p] + base);
+  }
+  for (int s = 0; s < steps; s++) {
+    const I weight_high = load(taps[s].high), weight_low = load(taps[s].low);
+    const I from = kPermuted ? load(taps[s].index) : load(taps[s].offset);
+    for (int p = 0; p < kPlanes; p++) {
+      const I bytes = kPermuted ? _mm512_permutexvar_epi8(from, window[p])
+                                : _mm512_i32gather_epi32(from, planes[p], 1);
+      high[p] = _mm512_dpbusd_epi32(high[p], bytes, weight_high);
+      low[p] = _mm512_dpbusd_epi32(low[p], bytes, weight_low);
+    }
+  }
+  for (int p = 0; p < kPlanes; p++)
+    sums[p] = sra32<kWeightBits>(add32(low[p], _mm512_slli_epi32(high[p], 7)));
+}
+
+template <int kPlanes, bool kPermuted>
+FASTDATA_INLINE void resample_row(const HorizontalPlan& plan, int steps,
+                                  const uint8_t* const* planes, uint8_t* out, size_t out_stride) {
+  const auto* bases = plan.data.get<int32_t>();
+  const auto* taps = reinterpret_cast<const TapGroup*>(plan.data.get() + bases_size(plan));
+  // Packing works within 128-bit lanes; this puts its words of four outputs in order.
+  const I order =
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  for (int g = 0; g < plan.groups; g += 4) {
+    I sums[4][kPlanes];
+    for (int i = 0; i < 4; i++) {
+      if (g + i < plan.groups)
+        sum_taps<kPlanes, kPermuted>(taps + static_cast<size_t>(g + i) * steps, steps, planes,
+                                     bases[g + i], sums[i]);
+      else
+        for (int p = 0; p < kPlanes; p++) sums[i][p] = zero();
+    }
+    for (int p = 0; p < kPlanes; p++) {
+      const I bytes = packus16(packs32(sums[0][p], sums[1][p]), packs32(sums[2][p], sums[3][p]));
+      store(out + p * out_stride + 16 * g, _mm512_permutexvar_epi32(order, bytes));
+    }
+  }
+}
+
+template <int kPlanes>
+void horizontal_planes(const HorizontalPlan& plan, const uint8_t* const* planes, uint8_t* out,
+                       size_t out_stride) {
+  if (plan.mode == kGather)
+    resample_row<kPlanes, false>(plan, plan.steps, planes, out, out_stride);
+  else if (plan.steps == 1)  // known to the compiler, the loop over the steps goes away
+    resample_row<kPlanes, true>(plan, 1, planes, out, out_stride);
+  else if (plan.steps == 2)
+    resample_row<kPlanes, true>(plan, 2, planes, out, out_stride);
+  else
+    resample_row<kPlanes, true>(plan, plan.steps, planes, out, out_stride);
+}
+
+void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
+                uint8_t* out, size_t out_stride) {
+  if (plan.axis->wide)
+    horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
+  else if (plane_count == 3)
+    horizontal_planes<3>(plan, planes, out, out_stride);
+  else
+    for (int p = 0; p < plane_count; p++)
+      horizontal_planes<1>(plan, planes + p, out + p * out_stride, out_stride);
+}
+
+}  // namespace
+}  // namespace fastdata

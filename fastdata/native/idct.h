@@ -1,0 +1,67 @@
+// The inverse DCT: libjpeg's accurate integer one ("islow", jidctint.c), after
+// C. Loeffler, A. Ligtenberg and G. Moschytz, "Practical fast 1-D DCT algorithms with
+// 11 multiplications" (ICASSP 1989).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common.h"
+
+namespace fastdata {
+
+// The constants: round(x * 2^13).
+constexpr int kIdctBits = 13;
+constexpr int kF0_298631336 = 2446;
+constexpr int kF0_390180644 = 3196;
+constexpr int kF0_541196100 = 4433;
+constexpr int kF0_765366865 = 6270;
+constexpr int kF0_899976223 = 7373;
+constexpr int kF1_175875602 = 9633;
+constexpr int kF1_501321110 = 12299;
+constexpr int kF1_847759065 = 15137;
+constexpr int kF1_961570560 = 16069;
+constexpr int kF2_053119869 = 16819;
+constexpr int kF2_562915447 = 20995;
+constexpr int kF3_072711026 = 25172;
+// The columns are scaled up by 2^2 between the passes; the rows' results are scaled
+// down by that and by the 8 of the two-dimensional transform.
+constexpr int kColumnShift = kIdctBits - 2;
+constexpr int kRowShift = kIdctBits + 2 + 3;
+
+/// One row of blocks of one component, as the entropy decoder left them: MCU by MCU,
+/// this component's blocks in between those of the others.
+struct BlockRow {
+  int16_t* coefficients;  // of the row's first block; natural order within a block
+  uint8_t* last;          // its last zig-zag index
+  int blocks;             // in this row
+  int per_mcu;            // this component's blocks in this row of an MCU: 1 or 2
+  int mcu_stride;         // blocks in an MCU
+
+  int index(int x) const {
+    return per_mcu == 1 ? x * mcu_stride : (x >> 1) * mcu_stride + (x & 1);
+  }
+};
+
+/// Blocks whose last zig-zag index is at most this have nothing outside the upper left
+/// 4x4 coefficients.
+constexpr int kLastInCorner = 9;
+
+/// Transforms a row of blocks to 8 rows of samples, and clears the coefficients. Rows
+/// may be written up to 24 bytes beyond the last block (Note [Padded rows]).
+using IdctRow = void (*)(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out,
+                         size_t stride);
+
+/// The same to size x size samples a block, size 4, 2 or 1 (jidctred.c): for scaled
+/// decoding.
+void idct_row_scaled(const BlockRow& row, const uint16_t quantisation[64], int size, uint8_t* out,
+                     size_t stride);
+
+/// A block that is its DC coefficient alone has one value throughout.
+FASTDATA_INLINE uint8_t idct_dc_only(int16_t dc, uint16_t quantum) {
+  const int value = static_cast<int16_t>(dc * quantum);
+  const int level = ((value + 4) >> 3) + 128;
+  return static_cast<uint8_t>(level < 0 ? 0 : level > 255 ? 255 : level);
+}
+
+}  // namespace fastdata

@@ -1,0 +1,69 @@
+// The marker segments before the entropy-coded data (ITU-T T.81, annex B).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common.h"
+#include "status.h"
+
+namespace fastdata {
+
+constexpr int kBlockSize = 64;  // coefficients in an 8x8 block
+constexpr int kMaxComponents = 3;
+constexpr int kMaxBlocksPerMcu = 6;
+
+/// zig-zag index -> natural (row-major) index; T.81 figure A.6.
+extern const uint8_t kNaturalOrder[kBlockSize];
+
+/// One table of a DHT segment as it stands in the file.
+struct HuffmanSpec {
+  bool present = false;
+  std::array<uint8_t, 17> counts{};   // counts[l]: codes of length l, l = 1..16
+  std::array<uint8_t, 256> symbols{};  // in order of increasing code length
+};
+
+struct Component {
+  uint8_t id = 0;
+  uint8_t h = 1, v = 1;  // sampling factors H_i, V_i
+  uint8_t quantisation_table = 0;
+  uint8_t dc_table = 0, ac_table = 0;
+};
+
+enum class Sampling : uint8_t { grey, s444, s422, s420, s440, other };
+
+/// What a decoder must know before the first entropy-coded bit.
+struct JpegHeader {
+  int width = 0, height = 0;
+  int component_count = 0;
+  int precision = 0;
+  uint8_t frame_marker = 0;  // 0xC0 baseline, 0xC1 extended, 0xC2 progressive, ...
+  Component components[4];
+  uint16_t quantisation[4][kBlockSize] = {};  // natural order
+  bool quantisation_present[4] = {};
+  HuffmanSpec dc[4], ac[4];
+  int restart_interval = 0;  // MCUs between restart markers, 0: none
+  size_t scan_offset = 0;    // first byte of entropy-coded data
+  bool ycc = true;           // three components are YCbCr, not RGB
+  Sampling sampling = Sampling::other;
+
+  // MCU geometry of the (only) interleaved scan.
+  int mcu_width = 0, mcu_height = 0;    // in pixels
+  int mcus_per_row = 0, mcu_rows = 0;
+  int blocks_per_mcu = 0;
+
+  int mcu_count() const { return mcus_per_row * mcu_rows; }
+};
+
+/// Reads the markers up to and including the frame header. Fills the size, the
+/// components, the sampling and the frame marker; enough to describe any JPEG.
+Status read_frame(ByteSpan jpeg, JpegHeader& header);
+
+/// Reads all markers up to the scan, and checks that this core can decode it: a
+/// baseline (or extended, 8-bit) Huffman JPEG, grey or YCbCr, in one interleaved
+/// scan. Anything else is `unsupported`; a damaged header says what and where.
+Status read_header(ByteSpan jpeg, JpegHeader& header);
+
+const char* sampling_name(Sampling sampling);
+
+}  // namespace fastdata

@@ -1,0 +1,260 @@
+#include "region.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels.h"
+#include "profile.h"
+
+namespace fastdata {
+namespace {
+
+constexpr size_t kMaxRegionPixels = size_t{1} << 28;
+
+}  // namespace
+
+Status RegionDecoder::open(ByteSpan jpeg) {
+  profile(Stage::header);
+  jpeg_ = jpeg;
+  return read_header(jpeg, header_);
+}
+
+// Note [Regions]: upsampled chroma depends on the nearest sample and, in each upsampled
+// direction, on one neighbour, if the component has one there (not the block: at the
+// image's edge the last sample is the true one, ceil(width / 2), not the padding's). So a
+// region's chroma grows by one sample each way, and its MCUs follow from that.
+void RegionDecoder::plan_planes(const Box& box, int scale) {
+  box_ = box;
+  const int luma_size = 8 / scale;
+  // libjpeg's do_fancy_upsampling needs more than one sample a block.
+  fancy_ = luma_size > 1;
+  const int h_max = header_.mcu_width / 8, v_max = header_.mcu_height / 8;
+  first_col_ = first_row_ = INT32_MAX;
+  end_col_ = end_row_ = 0;
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    Plane& p = planes_[i];
+    // Where scaling makes luma as coarse as subsampled chroma, libjpeg takes more of the
+    // chroma's coefficients instead of upsampling (jdmaster.c).
+    p.size = luma_size;
+    while (p.size < 8 && h_max * luma_size % (c.h * p.size * 2) == 0 &&
+           v_max * luma_size % (c.v * p.size * 2) == 0)
+      p.size *= 2;
+    p.h_factor = h_max * luma_size / (c.h * p.size);
+    p.v_factor = v_max * luma_size / (c.v * p.size);
+    p.width = ceil_div(header_.width * c.h * p.size, h_max * 8);
+    p.height = ceil_div(header_.height * c.v * p.size, v_max * 8);
+
+    const int grow_x = p.h_factor > 1, grow_y = p.v_factor > 1;
+    const int left = std::max(0, box.x0 / p.h_factor - grow_x);
+    const int right = std::min(p.width - 1, (box.x1 - 1) / p.h_factor + grow_x);
+    const int top = std::max(0, box.y0 / p.v_factor - grow_y);
+    const int bottom = std::min(p.height - 1, (box.y1 - 1) / p.v_factor + grow_y);
+    first_col_ = std::min(first_col_, left / (c.h * p.size));
+    end_col_ = std::max(end_col_, right / (c.h * p.size) + 1);
+    first_row_ = std::min(first_row_, top / (c.v * p.size));
+    end_row_ = std::max(end_row_, bottom / (c.v * p.size) + 1);
+  }
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    Plane& p = planes_[i];
+    p.x0 = first_col_ * c.h * p.size;
+    p.y0 = first_row_ * c.v * p.size;
+    p.stride = round_up((end_col_ - first_col_) * c.h * p.size, 64) + kRowPadding;
+    // One row more, into which padding may be read and written behind the last.
+    const size_t rows = static_cast<size_t>(end_row_ - first_row_) * c.v * p.size + 1;
+    p.samples.reserve(p.stride * rows);
+  }
+}
+
+Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale) {
+  if (!box.inside(width(scale), height(scale)))
+    return {Code::bad_region, "a region outside the image"};
+  if (static_cast<size_t>(box.width()) * box.height() > kMaxRegionPixels)
+    return {Code::too_large, "a region of more than 2^28 pixels"};
+  profile(Stage::tables);
+  if (Status s = tables_.build(header_); !s.ok()) return s;
+  profile(Stage::entropy);
+  seeking_ = seek_points.size > 0;
+  if (seeking_)
+    if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
+  plan_planes(box, scale);
+  return decode_scan();
+}
+
+Status RegionDecoder::decode_scan() {
+  next_row_ = first_row_;
+  // Without seek points each row begins where the one before ended.
+  const int wanted = seeking_ ? kMaxStreams : 1;
+  const int streams = std::min(wanted, end_row_ - first_row_);
+  // Coefficients of an MCU row from the seek point on. Zero between images; the inverse
+  // DCT clears what it has read.
+  const int lead = seeking_ ? first_col_ % table_.interval() : 0;
+  const size_t blocks =
+      static_cast<size_t>(end_col_ - first_col_ + lead) * header_.blocks_per_mcu;
+  Stream* started[kMaxStreams];
+  Stream* failed = nullptr;
+  int count = 0;
+  for (int i = 0; i < streams && !failed; i++) {
+    RowStream& row = rows_[i];
+    row.stream.id = i;
+    row.stream.source = jpeg_.data;
+    row.stream.error = nullptr;
+    row.stream.buffer = row.buffer.reserve(kStreamBuffer);
+    if (dirty_) row.coefficients.release();
+    row.coefficients.reserve_zeroed<int16_t>(blocks * kBlockSize);
+    row.last.reserve(blocks);
+    row.index = -1;
+  }
+  if (dirty_)
+    for (int i = streams; i < kMaxStreams; i++) rows_[i].coefficients.release();
+  dirty_ = true;
+  for (int i = 0; i < streams && !failed; i++) {
+    if (open_row(rows_[i]))
+      started[count++] = &rows_[i].stream;
+    else
+      failed = &rows_[i].stream;
+  }
+  if (!failed) failed = kernels().decode_streams(started, count, *this);
+  if (failed)
+    return {seeking_ ? Code::bad_seek_points : failed->error_code, failed->error,
+            static_cast<size_t>(failed->source - jpeg_.data)};
+  dirty_ = false;
+  return {};
+}
+
+/// Gives the row the next MCU row and starts its first run. False: no row is left, or
+/// the stream failed.
+bool RegionDecoder::open_row(RowStream& row) {
+  if (next_row_ == end_row_) return false;
+  const bool first = row.index < 0;
+  row.index = next_row_++;
+  row.done_cols = 0;
+  const int row_start = row.index * header_.mcus_per_row;
+  if (seeking_) {
+    const int interval = table_.interval(), row_points = row.index * table_.points_per_row();
+    const int col = first_col_ / interval;
+    const EntryPoint entry = table_.point(row_points + col);
+    // Nothing beyond the next seek point right of the region is needed.
+    const int after = row_points + ceil_div(end_col_, interval);
+    const size_t end =
+        after < table_.size() ? std::min(table_.byte_after(after), jpeg_.size) : jpeg_.size;
+    if (entry.byte < header_.scan_offset || entry.byte >= end)
+      return fail(row.stream, "a seek point out of range");
+    row.first_col = col * interval;
+    row.scan.open(row.stream, jpeg_, header_, entry, row_start + row.first_col, end);
+  } else {
+    if (first) {
+      EntryPoint start;
+      start.byte = header_.scan_offset;
+      row.scan.open(row.stream, jpeg_, header_, start, 0, jpeg_.size);
+    }
+    row.first_col = first_col_;
+    if (!row.scan.skip_to(row.stream, row_start + first_col_, tables_)) return false;
+  }
+  return continue_row(row);
+}
+
+/// Starts a run up to the row's end or the next restart marker.
+bool RegionDecoder::continue_row(RowStream& row) {
+  if (!row.scan.restart_if_due(row.stream)) return false;
+  const int col = row.first_col + row.done_cols;
+  const int count = row.scan.run_length(end_col_ - col);
+  const size_t block = static_cast<size_t>(row.done_cols) * header_.blocks_per_mcu;
+  row.scan.advance(count);
+  row.done_cols += count;
+  return start_run(row.stream, tables_.plan,
+                   static_cast<uint32_t>(count) * header_.blocks_per_mcu,
+                   row.coefficients.get<int16_t>() + block * kBlockSize, row.last.get() + block);
+}
+
+bool RegionDecoder::next_run(Stream& stream) {
+  RowStream& row = rows_[stream.id];
+  if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
+  if (row.first_col + row.done_cols < end_col_) return continue_row(row);
+  transform_row(row);
+  return open_row(row);
+}
+
+/// The row's coefficients to samples.
+void RegionDecoder::transform_row(RowStream& row) {
+  profile(Stage::inverse_dct);
+  const int lead = first_col_ - row.first_col;
+  const size_t lead_blocks = static_cast<size_t>(lead) * header_.blocks_per_mcu;
+  auto* coefficients = row.coefficients.get<int16_t>();
+  // What lies between the seek point and the region was decoded only to get there.
+  std::memset(coefficients, 0, lead_blocks * kBlockSize * sizeof *coefficients);
+  size_t block = lead_blocks;
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    Plane& p = planes_[i];
+    const uint16_t* quantisation = header_.quantisation[c.quantisation_table];
+    for (int v = 0; v < c.v; v++, block += c.h) {
+      const BlockRow blocks = {coefficients + block * kBlockSize, row.last.get() + block,
+                            (end_col_ - first_col_) * c.h, c.h, header_.blocks_per_mcu};
+      uint8_t* out = p.samples.get() +
+                     (static_cast<size_t>(row.index - first_row_) * c.v + v) * p.size * p.stride;
+      if (p.size == 8)
+        kernels().idct_row(blocks, quantisation, out, p.stride);
+      else
+        idct_row_scaled(blocks, quantisation, p.size, out, p.stride);
+    }
+  }
+  profile(Stage::entropy);
+}
+
+/// Row y of a subsampled component at full width, from the box's left edge.
+const uint8_t* RegionDecoder::chroma_row(int component, int y) {
+  const Plane& p = planes_[component];
+  const int n = box_.width();
+  if (p.h_factor == 1 && p.v_factor == 1) return p.at(box_.x0, y);
+  const size_t stride = round_up(n + 2, 64) + 2 * kRowPadding;
+  uint8_t* out = upsampled_.reserve(kMaxComponents * stride) + component * stride;
+
+  // The nearer row, and the one on this pixel row's other side.
+  const int near = y / p.v_factor;
+  const bool blend_rows = p.v_factor == 2 && fancy_ && (p.h_factor == 1 || p.width > 2);
+  const int bias = y % 2 ? 2 : 1;
+  const int far =
+      blend_rows ? std::clamp(y % 2 ? near + 1 : near - 1, 0, p.height - 1) : near;
+  if (p.h_factor == 1) {
+    if (!blend_rows) return p.at(box_.x0, near);
+    kernels().upsample_h1v2(p.at(box_.x0, near), p.at(box_.x0, far), n, bias, out);
+    return out;
+  }
+
+  const int first = box_.x0 / 2, last = (box_.x1 - 1) / 2, count = last - first + 1;
+  const uint8_t* near_row = p.at(first, near);
+  if (!fancy_ || p.width <= 2) {  // libjpeg replicates where it has no two neighbours
+    for (int i = 0; i < count; i++) out[2 * i] = out[2 * i + 1] = near_row[i];
+  } else {
+    const bool has_left = first > 0, has_right = last + 1 < p.width;
+    if (blend_rows)
+      kernels().upsample_h2v2(near_row, p.at(first, far), count, has_left, has_right,
+                              sums_.reserve<uint16_t>(count + 2), out);
+    else
+      kernels().upsample_h2v1(near_row, count, has_left, has_right, out);
+  }
+  return out + box_.x0 % 2;
+}
+
+void RegionDecoder::row(int y, const uint8_t** planes) {
+  profile(Stage::colour);
+  planes[0] = planes_[0].at(box_.x0, y);
+  if (grey()) return;
+  const size_t stride = round_up(box_.width(), 64) + kRowPadding;
+  uint8_t* rgb = rgb_.reserve(3 * stride);
+  const uint8_t* cb = chroma_row(1, y);
+  const uint8_t* cr = chroma_row(2, y);
+  kernels().ycc_to_rgb(planes[0], cb, cr, box_.width(), rgb, rgb + stride, rgb + 2 * stride);
+  for (int c = 0; c < 3; c++) planes[c] = rgb + c * stride;
+}
+
+void RegionDecoder::trim(size_t keep) {
+  for (Plane& p : planes_)
+    if (p.samples.size() > keep) p.samples.release();
+  for (RowStream& row : rows_)
+    if (row.coefficients.size() > keep) row.coefficients.release();
+}
+
+}  // namespace fastdata

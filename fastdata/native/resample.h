@@ -1,0 +1,92 @@
+// Resampling as Pillow's crop(box).resize(size, filter) does it (Resample.c): a
+// horizontal pass, rounded to bytes, then a vertical one; the filter widened by the scale
+// when it shrinks, so that it antialiases.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "buffer.h"
+#include "common.h"
+
+namespace fastdata {
+
+enum class Filter { nearest, bilinear, bicubic, lanczos };
+
+// Note [Weights]: Pillow's weights are integers of 22 bits; with those ("wide") results are
+// Pillow's, and the vertical pass always has them. Horizontally they cost more, and bilinear
+// weights have 13 bits there, which the vector paths multiply as two 7-bit halves or one
+// 16-bit word. They sum to 2^13 exactly, so that constant areas stay constant. With up to
+// kMaxTaps taps, their error stays below 1/2, so that a byte differs from Pillow's by at
+// most 1, and an average of such bytes, exactly taken, again by at most 1. Filters with
+// weights below zero would add the differences up; they are wide in both directions.
+// All paths compute the same integers: they give the same bytes.
+constexpr int kWeightBits = 13;
+constexpr int kMaxTaps = 32;
+constexpr int kWideWeightBits = 22;
+
+/// Two neighbouring wide weights as the vector paths multiply them: their upper halves and
+/// their lower halves (11 bits), each pair in one word of 32 bits.
+struct WeightPair {
+  int32_t high, low;
+};
+
+/// One direction of a resampling: output i is the weighted sum of source samples
+/// first[i] to first[i] + taps[i] - 1.
+struct Axis {
+  int outputs = 0;
+  int max_taps = 0;
+  bool wide = false;    // the weights have kWideWeightBits
+  std::vector<int32_t> first, taps;
+  int stride = 0;                // weights per output; those beyond its taps are zero
+  std::vector<int16_t> weights;  // unless wide
+  std::vector<int32_t> wide_weights;
+  std::vector<WeightPair> pairs;  // of the wide weights, if asked for
+  int begin = 0, end = 0;  // the source samples that any output needs
+
+  const int16_t* weights_of(int output) const {
+    return weights.data() + static_cast<size_t>(output) * stride;
+  }
+  const int32_t* wide_weights_of(int output) const {
+    return wide_weights.data() + static_cast<size_t>(output) * stride;
+  }
+  const WeightPair* pairs_of(int output) const {
+    return pairs.data() + static_cast<size_t>(output) * stride / 2;
+  }
+};
+
+/// The axis that takes `inputs` samples to `outputs`, mirrored if `flip`. For the
+/// vertical pass its weights are wide, in pairs; for the horizontal one where they must be.
+void build_axis(Filter filter, int inputs, int outputs, bool flip, bool vertical, Axis& axis);
+
+/// An axis in the form that one instruction set's horizontal pass wants. Source indices
+/// are relative to axis.begin.
+struct HorizontalPlan {
+  const Axis* axis = nullptr;
+  int mode = 0;
+  int groups = 0;   // of outputs that are computed together
+  int steps = 0;    // tap groups per output
+  Buffer data;      // mode's tables
+};
+
+using PlanHorizontal = void (*)(const Axis& axis, HorizontalPlan& plan);
+
+/// Resamples a row of each plane; the results lie out_stride apart. Reads up to
+/// kRowPadding bytes beyond the source rows; writes each output row rounded up to 64.
+using ResampleHorizontal = void (*)(const HorizontalPlan& plan, const uint8_t* const* planes,
+                                    int plane_count, uint8_t* out, size_t out_stride);
+
+/// Output row `output` of the vertical pass: the weighted sum of rows that lie `stride`
+/// apart, from the axis's first, n bytes each, n a multiple of 64.
+using ResampleVertical = void (*)(const Axis& axis, int output, const uint8_t* rows,
+                                  size_t stride, int n, uint8_t* out);
+
+/// Rounds a sum of weighted bytes back to a byte.
+template <int kBits>
+FASTDATA_INLINE uint8_t round_to_byte(int sum) {
+  const int value = (sum + (1 << (kBits - 1))) >> kBits;
+  return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+}  // namespace fastdata

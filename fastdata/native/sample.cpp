@@ -1,0 +1,167 @@
+#include "sample.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "kernels.h"
+#include "profile.h"
+
+namespace fastdata {
+namespace {
+
+// A thread keeps at most so much of each buffer from one sample to the next.
+constexpr size_t kKeep = size_t{32} << 20;
+
+/// The largest of 8, 4, 2, 1 by which the crop can shrink and still be no smaller than
+/// the output.
+int dct_scale(const Box& crop, const SampleOptions& options) {
+  int scale = 8;
+  while (scale > 1 &&
+         (crop.width() < options.width * scale || crop.height() < options.height * scale))
+    scale /= 2;
+  return scale;
+}
+
+Box scaled(const Box& box, int scale) {
+  return {box.x0 / scale, box.y0 / scale, ceil_div(box.x1, scale), ceil_div(box.y1, scale)};
+}
+
+}  // namespace
+
+Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
+  try {
+    const Status status = decode(sample, options);
+    Profile::of_thread().leave();
+    region_.trim(kKeep);
+    if (rows_.size() > kKeep) rows_.release();
+    return status;
+  } catch (const std::bad_alloc&) {
+    region_.trim(0);
+    return {Code::out_of_memory, "not enough memory for this image"};
+  }
+}
+
+Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options) {
+  const RawImage& raw = sample.raw;
+  int width = raw.width, height = raw.height;
+  if (!raw.pixels) {
+    if (Status s = region_.open(sample.jpeg); !s.ok()) return s;
+    width = region_.header().width;
+    height = region_.header().height;
+  }
+  Box crop = sample.whole ? Box{0, 0, width, height} : sample.box;
+  if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
+  if (!options.resize && (crop.width() != options.width || crop.height() != options.height))
+    return {Code::bad_region, "the output has not the region's size"};
+
+  int scale = 1;
+  if (options.dct_scaling && !raw.pixels) {
+    scale = dct_scale(crop, options);
+    crop = scaled(crop, scale);
+  }
+  const bool as_is =
+      crop.width() == options.width && crop.height() == options.height && !sample.flip;
+
+  Box needed = crop;
+  if (!as_is) {
+    profile(Stage::coefficients);
+    build_axis(options.filter, crop.width(), options.width, sample.flip, /*vertical=*/false, x_axis_);
+    build_axis(options.filter, crop.height(), options.height, false, /*vertical=*/true, y_axis_);
+    needed = {crop.x0 + x_axis_.begin, crop.y0 + y_axis_.begin, crop.x0 + x_axis_.end,
+              crop.y0 + y_axis_.end};
+  }
+  RowSource* source = &region_;
+  if (raw.pixels) {
+    raw_.open(raw.pixels, raw.row_stride, raw.channels);
+    raw_.select(needed);
+    source = &raw_;
+  } else if (Status s = region_.decode(needed, sample.seek_points, scale); !s.ok()) {
+    return s;
+  }
+  if (as_is) {
+    copy(*source, needed, sample.output);
+    return {};
+  }
+  profile(Stage::coefficients);
+  kernels().plan_horizontal(x_axis_, plan_);
+  if (vertical_first(crop, options))
+    resample_columns_first(*source, needed, sample.output);
+  else
+    resample_rows_first(*source, needed, sample.output);
+  return {};
+}
+
+void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output) {
+  const uint8_t* planes[3];
+  for (int y = 0; y < box.height(); y++) {
+    source.row(box.y0 + y, planes);
+    profile(Stage::output);
+    writer_.write(output, y, box.width(), planes, source.grey());
+  }
+}
+
+// Note [Order of passes]: bytes are rounded, and clamped, between the passes, so that
+// their order shows (by several levels, where a filter with negative lobes overshoots).
+// Pillow 13 begins with the vertical pass if the image shrinks in height, and by more than
+// twice the pixels that it shrinks by in width; found by experiment over sizes and filters,
+// tests/test_native_resample.py holds it to that. Older Pillows begin with the horizontal.
+bool SampleDecoder::vertical_first(const Box& crop, const SampleOptions& options) {
+  const int lost_rows = crop.height() - options.height;
+  return lost_rows > 0 && lost_rows > 2 * (crop.width() - options.width);
+}
+
+/// Each row of the box is resampled as it comes, then columns of the results.
+void SampleDecoder::resample_rows_first(RowSource& source, const Box& box, const Output& output) {
+  const int channels = source.grey() ? 1 : 3;
+  const size_t plane = round_up(x_axis_.outputs, 64), stride = plane * channels;
+  uint8_t* rows = rows_.reserve(stride * box.height());
+  const uint8_t* planes[3];
+  for (int y = 0; y < box.height(); y++) {
+    source.row(box.y0 + y, planes);
+    profile(Stage::horizontal);
+    kernels().horizontal(plan_, planes, channels, rows + y * stride, plane);
+  }
+  uint8_t* out = out_row_.reserve(stride + kRowPadding);
+  for (int c = 0; c < channels; c++) planes[c] = out + c * plane;
+  for (int y = 0; y < y_axis_.outputs; y++) {
+    profile(Stage::vertical);
+    kernels().vertical(y_axis_, y, rows, stride, static_cast<int>(stride), out);
+    profile(Stage::output);
+    writer_.write(output, y, x_axis_.outputs, planes, source.grey());
+  }
+}
+
+/// The box's rows are gathered, resampled vertically, and each result horizontally.
+void SampleDecoder::resample_columns_first(RowSource& source, const Box& box,
+                                           const Output& output) {
+  const int channels = source.grey() ? 1 : 3;
+  const size_t plane = round_up(box.width(), 64) + kRowPadding, stride = plane * channels;
+  uint8_t* rows = rows_.reserve(stride * box.height());
+  const uint8_t* planes[3];
+  for (int y = 0; y < box.height(); y++) {
+    source.row(box.y0 + y, planes);
+    for (int c = 0; c < channels; c++)
+      std::memcpy(rows + y * stride + c * plane, planes[c], box.width());
+  }
+  const size_t out_plane = round_up(x_axis_.outputs, 64);
+  uint8_t* column = out_row_.reserve(stride + channels * out_plane + kRowPadding);
+  uint8_t* out = column + stride;
+  for (int y = 0; y < y_axis_.outputs; y++) {
+    profile(Stage::vertical);
+    kernels().vertical(y_axis_, y, rows, stride, static_cast<int>(stride), column);
+    for (int c = 0; c < channels; c++) planes[c] = column + c * plane;
+    profile(Stage::horizontal);
+    kernels().horizontal(plan_, planes, channels, out, out_plane);
+    for (int c = 0; c < channels; c++) planes[c] = out + c * out_plane;
+    profile(Stage::output);
+    writer_.write(output, y, x_axis_.outputs, planes, source.grey());
+  }
+}
+
+SampleDecoder& thread_decoder() {
+  thread_local SampleDecoder decoder;
+  return decoder;
+}
+
+}  // namespace fastdata

@@ -1,0 +1,61 @@
+// One sample from bytes to an array: decode, crop, resample, mirror, normalise.
+#pragma once
+
+#include "buffer.h"
+#include "common.h"
+#include "pixels.h"
+#include "region.h"
+#include "resample.h"
+#include "status.h"
+
+namespace fastdata {
+
+/// Pixels that need no decoding: uint8, grey or interleaved RGB.
+struct RawImage {
+  const uint8_t* pixels = nullptr;
+  int width = 0, height = 0, channels = 3;
+  size_t row_stride = 0;
+};
+
+struct Sample {
+  ByteSpan jpeg;  // or, if raw.pixels:
+  RawImage raw;
+  ByteSpan seek_points;  // empty: none
+  bool whole = true;     // the box is the whole image
+  Box box;
+  bool flip = false;
+  Output output;
+};
+
+/// The same for all samples of a batch.
+struct SampleOptions {
+  int width = 0, height = 0;  // of the output
+  bool resize = true;         // else the output must have the box's size
+  Filter filter = Filter::bilinear;
+  bool dct_scaling = false;
+};
+
+/// Keeps its memory from one sample to the next. For one thread.
+class SampleDecoder {
+ public:
+  Status run(const Sample& sample, const SampleOptions& options);
+
+ private:
+  Status decode(const Sample& sample, const SampleOptions& options);
+  void copy(RowSource& source, const Box& box, const Output& output);
+  static bool vertical_first(const Box& crop, const SampleOptions& options);
+  void resample_rows_first(RowSource& source, const Box& box, const Output& output);
+  void resample_columns_first(RowSource& source, const Box& box, const Output& output);
+
+  RegionDecoder region_;
+  RawPixels raw_;
+  Axis x_axis_, y_axis_;
+  HorizontalPlan plan_;
+  Buffer rows_, out_row_;
+  RowWriter writer_;
+};
+
+/// The calling thread's own decoder.
+SampleDecoder& thread_decoder();
+
+}  // namespace fastdata

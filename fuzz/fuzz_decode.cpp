@@ -1,0 +1,132 @@
+// The fuzz target: any bytes as a JPEG, as a seek table, as a request for a region.
+// Nothing may crash or trip a sanitizer, and all SIMD paths must agree.
+//
+// An input is 12 control bytes, a seek table's length (2 bytes) and bytes, and a JPEG.
+// The table's length and header CRC are set right, so that what follows them is reached.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "crc32c.h"
+#include "kernels.h"
+#include "probe.h"
+#include "sample.h"
+#include "seek_points.h"
+
+using namespace fastdata;
+
+namespace {
+
+constexpr size_t kControl = 12;
+constexpr int kMaxPixels = 64 * 64;  // larger images only slow the search down
+
+struct Request {
+  Level level;
+  bool compare;       // with the scalar path
+  bool use_built;     // decode from the table that the JPEG gives
+  bool use_given;     // decode from the table in the input
+  int stride;
+  SampleOptions options;
+  Sample sample;
+};
+
+Request read_request(const uint8_t* c) {
+  Request r;
+  static const Level kLevels[] = {Level::avx512, Level::avx2, Level::scalar, Level::avx512};
+  r.level = kLevels[c[0] & 3];
+  if (!has_level(r.level)) r.level = Level::scalar;
+  r.compare = c[0] & 4;
+  r.use_built = c[0] & 8;
+  r.use_given = c[0] & 16;
+  r.sample.flip = c[0] & 32;
+  r.options.dct_scaling = c[0] & 64;
+  r.sample.whole = c[0] & 128;
+  r.stride = 1 + c[1];
+  r.options.filter = static_cast<Filter>(c[2] & 3);
+  r.options.width = 1 + (c[3] & 63);
+  r.options.height = 1 + (c[4] & 63);
+  r.sample.output.type = static_cast<DataType>(c[2] >> 2 & 3);
+  return r;
+}
+
+/// A box that lies in the image more often than not.
+Box read_box(const uint8_t* c, int width, int height) {
+  const int w = std::min(width, 4096), h = std::min(height, 4096);
+  const int x0 = c[0] * w / 250, y0 = c[1] * h / 250;
+  return {x0, y0, x0 + 1 + c[2] * w / 250, y0 + 1 + c[3] * h / 250};
+}
+
+/// Decodes into memory of exactly the output's size, so that a byte too many shows.
+Code decode(Request& r, std::vector<uint8_t>& out) {
+  static SampleDecoder decoder;
+  static const std::vector<float> scale(3 * Kernels::kPeriod, 1 / 57.f);
+  static const std::vector<float> offset(3 * Kernels::kPeriod, -2.f);
+  Output& output = r.sample.output;
+  const size_t row = static_cast<size_t>(r.options.width) * 3 * size_of(output.type);
+  out.assign(row * r.options.height, 0);
+  output.data = out.data();
+  output.row_stride = static_cast<ptrdiff_t>(row);
+  output.scale = scale.data();
+  output.offset = offset.data();
+  return decoder.run(r.sample, r.options).code;
+}
+
+void decode_on_paths(Request& r) {
+  static std::vector<uint8_t> out, expected;
+  select_kernels(r.level);
+  const Code code = decode(r, out);
+  if (!r.compare || r.level == Level::scalar) return;
+  select_kernels(Level::scalar);
+  const Code scalar_code = decode(r, expected);
+  if (code != scalar_code || (code == Code::ok && out != expected)) {
+    std::fprintf(stderr, "%s: %s, scalar: %s\n", level_name(r.level), code_name(code),
+                 code_name(scalar_code));
+    std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < kControl + 2) return 0;
+  Request r = read_request(data);
+  const size_t table_size = std::min<size_t>(data[kControl] | data[kControl + 1] << 8,
+                                             size - kControl - 2);
+  std::vector<uint8_t> given(data + kControl + 2, data + kControl + 2 + table_size);
+  // A copy of exactly its size, for the sanitizer to see reads beyond the end.
+  const std::vector<uint8_t> bytes(data + kControl + 2 + table_size, data + size);
+  const ByteSpan jpeg{bytes.data(), bytes.size()};
+
+  const ImageInfo info = probe(jpeg);
+  if (!info.native.ok()) return 0;
+  r.sample.jpeg = jpeg;
+  r.sample.box = read_box(data + 5, info.width, info.height);
+  const Box needed = r.sample.whole ? Box{0, 0, info.width, info.height} : r.sample.box;
+  if (static_cast<int64_t>(needed.width()) * needed.height() > kMaxPixels) return 0;
+  // Rows above the region are decoded too, and rows of points are built for all.
+  if (static_cast<int64_t>(info.width) * info.height > 128 * kMaxPixels) return 0;
+
+  decode_on_paths(r);
+  if (r.use_built) {
+    std::vector<uint8_t> built;
+    select_kernels(r.level);
+    if (build_seek_points(jpeg, r.stride, built).ok()) {
+      r.sample.seek_points = {built.data(), built.size()};
+      decode_on_paths(r);
+    }
+  }
+  if (r.use_given && given.size() >= 12) {
+    JpegHeader header;
+    if (!read_header(jpeg, header).ok()) return 0;
+    const uint32_t length = static_cast<uint32_t>(jpeg.size);
+    const uint32_t crc = crc32c({jpeg.data, header.scan_offset});
+    given[0] = 1;
+    std::memcpy(given.data() + 4, &length, 4);
+    std::memcpy(given.data() + 8, &crc, 4);
+    r.sample.seek_points = {given.data(), given.size()};
+    decode_on_paths(r);
+  }
+  return 0;
+}

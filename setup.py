@@ -1,0 +1,28 @@
+"""The C++ extension; all else is in setup.cfg and pyproject.toml."""
+
+from glob import glob
+
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
+from setuptools import setup
+
+ParallelCompile("FASTDATA_BUILD_JOBS", default=2).install()
+
+native = Pybind11Extension(
+    "fastdata._native",
+    sorted(glob("fastdata/native/*.cpp")),
+    depends=sorted(glob("fastdata/native/*.h")),
+    include_dirs=["fastdata/native"],
+    cxx_std=17,
+    # No -march: the vector paths choose their instructions themselves (target.h).
+    # No contraction: fused multiply-adds would make pixels depend on the processor.
+    extra_compile_args=[
+        "-O3",
+        "-g0",
+        "-fno-math-errno",
+        "-ffp-contract=off",
+        "-Wall",
+        "-Wextra",
+    ],
+)
+
+setup(ext_modules=[native])

@@ -1,0 +1,135 @@
+"""Decoded pixels equal Pillow's full decode, cropped: ==, on every SIMD path."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpegs import SAMPLINGS, encode, picture, pillow, regions, sample_files
+
+from fastdata import _native
+from fastdata.decode import decode_jpeg, jpeg_info, seek_points
+
+STRIDES = (1, 16, 64, 128, 1000)
+
+
+def assert_exact(data: bytes, boxes, tables, reference=None, what="") -> None:
+    reference = pillow(data) if reference is None else reference
+    for (x0, y0, x1, y1), table in itertools.product(boxes, tables):
+        pixels = decode_jpeg(data, (x0, y0, x1, y1), seek_points=table, fallback="never")
+        assert np.array_equal(pixels, reference[y0:y1, x0:x1]), (
+            f"{what} region {(x0, y0, x1, y1)}, {'with' if table else 'without'} seek points"
+        )
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("quality", [1, 10, 50, 75, 90, 98, 100])
+def test_sizes(simd, sampling, quality):
+    """Sizes 1 to 70, all of them over the parameters, each whole and in parts."""
+    rng = random.Random(f"{sampling}{quality}")
+    for width in range(1, 71):
+        height = rng.randint(1, 70)
+        data = encode(picture(width, height, width), sampling, quality)
+        reference = pillow(data)
+        height, width = reference.shape[:2]
+        tables = [None, seek_points(data, rng.choice(STRIDES))]
+        assert_exact(data, regions(width, height, rng, 2), tables, reference, data[:0] or "made")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(
+    "restart", [{"restart_marker_blocks": n} for n in (1, 2, 3, 7)] + [{"restart_marker_rows": 1}]
+)
+def test_restart_intervals(simd, sampling, restart):
+    rng = random.Random(str(restart))
+    for size in [(70, 50), (33, 65), (160, 48), (8, 8)]:
+        data = encode(picture(*size, 3), sampling, 92, **restart)
+        reference = pillow(data)
+        height, width = reference.shape[:2]
+        tables = [None] + [seek_points(data, stride) for stride in STRIDES]
+        assert_exact(data, regions(width, height, rng, 4), tables, reference)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    width=st.integers(1, 200),
+    height=st.integers(1, 200),
+    sampling=st.sampled_from(list(SAMPLINGS)),
+    quality=st.integers(1, 100),
+    optimize=st.booleans(),
+    restart=st.sampled_from([0, 0, 1, 4, 11]),
+    noise=st.sampled_from([0, 5, 60, 255]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_jpeg(width, height, sampling, quality, optimize, restart, noise, seed):
+    data = encode(
+        picture(width, height, seed, noise),
+        sampling,
+        quality,
+        optimize=optimize,
+        **({"restart_marker_blocks": restart} if restart else {}),
+    )
+    rng = random.Random(seed)
+    reference = pillow(data)
+    height, width = reference.shape[:2]
+    tables = [None, seek_points(data, rng.choice(STRIDES))]
+    boxes = regions(width, height, rng, 2)
+    before = _native.simd()
+    try:
+        for level in _native.simd_levels():
+            _native.set_simd(level)
+            assert_exact(data, boxes, tables, reference, level)
+    finally:
+        _native.set_simd(before)
+
+
+def test_real_images(simd):
+    """Every baseline photograph of the sample, whole and in random regions."""
+    rng = random.Random(simd)
+    count = 0
+    for file in sample_files():
+        data = file.read_bytes()
+        if not jpeg_info(data).native:
+            continue
+        reference = pillow(data)
+        height, width = reference.shape[:2]
+        table = seek_points(data, rng.choice((64, 128, 256)))
+        boxes = regions(width, height, rng, 2)
+        assert_exact(data, boxes[:1] + boxes[-2:], [None, table], reference, file.name)
+        assert_exact(data, boxes[1:-2], [table], reference, file.name)
+        count += 1
+    assert count >= 500
+
+
+def test_large_image_crosses_chunks(simd):
+    """A scan of many 8 KiB chunks, rows of more than one."""
+    data = encode(picture(3000, 200, 1, 255), "4:4:4", 100)
+    reference = pillow(data)
+    tables = [None, seek_points(data, 128), seek_points(data, 4096)]
+    assert_exact(data, regions(3000, 200, random.Random(5), 4), tables, reference)
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_dct_scaling_equals_pillows_draft(simd, sampling, scale):
+    """The whole image at 1/2, 1/4, 1/8 is what libjpeg decodes at that scale."""
+    import io
+
+    from PIL import Image
+
+    for width, height in [(64, 64), (160, 120), (97, 131), (200, 333)]:
+        data = encode(picture(width, height, 2, 30), sampling, 90)
+        with Image.open(io.BytesIO(data)) as image:
+            image.draft("RGB", (image.width // scale, image.height // scale))
+            reference = np.asarray(image.convert("RGB"))
+        size = (reference.shape[1], reference.shape[0])
+        full = pillow(data).shape
+        if full[0] < size[1] * scale or full[1] < size[0] * scale:
+            continue  # not a whole multiple: decode_jpeg takes a finer scale
+        for table in (None, seek_points(data, 32)):
+            pixels = decode_jpeg(data, size=size, dct_scaling=True, seek_points=table)
+            assert np.array_equal(pixels, reference), (sampling, scale, width, height)

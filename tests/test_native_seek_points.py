@@ -1,0 +1,125 @@
+"""Seek tables: their size and form, and what happens when they lie."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpegs import encode, picture, pillow, sample_files
+
+from fastdata.checksum import crc32c
+from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points
+
+JPEG = encode(picture(260, 190, 3), "4:2:0", 88)
+TABLE = seek_points(JPEG, 32)
+REFERENCE = pillow(JPEG)
+
+
+def parse(table: bytes, jpeg: bytes, mcus_per_row: int, mcu_rows: int, components: int):
+    """The table as docs/formats/seek-points.md has it, read without the core."""
+    assert table[0] == 1
+    delta_bits, interval = table[1], int.from_bytes(table[2:4], "little")
+    assert int.from_bytes(table[4:8], "little") == len(jpeg)
+    minimum = int.from_bytes(table[12:16], "little")
+    points = -(-mcus_per_row // interval) * mcu_rows
+    at = 16
+    dc = []
+    for _ in range(components):
+        dc.append((int.from_bytes(table[at : at + 2], "little", signed=True), table[at + 2]))
+        at += 3
+    bits = int.from_bytes(table[at:], "little")
+    scan = jpeg.index(b"\xff\xda")
+    scan += 2 + int.from_bytes(jpeg[scan + 2 : scan + 4], "big")
+    assert int.from_bytes(table[8:12], "little") == crc32c(jpeg[:scan])
+    positions, place = [scan * 8], 0
+    for _ in range(points - 1):
+        positions.append(positions[-1] + minimum + (bits >> place & ((1 << delta_bits) - 1)))
+        place += delta_bits
+    place = (place + 7) // 8 * 8
+    predictors = []
+    for _ in range(points):
+        row = []
+        for low, width in dc:
+            row.append(low + (bits >> place & ((1 << width) - 1)))
+            place += width
+        predictors.append(row)
+    assert len(table) == at + (place + 7) // 8
+    return positions, predictors
+
+
+def test_layout():
+    positions, predictors = parse(TABLE, JPEG, 17, 12, 3)
+    assert len(positions) == 9 * 12
+    assert positions == sorted(positions) and positions[-1] < len(JPEG) * 8
+    assert predictors[0] == [0, 0, 0]
+    # No position is that of a stuffed zero.
+    for position in positions:
+        byte = position // 8
+        assert not (
+            JPEG[byte - 1] == 0xFF and JPEG[byte] == 0 and byte - 1 > JPEG.index(b"\xff\xda")
+        )
+
+
+def test_restart_points_lie_behind_the_marker():
+    data = encode(picture(64, 64, 3), "4:4:4", 88, restart_marker_rows=1)
+    positions, predictors = parse(seek_points(data, 64), data, 8, 8, 3)
+    for row, (position, predictor) in enumerate(zip(positions, predictors, strict=False)):
+        assert position % 8 == 0 and predictor == [0, 0, 0]
+        if row:
+            assert data[position // 8 - 2] == 0xFF and data[position // 8 - 1] == 0xD0 + row - 1
+
+
+def test_size_of_real_images():
+    tables = blobs = 0
+    for file in sample_files():
+        data = file.read_bytes()
+        if jpeg_info(data).native:
+            tables += len(seek_points(data))
+            blobs += len(data)
+    assert tables < 0.012 * blobs
+
+
+def test_stride_below_one():
+    with pytest.raises(ValueError, match="stride"):
+        seek_points(JPEG, 0)
+
+
+def test_table_of_another_image(simd):
+    other = seek_points(encode(picture(260, 190, 4), "4:2:0", 88), 32)
+    with pytest.raises(DecodeError) as caught:
+        decode_jpeg(JPEG, seek_points=other)
+    assert caught.value.code == "bad_seek_points"
+    # With fallback="always" the image is decoded without the table.
+    assert np.array_equal(decode_jpeg(JPEG, seek_points=other, fallback="always"), REFERENCE)
+
+
+@pytest.mark.parametrize("length", [0, 1, 10, 24, len(TABLE) - 1])
+def test_short_table(length):
+    with pytest.raises(DecodeError) as caught:
+        decode_jpeg(JPEG, seek_points=TABLE[:length] or b"\x00")
+    assert caught.value.code == "bad_seek_points"
+
+
+def forged(table: bytes, changes) -> bytes:
+    out = bytearray(table)
+    for at, value in changes:
+        out[at % len(out)] = value
+    return bytes(out)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(12, 10**6), st.integers(0, 255)), min_size=1, max_size=8))
+def test_lies_are_survived(changes):
+    """Any table with a right head gives pixels or a status, never a crash."""
+    rng = random.Random(str(changes))
+    x0, y0 = rng.randrange(260), rng.randrange(190)
+    box = (x0, y0, rng.randint(x0 + 1, 260), rng.randint(y0 + 1, 190))
+    try:
+        pixels = decode_jpeg(JPEG, box, seek_points=forged(TABLE, changes), fallback="never")
+    except DecodeError as error:
+        assert error.code == "bad_seek_points"
+    else:
+        assert pixels.shape == (box[3] - box[1], box[2] - box[0], 3)
