@@ -27,10 +27,10 @@ def profile_stop() -> dict[str, float]:
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
 def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int: ...
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, Code, str, int]:
-    """(encoding, width, height, components, sampling, progressive, code, detail, offset)"""
+    """(encoding, width, height, components, sampling, progressive, code, detail, offset)."""
 
 def build_seek_points(data: Buffer, stride: int) -> tuple[bytes, Code, str, int]:
-    """(packed, code, detail, offset)"""
+    """(packed, code, detail, offset)."""
 
 class Job:
     """A batch; holds its samples' memory until it is done and dropped.
@@ -53,7 +53,7 @@ class Job:
         scale: Sequence[float],
         offset: Sequence[float],
         resize: bool,
-        filter: str,
+        filter: str,  # noqa: A002
         dct_scaling: bool,
     ) -> None: ...
     def run(self) -> None:

@@ -14,7 +14,7 @@ from fastdata.decode import seek_points
 
 
 def main(folder: str) -> None:
-    """Writes the seeds into a folder."""
+    """Write them to the folder."""
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)

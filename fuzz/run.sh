@@ -29,13 +29,13 @@ build() { # compiler, compile flags, link flags, target, sources
   target=$4
   if [ ! -e "$target" ] || [ -n "$(find fastdata/native fuzz -name '*.cpp' -newer "$target" \
       -o -name '*.h' -newer "$target")" ]; then
-    mkdir -p "$work/objects"
+    mkdir -p "$target.objects"
     for source in $sources $5; do
       # shellcheck disable=SC2086
-      "$1" $flags $2 -c "$source" -o "$work/objects/$(basename "$source" .cpp).o"
+      "$1" $flags $2 -c "$source" -o "$target.objects/$(basename "$source" .cpp).o"
     done
     # shellcheck disable=SC2086
-    "$1" $flags $3 "$work"/objects/*.o -o "$target" -lpthread
+    "$1" $flags $3 "$target.objects"/*.o -o "$target" -lpthread
   fi
 }
 

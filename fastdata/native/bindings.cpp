@@ -306,14 +306,13 @@ PYBIND11_MODULE(_native, m) {
   m.def("set_simd", &set_simd, py::arg("level"));
   m.def("simd_levels", &simd_levels);
 
-  m.def("profile_start", [] { Profile::of_thread().start(); });
+  m.def("profile_start", &profile_start);
   m.def("profile_stop", [] {
-    Profile::of_thread().stop();
+    double spent[kStageCount];
+    profile_stop(spent);
     py::dict milliseconds;
-    for (int i = 0; i < kStageCount; i++) {
-      const Stage stage = static_cast<Stage>(i);
-      milliseconds[stage_name(stage)] = Profile::of_thread().milliseconds(stage);
-    }
+    for (int i = 0; i < kStageCount; i++)
+      milliseconds[stage_name(static_cast<Stage>(i))] = spent[i];
     return milliseconds;
   });
 

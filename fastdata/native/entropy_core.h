@@ -1,5 +1,5 @@
-// The decoding loop. Included by entropy_plain.cpp and entropy_bmi2.cpp: the code is
-// the same, but BMI2's shifts take its chain of dependent instructions
+// The decoding loop. Included by one file for each instruction set (target.h): the code
+// is the same, but BMI2's shifts take its chain of dependent instructions
 // from six to four a symbol.
 //
 // What is here pays by measurement. An image has some 70,000 AC symbols, 4,000 block

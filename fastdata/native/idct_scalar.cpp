@@ -61,7 +61,8 @@ void idct_block(const int16_t* coefficients, const uint16_t* quantisation, uint8
   for (int x = 0; x < 8; x++) idct_1d<kColumnShift>(work + x, 8);
   for (int y = 0; y < 8; y++) idct_1d<kRowShift>(work + 8 * y, 1);
   for (int y = 0; y < 8; y++)
-    for (int x = 0; x < 8; x++) out[y * stride + x] = to_sample(static_cast<int32_t>(work[8 * y + x]));
+    for (int x = 0; x < 8; x++)
+      out[y * stride + x] = to_sample(static_cast<int32_t>(work[8 * y + x]));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "entropy_paths.h"
+#include "bit_reader.h"
 #include "kernels.h"
 #include "target.h"
 
@@ -13,6 +13,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "simd_avx2.h"
 
 #include "colour_core.h"
+#include "entropy_core.h"
 #include "wide_core.h"
 #include "horizontal_avx2.h"
 #include "idct_core.h"
@@ -126,7 +127,7 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx2Kernels = {
-    Level::avx2,   unstuff,       decode_streams_bmi2, skip_blocks_bmi2, idct_row,     upsample_h2v1,
+    Level::avx2,   unstuff,       decode_streams, skip_blocks, idct_row,     upsample_h2v1,
     upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,  deinterleave, plan_horizontal,
     horizontal,    vertical,      to_float32,     to_float16,  to_bfloat16,
 };

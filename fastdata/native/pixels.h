@@ -15,7 +15,10 @@ struct Box {
 
   int width() const { return x1 - x0; }
   int height() const { return y1 - y0; }
-  bool inside(int w, int h) const { return 0 <= x0 && x0 < x1 && x1 <= w && 0 <= y0 && y0 < y1 && y1 <= h; }
+  /// Not empty, and within an image of that size.
+  bool inside(int w, int h) const {
+    return 0 <= x0 && x0 < x1 && x1 <= w && 0 <= y0 && y0 < y1 && y1 <= h;
+  }
 };
 
 /// A box of an image, row by row.

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <thread>
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
 
 namespace fastdata {
+
+std::atomic<bool> profiling{false};
+
 namespace {
 
 double now() {
@@ -18,11 +22,19 @@ double now() {
 
 uint64_t ticks() {
 #if defined(__x86_64__)
-  return __rdtsc();
+  return __rdtsc();  // a stage may last less than reading the system's clock does
 #else
   return static_cast<uint64_t>(now() * 1e9);
 #endif
 }
+
+struct Profile {
+  std::thread::id thread;
+  Stage stage = Stage::none;
+  double began_seconds = 0;
+  uint64_t began = 0, since = 0;
+  uint64_t spent[kStageCount + 1] = {};
+} current;
 
 }  // namespace
 
@@ -37,33 +49,36 @@ const char* stage_name(Stage stage) {
     case Stage::horizontal: return "horizontal pass";
     case Stage::vertical: return "vertical pass";
     case Stage::output: return "output";
+    case Stage::none: break;
   }
   return "";
 }
 
-void Profile::start() {
-  std::fill(std::begin(ticks_), std::end(ticks_), 0);
-  stage_ = kStageCount;
-  since_ = started_ = ticks();
-  started_seconds_ = now();
-  running_ = true;
+void profile_start() {
+  profiling = false;
+  current = Profile{};
+  current.thread = std::this_thread::get_id();
+  current.began_seconds = now();
+  current.began = current.since = ticks();
+  profiling = true;
 }
 
-void Profile::stop() {
-  switch_to(kStageCount);
-  running_ = false;
-  seconds_per_tick_ = (now() - started_seconds_) / static_cast<double>(since_ - started_);
-}
-
-void Profile::switch_to(int stage) {
+void profile_switch(Stage stage) {
+  if (std::this_thread::get_id() != current.thread) return;
   const uint64_t at = ticks();
-  ticks_[stage_] += at - since_;
-  since_ = at;
-  stage_ = stage;
+  current.spent[static_cast<int>(current.stage)] += at - current.since;
+  current.since = at;
+  current.stage = stage;
 }
 
-double Profile::milliseconds(Stage stage) const {
-  return static_cast<double>(ticks_[static_cast<int>(stage)]) * seconds_per_tick_ * 1e3;
+void profile_stop(double* milliseconds) {
+  profile_switch(Stage::none);
+  profiling = false;
+  const double seconds = now() - current.began_seconds;
+  const auto elapsed = static_cast<double>(std::max<uint64_t>(1, current.since - current.began));
+  const double per_tick = seconds / elapsed;
+  for (int i = 0; i < kStageCount; i++)
+    milliseconds[i] = static_cast<double>(current.spent[i]) * per_tick * 1e3;
 }
 
 }  // namespace fastdata

@@ -1,8 +1,8 @@
-// Where the time goes, by stage: for benchmarks/decode.py. Off, it costs a predictable
-// branch a row.
+// Where the time goes, by stage: for benchmarks/decode.py. While it is off, it costs a
+// predictable branch a row.
 #pragma once
 
-#include <cstdint>
+#include <atomic>
 
 #include "common.h"
 
@@ -18,41 +18,22 @@ enum class Stage {
   horizontal,
   vertical,
   output,
+  none,  // outside of decoding
 };
-constexpr int kStageCount = 9;
+constexpr int kStageCount = static_cast<int>(Stage::none);
 const char* stage_name(Stage stage);
 
-/// One thread's clock. Time passes into whichever stage was entered last.
-class Profile {
- public:
-  static Profile& of_thread() {
-    thread_local Profile profile;
-    return profile;
-  }
+/// Measures the calling thread, and only one thread at a time, from start to stop.
+void profile_start();
+/// Milliseconds in each stage, kStageCount of them.
+void profile_stop(double* milliseconds);
 
-  void start();
-  void stop();
-  double milliseconds(Stage stage) const;
-
-  FASTDATA_INLINE void enter(Stage stage) {
-    if (FASTDATA_UNLIKELY(running_)) switch_to(static_cast<int>(stage));
-  }
-  /// Time passes into no stage.
-  FASTDATA_INLINE void leave() {
-    if (FASTDATA_UNLIKELY(running_)) switch_to(kStageCount);
-  }
-
- private:
-  void switch_to(int stage);
-
-  bool running_ = false;
-  int stage_ = kStageCount;
-  uint64_t since_ = 0, started_ = 0;
-  double started_seconds_ = 0, seconds_per_tick_ = 0;
-  uint64_t ticks_[kStageCount + 1] = {};
-};
+extern std::atomic<bool> profiling;
+void profile_switch(Stage stage);
 
 /// From here on, this thread's time is the stage's.
-inline void profile(Stage stage) { Profile::of_thread().enter(stage); }
+FASTDATA_INLINE void profile(Stage stage) {
+  if (FASTDATA_UNLIKELY(profiling.load(std::memory_order_relaxed))) profile_switch(stage);
+}
 
 }  // namespace fastdata

@@ -39,7 +39,8 @@ bool ScanPosition::restart_if_due(Stream& stream) {
   const int interval = header_->restart_interval;
   if (interval == 0 || mcu_ % interval != 0 || mcu_ == opened_at_) return true;
   const size_t at = find_marker(jpeg_, stream.source - jpeg_.data);
-  if (at + 2 > jpeg_.size) return fail(stream, "the scan ends before a restart marker", Code::truncated);
+  if (at + 2 > jpeg_.size)
+    return fail(stream, "the scan ends before a restart marker", Code::truncated);
   const int expected = 0xD0 + (mcu_ / interval - 1) % 8;
   if (jpeg_.data[at + 1] != expected) return fail(stream, "a restart marker out of order");
   EntryPoint entry;  // byte-aligned, predictors zero

@@ -32,7 +32,7 @@ Box scaled(const Box& box, int scale) {
 Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
   try {
     const Status status = decode(sample, options);
-    Profile::of_thread().leave();
+    profile(Stage::none);
     region_.trim(kKeep);
     if (rows_.size() > kKeep) rows_.release();
     return status;
@@ -66,7 +66,8 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
   Box needed = crop;
   if (!as_is) {
     profile(Stage::coefficients);
-    build_axis(options.filter, crop.width(), options.width, sample.flip, /*vertical=*/false, x_axis_);
+    build_axis(options.filter, crop.width(), options.width, sample.flip, /*vertical=*/false,
+               x_axis_);
     build_axis(options.filter, crop.height(), options.height, false, /*vertical=*/true, y_axis_);
     needed = {crop.x0 + x_axis_.begin, crop.y0 + y_axis_.begin, crop.x0 + x_axis_.end,
               crop.y0 + y_axis_.end};

@@ -21,7 +21,6 @@
 #define FASTDATA_TARGET_END FASTDATA_PRAGMA(GCC pop_options)
 #endif
 
-#define FASTDATA_BMI2 "bmi,bmi2"
 #define FASTDATA_AVX2 "avx2,bmi,bmi2,lzcnt,popcnt,f16c"
 #define FASTDATA_AVX512                                                                  \
   "avx2,bmi,bmi2,lzcnt,popcnt,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi," \

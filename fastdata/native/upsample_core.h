@@ -23,7 +23,8 @@ void upsample_h2v1(const uint8_t* __restrict row, int n, bool has_left, bool has
   for (ptrdiff_t i = 1; i < n - 1; i++)
     pairs[i] =
         byte_pair((3 * row[i] + row[i - 1] + 1) >> 2, (3 * row[i] + row[i + 1] + 2) >> 2);
-  pairs[0] = byte_pair((3 * row[0] + left + 1) >> 2, (3 * row[0] + (n > 1 ? row[1] : right) + 2) >> 2);
+  const int second = n > 1 ? row[1] : right;
+  pairs[0] = byte_pair((3 * row[0] + left + 1) >> 2, (3 * row[0] + second + 2) >> 2);
   if (n > 1)
     pairs[n - 1] =
         byte_pair((3 * row[n - 1] + row[n - 2] + 1) >> 2, (3 * row[n - 1] + right + 2) >> 2);
@@ -48,7 +49,8 @@ void upsample_h2v2(const uint8_t* __restrict near, const uint8_t* __restrict far
 
 void upsample_h1v2(const uint8_t* __restrict near, const uint8_t* __restrict far, int n, int bias,
                    uint8_t* __restrict out) {
-  for (ptrdiff_t i = 0; i < n; i++) out[i] = static_cast<uint8_t>((3 * near[i] + far[i] + bias) >> 2);
+  for (ptrdiff_t i = 0; i < n; i++)
+    out[i] = static_cast<uint8_t>((3 * near[i] + far[i] + bias) >> 2);
 }
 
 }  // namespace
