@@ -23,7 +23,7 @@ from fastdata.converters.packing import Silent
 
 from fastdata import DataError, UsageError, verify
 from fastdata.engines import InProcess, Processes
-from fastdata.errors import BadSamplesError, BusyError, SourceError, UsageError
+from fastdata.errors import BadSamplesError, BusyError, SourceError
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 
