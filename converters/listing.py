@@ -206,7 +206,7 @@ class Listing:
             for row in batch.to_pylist():
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
-                row["pixels"] = None if pixels is None else (height, width, pixels)
+                row["pixels"] = None if height is None else (height, width, pixels)
                 yield Record(**row)
 
     def lengths(self, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:

@@ -341,7 +341,9 @@ class _Packing:
         """Refuses to go on where another plan has left something to go on with."""
         path = self._job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self._source.about)}, sort_keys=True)
-        begun = any(self._job.work.glob("*.part"))
+        # With a manifest, parts are only what a kill kept from being cleared away.
+        finished = (self._out / MANIFEST_NAME).exists()
+        begun = not finished and any(self._job.work.glob("*.part"))
         if begun and not self._force and (not path.exists() or path.read_text("utf-8") != plan):
             raise UsageError(
                 f"{self._out}: holds unfinished packing of other data, or with other options",

@@ -26,8 +26,8 @@ class Record(NamedTuple):
         length: How many they are.
         mtime_ns: When that file was last changed, in nanoseconds: tells whether a file
             packed before an interruption is still current.
-        pixels: Where the source holds pixels, not files: height, width and then uint8
-            HWC RGB; ``path``, ``offset`` and ``length`` are then unused.
+        pixels: Where the source holds pixels, not files: height, width, and the pixels
+            themselves, uint8 HWC RGB, or None where they lie in ``path`` as they are.
         problem: Why the image cannot be packed, where listing already shows it.
     """
 
@@ -37,7 +37,7 @@ class Record(NamedTuple):
     offset: int
     length: int
     mtime_ns: int
-    pixels: tuple[int, int, bytes] | None = None
+    pixels: tuple[int, int, bytes | None] | None = None
     problem: str | None = None
 
 

@@ -145,7 +145,7 @@ def encode(record: Record, encoding: Encoding) -> tuple[bytes, ImageInfo]:
 
 
 def _read(record: Record) -> bytes:
-    if record.pixels is not None:
+    if record.pixels is not None and record.pixels[2] is not None:
         return record.pixels[2]
     return read_record(record.path, record.offset, record.length)
 

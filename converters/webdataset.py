@@ -6,22 +6,29 @@ component, the key; what follows is what the member is: an image, ``cls``, ``jso
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import warnings
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from fastdata.converters.imagefolder import require_utf8
-from fastdata.converters.records import Record, read_record
+from fastdata.converters.records import Record
 from fastdata.converters.tree import IMAGE_EXTENSIONS, is_folder, is_utf8, scan, storable
 
 from fastdata.errors import SourceError
 from fastdata.probe import EXTENSIONS
+from fastdata.storage import read_exactly
 from fastdata.tars import Member, members
 
 #: The class list is held in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22
+#: Bytes in which the header of a .npy ends: NumPy's own are 128.
+_NPY_HEAD = 4096
 #: Those of torchvision, and those that the shards container uses.
 _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
@@ -33,8 +40,17 @@ class WebDataset:
     names are ``class`` in the ``.json`` where all samples have it, else the numbers.
     The key is ``key`` in the ``.json``, where there is one, else the members' name.
 
+    An image is a file of any format, or raw pixels as the `shards` container has them: a
+    ``.npy`` of version 1.0, uint8, height x width x 3.
+
+    The shards are walked twice, once for the classes and once for the records. Classes must be
+    known before the first record is, since who packs decides by them whether it may go on; and
+    what a walk finds may be more than fits in memory.
+
     Args:
         root: A folder of ``*.tar``, or one tar file.
+        shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
+            where every shard numbers its samples from the same number.
 
     Raises:
         SourceError: There are no shards, one cannot be read, or a sample lacks its image
@@ -43,13 +59,16 @@ class WebDataset:
 
     root: str | None = None  # there are no image files to leave in place
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, shard_keys: bool = False) -> None:
+        root = Path(root)
+        self._shard_keys = shard_keys
         if is_folder(root):
             self._shards = [Path(e.path) for e in scan(root) if e.name.endswith(".tar")]
         elif root.is_file():
             self._shards = [root]
         else:
             raise SourceError(f"{root}: no such folder or file", "Name the shards with --root.")
+        self.inputs = self._shards
         if not self._shards:
             raise SourceError(
                 f"{root}: holds no *.tar",
@@ -60,78 +79,183 @@ class WebDataset:
 
     def records(self) -> Iterator[Record]:
         """Yields the samples by shard, then in the shard's order."""
-        for record, _ in self._samples():
-            yield record
+        for shard in self._shards:
+            with _Shard(shard) as opened:
+                for sample in opened.samples():
+                    yield self._record(opened, sample)
+
+    def _record(self, shard: _Shard, sample: _Sample) -> Record:
+        key = sample.key
+        if self._shard_keys:
+            key = f"{shard.path.stem}/{key}"
+        key, problem = storable(key)
+        member, pixels = sample.image, None
+        if sample.is_pixels:
+            header, height, width = shard.npy_header(member)
+            member = Member(member.name, member.offset + header, member.size - header)
+            pixels = height, width, None
+        return Record(
+            key,
+            sample.label,
+            str(shard.path),
+            member.offset,
+            member.size,
+            shard.mtime_ns,
+            pixels=pixels,
+            problem=problem,
+        )
 
     def _find_classes(self) -> list[str]:
         names: dict[int, str | None] = {}
-        for record, name in self._samples():
-            known = names.setdefault(record.label, name)
-            if known != name:
-                raise SourceError(
-                    f"{record.path}: sample {record.key} has label {record.label} and class "
-                    f"{name!r}, but another of that label has class {known!r}",
-                    "Mend the .json members: one label, one class.",
-                )
+        for shard in self._shards:
+            with _Shard(shard) as opened:
+                for sample in opened.samples():
+                    known = names.setdefault(sample.label, sample.class_name)
+                    if known != sample.class_name:
+                        raise SourceError(
+                            f"{shard}: sample {sample.key} has label {sample.label} and class "
+                            f"{sample.class_name!r}, but another of that label has class {known!r}",
+                            "Mend the .json members: one label, one class.",
+                        )
         if any(name is None for name in names.values()):
             return [str(label) for label in range(max(names, default=-1) + 1)]
         return [names.get(label) or str(label) for label in range(max(names, default=-1) + 1)]
 
-    def _samples(self) -> Iterator[tuple[Record, str | None]]:
-        for shard in self._shards:
-            mtime_ns = shard.stat().st_mtime_ns
-            for stem, group in groupby(members(shard), key=_stem):
-                parts = {member.name[len(stem) + 1 :].lower(): member for member in group}
-                yield _sample(shard, mtime_ns, stem, parts)
+
+class _Sample(NamedTuple):
+    """What a shard says of one sample."""
+
+    key: str
+    label: int
+    class_name: str | None
+    image: Member
+    is_pixels: bool
+
+
+class _Shard:
+    """One shard, open for reading beside the walk over its members."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SourceError(
+                f"{path}: cannot be opened: {error.strerror}", "Check its permissions."
+            ) from None
+        self.mtime_ns = os.fstat(self._file).st_mtime_ns
+
+    def __enter__(self) -> _Shard:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._file)
+
+    def read(self, member: Member) -> bytes:
+        """Reads a member.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        try:
+            return read_exactly(self._file, member.offset, member.size)
+        except OSError as error:
+            raise SourceError(
+                f"{self.path}: {member.name} cannot be read: {error.strerror}", "Check the disk."
+            ) from None
+
+    def samples(self) -> Iterator[_Sample]:
+        """Yields the samples in the shard's order.
+
+        Raises:
+            SourceError: The shard is damaged, or a sample lacks its image or label.
+        """
+        for stem, group in groupby(members(self.path), key=_stem):
+            yield self._sample(
+                stem, {member.name[len(stem) + 1 :].lower(): member for member in group}
+            )
+
+    def _sample(self, stem: str, parts: dict[str, Member]) -> _Sample:
+        image = next((m for ext, m in parts.items() if "." + ext in _IMAGE_EXTENSIONS), None)
+        pixels = parts.get(EXTENSIONS["raw"]) if image is None else None
+        found = image or pixels
+        if found is None:
+            raise self._missing("image", stem, parts)
+        about = self._json(parts["json"]) if "json" in parts else {}
+        label: Any = about.get("label")
+        if "cls" in parts:
+            text = self.read(parts["cls"])
+            label = int(text) if text.strip().isdigit() and len(text) < 100 else None
+        if not isinstance(label, int) or label < 0:
+            raise self._missing("integer label in .cls or .json", stem, parts)
+        if label >= _MOST_CLASSES:
+            raise SourceError(
+                f"{self.path}: the sample {stem} has the label {label}, but there may be "
+                f"{_MOST_CLASSES:,} classes at most",
+                "Labels must be ranks of classes, from 0; write the shards with such.",
+            )
+        name = about.get("class")
+        return _Sample(
+            str(about.get("key", stem)),
+            label,
+            name if isinstance(name, str) else None,
+            found,
+            pixels is not None,
+        )
+
+    def _missing(self, what: str, stem: str, parts: dict[str, Member]) -> SourceError:
+        return SourceError(
+            f"{self.path}: the sample {stem} has no {what} (it has: {', '.join(sorted(parts))})",
+            "fastdata packs images with integer labels; write the shards with both.",
+        )
+
+    def _json(self, member: Member) -> dict[str, Any]:
+        try:
+            about = json.loads(self.read(member))
+        except ValueError as error:
+            raise SourceError(
+                f"{self.path}: {member.name} is not JSON: {error}", "Write the shards anew."
+            ) from None
+        if not isinstance(about, dict):
+            return {}
+        for field in ("key", "class"):
+            if not is_utf8(str(about.get(field, ""))):
+                raise SourceError(
+                    f"{self.path}: {member.name} has a {field} that cannot be written as UTF-8",
+                    "Write the shards without it.",
+                )
+        return about
+
+    def npy_header(self, member: Member) -> tuple[int, int, int]:
+        """The length of NumPy's header before raw pixels, their height and their width.
+
+        Raises:
+            SourceError: The member is not an array of pixels.
+        """
+        head = io.BytesIO(self.read(member._replace(size=min(member.size, _NPY_HEAD))))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what Python 2 wrote
+                version = np.lib.format.read_magic(head)
+                if version != (1, 0):
+                    raise ValueError(f"version {version}")
+                shape, by_column, kind = np.lib.format.read_array_header_1_0(head)
+            length = head.tell()
+            if by_column or kind != np.uint8:
+                raise ValueError(f"{kind}, Fortran order: {by_column}")
+            if len(shape) != 3 or shape[2] != 3 or min(shape) < 1:
+                raise ValueError(f"shape {shape}")
+            if length + shape[0] * shape[1] * 3 != member.size:
+                raise ValueError(f"{member.size} bytes for shape {shape}")
+        except Exception as error:  # NumPy's parser raises almost anything on foreign bytes
+            raise SourceError(
+                f"{self.path}: {member.name} does not hold pixels: {error}",
+                "An image as .npy must be of version 1.0, uint8, height x width x 3; write the "
+                "shards with such, or with image files.",
+            ) from None
+        return length, shape[0], shape[1]
 
 
 def _stem(member: Member) -> str:
     folder, slash, last = member.name.rpartition("/")
     return folder + slash + last.partition(".")[0]
-
-
-def _sample(
-    shard: Path, mtime_ns: int, stem: str, parts: dict[str, Member]
-) -> tuple[Record, str | None]:
-    def missing(what: str) -> SourceError:
-        return SourceError(
-            f"{shard}: the sample {stem} has no {what} (it has: {', '.join(sorted(parts))})",
-            "fastdata packs images with integer labels; write the shards with both.",
-        )
-
-    image = next((m for ext, m in parts.items() if "." + ext in _IMAGE_EXTENSIONS), None)
-    if image is None:
-        raise missing("image")
-    about = _json(shard, parts["json"]) if "json" in parts else {}
-    label: Any = about.get("label")
-    if "cls" in parts:
-        text = read_record(str(shard), parts["cls"].offset, parts["cls"].size)
-        label = int(text) if text.strip().isdigit() and len(text) < 100 else None
-    if not isinstance(label, int) or label < 0:
-        raise missing("integer label in .cls or .json")
-    if label >= _MOST_CLASSES:
-        raise SourceError(
-            f"{shard}: the sample {stem} has the label {label}, but there may be "
-            f"{_MOST_CLASSES:,} classes at most",
-            "Labels must be ranks of classes, from 0; write the shards with such.",
-        )
-    name = about.get("class")
-    key, problem = (str(about["key"]), None) if "key" in about else storable(stem)
-    record = Record(key, label, str(shard), image.offset, image.size, mtime_ns, problem=problem)
-    return record, name if isinstance(name, str) else None
-
-
-def _json(shard: Path, member: Member) -> dict[str, Any]:
-    try:
-        about = json.loads(read_record(str(shard), member.offset, member.size))
-    except ValueError as error:
-        raise SourceError(f"{shard}: {member.name} is not JSON: {error}") from None
-    if not isinstance(about, dict):
-        return {}
-    for field in ("key", "class"):
-        if not is_utf8(str(about.get(field, ""))):
-            raise SourceError(
-                f"{shard}: {member.name} has a {field} that cannot be written as UTF-8",
-                "Write the shards without it.",
-            )
-    return about

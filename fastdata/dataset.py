@@ -16,7 +16,7 @@ from fastdata.errors import CorruptionError, SampleError
 from fastdata.index import Row
 from fastdata.manifest import Manifest
 from fastdata.probe import ImageInfo, open_image
-from fastdata.staged import find_staged
+from fastdata.staged import find_staged, telling_of_copy
 
 
 class ImageDataset:
@@ -26,7 +26,8 @@ class ImageDataset:
     is picklable (a path and two functions), and may be used by several threads and after a
     fork. Opening takes the same time whatever the number of samples.
 
-    Where a whole and current copy was made by ``fastdata stage``, that is read instead.
+    Where a whole and current copy was made by ``fastdata stage``, that is read instead; where
+    one is there but damaged, a warning names it.
 
     Args:
         path: The dataset's folder.
@@ -60,7 +61,9 @@ class ImageDataset:
 
     def _open(self) -> None:
         copy = find_staged(self.path) if self._staged else None
-        self._blobs = Blobs(copy or self.path)
+        folder = copy or self.path
+        with telling_of_copy(folder):
+            self._blobs = Blobs(folder)
         self.classes = self._blobs.manifest.classes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,13 +102,7 @@ class ImageDataset:
             SampleError: It cannot be decoded.
         """
         row = self.row(index)
-        data = self._blobs.read(row, index)
-        if row.encoding == "raw" and len(data) != row.width * row.height * 3:
-            raise CorruptionError(
-                f"{self.location}: sample {index} ({row.key}) is not {row.width} x {row.height} "
-                "pixels",
-                "Pack the dataset again.",
-            )
+        data = self._blob(row, index)
         try:
             image: Any = open_image(
                 data, ImageInfo(row.encoding, row.width, row.height, row.channels)
@@ -128,8 +125,21 @@ class ImageDataset:
         Raises:
             IndexError: There is no such sample.
         """
-        row: Row = self._blobs.index[index]
+        with telling_of_copy(self.location):
+            row: Row = self._blobs.index[index]
         return row
+
+    def _blob(self, row: Row, index: int) -> bytes:
+        """A sample's bytes, checked."""
+        with telling_of_copy(self.location):
+            data = self._blobs.read(row, index)
+            if row.encoding == "raw" and len(data) != row.width * row.height * 3:
+                raise CorruptionError(
+                    f"{self.location}: sample {index} ({row.key}) is not {row.width} x "
+                    f"{row.height} pixels",
+                    "Pack the dataset again.",
+                )
+        return data
 
     def read(self, indices: Iterable[int]) -> list[bytes]:
         """The encoded bytes of samples, checked against their checksums.
@@ -144,12 +154,13 @@ class ImageDataset:
             IndexError: There is no such sample.
             DatasetError: A file is missing, cut short, or has changed.
         """
-        return [self._blobs.read(self.row(index), index) for index in indices]
+        return [self._blob(self.row(index), index) for index in indices]
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
         """All labels, int32, shape (N,): for samplers that balance classes. Made anew."""
-        return self._blobs.index.column("label").astype(np.int32)
+        with telling_of_copy(self.location):
+            return self._blobs.index.column("label").astype(np.int32)
 
     @property
     def class_to_idx(self) -> dict[str, int]:

@@ -6,7 +6,8 @@ The normative layout is docs/formats/dataset.md.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import os
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,57 +74,73 @@ class Manifest:
         return json.dumps(head | asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def load(cls, dataset: Path) -> Manifest:
+    def load(cls, dataset: str | os.PathLike[str]) -> Manifest:
         """Reads the manifest of the dataset in a folder.
 
         Raises:
-            DatasetError: The folder is missing, or holds no finished dataset.
+            DatasetError: The folder is missing, or holds no finished dataset, or none that
+                can be read.
             VersionError: A newer fastdata wrote it.
             CorruptionError: It is not a manifest.
         """
-        path = dataset / MANIFEST_NAME
+        path = Path(dataset) / MANIFEST_NAME
         try:
-            text = path.read_text("utf-8")
+            text = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            raise _no_dataset(dataset) from None
+            raise _no_dataset(path.parent) from None
         except OSError as error:
-            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise _not_a_manifest(path, error) from None
+            raise DatasetError(
+                f"{path}: cannot be read: {error.strerror}",
+                "Check that it is a file, and that you may read it and its folder (ls -ld, "
+                "chmod +r).",
+            ) from None
         return cls.parse(text, path)
 
     @classmethod
-    def parse(cls, text: str, path: Path) -> Manifest:
-        """Reads a manifest from its text; ``path`` is for error messages."""
+    def parse(cls, text: str | bytes, path: Path) -> Manifest:
+        """Reads a manifest from its text; ``path`` is for error messages.
+
+        Fields that are not known are ignored: a later fastdata may add some without a new
+        format version.
+
+        Raises:
+            VersionError: A newer fastdata wrote it.
+            CorruptionError: It is not a manifest.
+        """
         try:
-            fields = json.loads(text)
-            if not isinstance(fields, dict) or fields.pop("format", None) != "fastdata":
+            found = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+            if not isinstance(found, dict) or found.get("format") != "fastdata":
                 raise ValueError("its format is not fastdata")
-            version = fields["format_version"]
+            version = found["format_version"]
             if not isinstance(version, int):
                 raise TypeError("format_version is not a number")
         except (ValueError, TypeError, KeyError) as error:
             raise _not_a_manifest(path, error) from None
         if version > FORMAT_VERSION:
             raise VersionError(
-                f"{path}: format version {version}, written by fastdata {fields.get('tool', '?')}; "
+                f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
                 f"this fastdata reads up to version {FORMAT_VERSION}",
                 "Upgrade: pip install --upgrade fastdata",
             )
         try:
-            fields["index"] = _file_entry(fields["index"])
-            if not isinstance(fields["files"], list):
+            found["index"] = _file_entry(found["index"])
+            if not isinstance(found["files"], list):
                 raise ValueError("files is not a list")
-            fields["files"] = [_file_entry(entry) for entry in fields["files"]]
-            manifest = cls(**fields)
+            found["files"] = [_file_entry(entry) for entry in found["files"]]
+            manifest = cls(**_known(cls, found))
             _check_types(manifest)
         except (TypeError, KeyError, ValueError) as error:
             raise _not_a_manifest(path, error) from None
         return manifest
 
 
-def _file_entry(fields: dict[str, Any]) -> FileEntry:
-    entry = FileEntry(**fields)
+def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+    """Of what was found, the fields of a dataclass."""
+    return {field.name: found[field.name] for field in fields(kind) if field.name in found}
+
+
+def _file_entry(found: dict[str, Any]) -> FileEntry:
+    entry = FileEntry(**_known(FileEntry, found))
     name = entry.name
     if not isinstance(name, str):
         raise ValueError(f"file name is {name!r}")

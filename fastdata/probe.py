@@ -1,14 +1,18 @@
 """What an image is, from its bytes: encoding, size, channels, and whether it is whole.
 
 JPEG, which is what training sets are made of, is walked marker by marker, without
-decoding. Everything else is Pillow's business. What this module accepts is what Pillow
-decodes: where the walk finds anything unusual, Pillow has the last word.
+decoding. Everything else is Pillow's business. What this module accepts has headers that
+Pillow decodes: where the walk finds anything unusual up to the first scan, Pillow decodes
+the image and has the last word. What comes after the header of the first scan is not
+looked at but for its end; that is left to ``fastdata verify``.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
+from functools import lru_cache, reduce
+from operator import mul, or_
 from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
@@ -20,7 +24,7 @@ ENCODINGS = (
     "raw",  # pixels, uint8, height x width x 3, RGB
     "jpeg",  # Huffman-coded, sequential, 8 bits a sample
     "jpeg-progressive",
-    "jpeg-other",  # arithmetic-coded, 12 bits, lossless, hierarchical
+    "jpeg-other",  # any other that Pillow decodes: arithmetic-coded, lossless
     "png",
     "webp",
     "bmp",
@@ -47,8 +51,17 @@ EXTENSIONS = {
 
 # Markers of ITU-T T.81, table B.1.
 _SOF0, _SOF1, _SOF2 = 0xC0, 0xC1, 0xC2
+_FRAMES = {_SOF0: "jpeg", _SOF1: "jpeg", _SOF2: "jpeg-progressive"}
 _NOT_SOF = (0xC4, 0xC8, 0xCC)  # DHT, JPG, DAC: between the SOF markers, but none of them
-_SOS, _EOI, _TEM = 0xDA, 0xD9, 0x01
+_DHT, _SOI, _SOS, _DQT, _DRI, _TEM = 0xC4, 0xD8, 0xDA, 0xDB, 0xDD, 0x01
+_APP0, _APP1, _APP2, _APP14 = 0xE0, 0xE1, 0xE2, 0xEE
+#: Segments that say nothing of whether the image decodes: APPn and COM.
+_SKIPPED = frozenset((*range(0xE0, 0xF0), 0xFE))
+_EXIF = b"Exif\0\0"
+
+#: The largest side that libjpeg decodes (JPEG_MAX_DIMENSION of jmorecfg.h).
+_MAX_SIDE = 65_500
+_ALL_COLOURS = (1, 3, 4)  # component counts that Pillow knows: grey, colour, CMYK
 
 
 class ImageInfo(NamedTuple):
@@ -70,9 +83,10 @@ class ImageInfo(NamedTuple):
 def probe(data: bytes) -> ImageInfo:
     """Says what an encoded image is, and that it is whole.
 
-    A JPEG is whole if its markers are well-formed and its end marker follows its last
-    scan; the entropy-coded data between is not decoded (``fastdata verify`` does that).
-    A PNG's chunk checksums are verified. Anything else is decoded.
+    A JPEG is whole if its headers are what Pillow decodes and an end marker follows its
+    first scan; the entropy-coded data between, and headers of later scans, are not decoded
+    (``fastdata verify`` does that). A PNG's chunk checksums are verified. Anything else is
+    decoded.
 
     Args:
         data: The bytes of one image file.
@@ -89,10 +103,29 @@ def probe(data: bytes) -> ImageInfo:
     return _probe_with_pillow(data)
 
 
+class _Frame(NamedTuple):
+    """What a frame header says.
+
+    Attributes:
+        info: The image.
+        components: The identifier of each component.
+        quantisation: The quantisation tables that they name, as a bit set.
+    """
+
+    info: ImageInfo
+    components: bytes
+    quantisation: int
+
+
 def _probe_jpeg(data: bytes) -> ImageInfo | None:
-    """Walks a JPEG's markers; None where there is anything for Pillow to judge."""
+    """Walks a JPEG's markers up to its first scan; None if there is anything for Pillow to judge.
+
+    libjpeg refuses a header for many reasons. So that none is forgotten, what is known to be
+    good is let through, and not what is known to be bad kept out.
+    """
     size = len(data)
-    info: ImageInfo | None = None
+    frame: _Frame | None = None
+    quantisation = huffman = 0
     at = 2
     while True:
         if at + 4 > size or data[at] != 0xFF:
@@ -101,37 +134,157 @@ def _probe_jpeg(data: bytes) -> ImageInfo | None:
         if marker == 0xFF:  # fill byte
             at += 1
             continue
-        if marker == _TEM or 0xD0 <= marker <= _EOI:
+        length = data[at + 2] << 8 | data[at + 3]
+        begin, end = at + 4, at + 2 + length
+        if length < 2 or end > size:
             return None
-        length = int.from_bytes(data[at + 2 : at + 4], "big")
-        if length < 2 or at + 2 + length > size:
-            return None
-        if 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF:
-            info = _frame_header(marker, data[at + 4 : at + 2 + length])
-            if info is None:
+        if marker in _SKIPPED:
+            if _is_special(marker, data, begin, length - 2):
                 return None
-        if marker == _SOS:
+        elif marker == _DQT:
+            found = _quantisation_tables(data[begin:end])
+            if not found:
+                return None
+            quantisation |= found
+        elif marker == _DHT:
+            found = _huffman_tables(data[begin:end])
+            if not found:
+                return None
+            huffman |= found
+        elif marker in _FRAMES:
+            if frame is not None:
+                return None
+            frame = _frame_header(marker, data[begin:end])
+            if frame is None:
+                return None
+        elif marker == _SOS:
             break
-        at += 2 + length
+        elif marker != _DRI or length != 4:
+            return None
+        at = end
+    if frame is None or frame.quantisation & ~quantisation:
+        return None
+    if not _scan_header(data[begin:end], frame.components, frame.info.encoding, huffman):
+        return None
     # Inside a scan every FF byte is followed by 00 or a restart marker, so an end marker
     # after the first SOS is the real one, wherever thumbnails may have theirs.
-    if info is None or data.rfind(b"\xff\xd9", at) < 0:
-        return None
-    return info
+    return frame.info if data.rfind(b"\xff\xd9", end) >= 0 else None
 
 
-def _frame_header(marker: int, segment: bytes) -> ImageInfo | None:
-    if len(segment) < 6:
+def _is_special(marker: int, data: bytes, begin: int, length: int) -> bool:
+    """Whether an application segment may keep Pillow from opening the image.
+
+    It refuses those that are too short for what it reads from them, and looks closer where
+    one file holds several pictures.
+    """
+    if marker == _APP0:
+        return length < 7 and data.startswith(b"JFIF", begin)
+    if marker == _APP2:
+        icc = length < 14 and data.startswith(b"ICC_PROFILE", begin)
+        return icc or data.startswith(b"MPF\0", begin)
+    return marker == _APP14 and length < 7 and data.startswith(b"Adobe", begin)
+
+
+def _frame_header(marker: int, segment: bytes) -> _Frame | None:
+    """Reads a frame header (T.81, B.2.2); None unless it is of 8 bits and usual."""
+    if len(segment) < 6 or segment[0] != 8 or segment[5] not in _ALL_COLOURS:
         return None
-    precision, channels = segment[0], segment[5]
-    height = int.from_bytes(segment[1:3], "big")
-    width = int.from_bytes(segment[3:5], "big")
-    if not (width and height and channels) or len(segment) < 6 + 3 * channels:
+    height = segment[1] << 8 | segment[2]
+    width = segment[3] << 8 | segment[4]
+    if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
         return None
-    if precision != 8 or marker not in (_SOF0, _SOF1, _SOF2):
-        return ImageInfo("jpeg-other", width, height, channels)
-    encoding = "jpeg-progressive" if marker == _SOF2 else "jpeg"
-    return ImageInfo(encoding, width, height, channels)
+    # Where Image.open raises DecompressionBombError; users may change or lift the limit.
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and width * height > 2 * limit:
+        return None
+    tables = _components(segment[6:], segment[5])
+    if not tables:
+        return None
+    info = ImageInfo(_FRAMES[marker], width, height, segment[5])
+    return _Frame(info, segment[6::3], tables)
+
+
+_SAMPLING = frozenset(across << 4 | down for across in (1, 2, 4) for down in (1, 2, 4))
+
+
+@lru_cache(maxsize=256)
+def _components(specification: bytes, count: int) -> int:
+    """The quantisation tables that a frame's components name, as a bit set.
+
+    0 unless their sampling is one of the usual: factors that divide each other, as libjpeg
+    wants them, and 10 blocks an MCU at most (T.81, B.2.3).
+    """
+    identifiers, sampling, tables = (specification[i::3] for i in range(3))
+    if len(specification) != 3 * count or len(set(identifiers)) != count:
+        return 0
+    if not _SAMPLING.issuperset(sampling) or max(tables) > 3:
+        return 0
+    if sum((factors >> 4) * (factors & 15) for factors in sampling) > 10:
+        return 0
+    return reduce(or_, (1 << table for table in tables))
+
+
+@lru_cache(maxsize=1024)
+def _quantisation_tables(segment: bytes) -> int:
+    """The tables that a DQT segment defines, as a bit set; 0 if it is malformed."""
+    found = at = 0
+    while at < len(segment):
+        precision, number = segment[at] >> 4, segment[at] & 15
+        if precision > 1 or number > 3:
+            return 0
+        found |= 1 << number
+        at += 1 + (64 << precision)
+    return found if at == len(segment) else 0
+
+
+#: The part of all 16-bit codes that a code of 1 to 16 bits takes up.
+_CODE_SPACE = tuple(1 << 16 - bits for bits in range(1, 17))
+
+
+def _huffman_tables(segment: bytes) -> int:
+    """The tables that a DHT segment defines, as a bit set; 0 if it is malformed.
+
+    Bits 0 to 3 are the tables for DC coefficients, 4 to 7 those for AC.
+    """
+    found = at = 0
+    size = len(segment)
+    while at < size:
+        head, counts = segment[at], segment[at + 1 : at + 17]
+        begin, at = at + 17, at + 17 + sum(counts)
+        if head & 0xEC or not begin < at <= min(size, begin + 256):
+            return 0
+        # The code of all ones is none (T.81, C.2), so some of the space is always left.
+        if sum(map(mul, counts, _CODE_SPACE)) >= 1 << 16:
+            return 0
+        if head < 16 and max(segment[begin:at]) > 15:  # a DC symbol is a number of bits
+            return 0
+        found |= 1 << (head >> 2) + (head & 3)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _scan_header(segment: bytes, components: bytes, encoding: str, huffman: int) -> bool:
+    """Whether a first scan's header (T.81, B.2.3) is well-formed and has what it names."""
+    count = segment[0] if segment else 0
+    if len(segment) != 4 + 2 * count or not 1 <= count <= len(components):
+        return False
+    named = segment[1:-3:2]
+    # In the frame's order, and none twice.
+    if bytes(name for name in components if name in named) != named:
+        return False
+    progressive = encoding == "jpeg-progressive"
+    start, stop, approximation = segment[-3:]
+    if progressive:  # the DC coefficients come first
+        usual = start == stop == 0 and approximation <= 13
+    else:
+        usual = (start, stop, approximation) == (0, 63, 0)
+        # Motion JPEG leaves out the tables that everybody uses; libjpeg then supplies them.
+        huffman = huffman or 0x33
+    return usual and all(
+        huffman & 0x0F & 1 << (table >> 4)
+        and (progressive or huffman & 0xF0 & 0x10 << (table & 15))
+        for table in segment[2:-3:2]
+    )
 
 
 _PILLOW_ENCODINGS = {
@@ -153,13 +306,15 @@ _CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMY
 
 def _probe_with_pillow(data: bytes) -> ImageInfo:
     try:
+        # Not safe among threads, but only packing and verifying call this, and each of their
+        # processes runs one task at a time.
         with warnings.catch_warnings():
             # Broken EXIF and the like: worth a warning to who looks at the image, not here.
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data))
             encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
-            if encoding == "jpeg" and image.info.get("progressive"):
-                encoding = "jpeg-progressive"
+            if encoding == "jpeg":
+                encoding = _jpeg_encoding(data)
             info = ImageInfo(encoding, *image.size, _CHANNELS.get(image.mode, 3))
             if encoding == "png":
                 image.verify()
@@ -172,8 +327,26 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
     return info
 
 
+def _jpeg_encoding(data: bytes) -> str:
+    """The encoding of a JPEG that Pillow opens, which skips what is no marker, as this does."""
+    at = 2
+    while at + 4 <= len(data):
+        marker = data[at + 1]
+        if data[at] != 0xFF or marker == 0xFF:
+            at += 1
+        elif marker in (0, _TEM) or 0xD0 <= marker <= _SOI:  # without a length
+            at += 2
+        elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF:
+            return _FRAMES.get(marker, "jpeg-other")
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return "jpeg-other"
+
+
 def open_image(data: bytes, info: ImageInfo) -> Image.Image:
     """Decodes an image to RGB, as torchvision's default loader does.
+
+    Safe to call from several threads.
 
     Args:
         data: The bytes of one image in ``info.encoding``.
@@ -181,7 +354,7 @@ def open_image(data: bytes, info: ImageInfo) -> Image.Image:
 
     Returns:
         A loaded image of mode RGB, ``info.width`` x ``info.height``. An EXIF orientation
-        is not applied.
+        is not applied; the EXIF data is in its ``info``, as Pillow has it.
 
     Raises:
         SampleError: The bytes cannot be decoded.
@@ -189,6 +362,39 @@ def open_image(data: bytes, info: ImageInfo) -> Image.Image:
     try:
         if info.encoding == "raw":
             return Image.frombytes("RGB", (info.width, info.height), data)
-        return Image.open(io.BytesIO(data)).convert("RGB")
+        # Pillow parses EXIF when it opens a JPEG, for the resolution, and warns where it is
+        # broken. Filtering warnings is no way out: filters belong to the user's process, and
+        # `warnings.catch_warnings` swaps them for all threads at once. So Pillow does not
+        # get to see the EXIF data; who asks for it later still has it, warning and all.
+        without, exif = _split_exif(data)
+        image = Image.open(io.BytesIO(without))
+        if exif:
+            image.info["exif"] = exif
+        if isinstance(image.info.get("transparency"), bytes):
+            # A palette's alpha; converting to RGB would drop it with a warning.
+            del image.info["transparency"]
+        return image.convert("RGB")
     except Exception as error:
         raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
+
+
+def _split_exif(data: bytes) -> tuple[bytes, bytes]:
+    """An image's bytes without EXIF, and the EXIF data as Pillow's ``info`` has it.
+
+    Only where a JPEG has some; any other image comes back as it is.
+    """
+    if data[:2] != b"\xff\xd8":
+        return data, b""
+    kept, exif = [], b""
+    start = at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != _SOS:
+        if data[at + 1] == 0xFF:  # fill byte
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if data[at + 1] == _APP1 and data.startswith(_EXIF, at + 4):
+            exif += data[at + 4 + (len(_EXIF) if exif else 0) : end]
+            kept.append(data[start:at])
+            start = end
+        at = end
+    return b"".join((data[:2], *kept, data[start:])) if exif else data, exif

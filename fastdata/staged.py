@@ -21,14 +21,15 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from fastdata.errors import BusyError, UsageError
-from fastdata.manifest import MANIFEST_NAME
-from fastdata.storage import PARTIAL_SUFFIX, file_lock, whole_file
+from fastdata.errors import BusyError, DatasetError, UsageError
+from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage import PARTIAL_SUFFIX, file_lock, publish, whole_file
 
 MARKER_NAME = "staged.json"
 
@@ -38,6 +39,8 @@ FOLDER = "fastdata"
 _LOCK_SUFFIX = ".lock"
 _ID_DIGITS = 12
 _NAME_BYTES = 200  # of 255: the rest is for id and suffix
+#: How many files of a copy are looked at before it is used: a few milliseconds for all.
+_MOST_CHECKED = 1_000
 
 
 def default_place() -> Path:
@@ -45,25 +48,66 @@ def default_place() -> Path:
     return Path(os.path.realpath(os.environ.get("FASTDATA_STAGE_ROOT") or "/dev/shm"))
 
 
-def find_staged(dataset: Path) -> Path | None:
+def find_staged(dataset: str | os.PathLike[str]) -> Path | None:
     """Finds a whole and current copy of a dataset; None where there is none.
+
+    A copy is whole if its index and its files have the sizes that the manifest says; of 1,000
+    files and more, at least 500 are looked at. A copy that is not whole is named in a warning.
 
     Looks in `default_place` and in every other place that was staged to, which
     ``stage-roots.json`` remembers in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
-    ~/.cache/fastdata. Costs a few stat calls and the reading of two or three small files.
+    ~/.cache/fastdata. Costs a stat call a file and the reading of a few small ones.
 
     Args:
         dataset: The original's folder. If it is itself a staged copy, the answer is None; so
             it is when it is missing, since then nothing says whether a copy is current.
     """
-    original = Original.read(dataset)
+    original = Original.read(Path(dataset))
     if original is None or (original.path / MARKER_NAME).exists():
         return None
     for place in known_places():
         copy = place / FOLDER / original.copy_name
-        if original.trusts(copy) and original.is_copied_to(copy):
+        if not (original.trusts(copy) and original.is_copied_to(copy)):
+            continue
+        damage = find_damage(copy, original.some_files())
+        if damage is None:
             return copy
+        if original.is_copied_to(copy):  # else it has been removed just now, by intent
+            warnings.warn(
+                f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
+                f"{original.path} again",
+                stacklevel=2,
+            )
     return None
+
+
+def find_damage(copy: Path, files: Iterable[FileEntry]) -> str | None:
+    """Says which of the files a copy lacks, or has in another size; None if it has all."""
+    for file in files:
+        try:
+            found = (copy / file.name).stat()
+        except OSError as error:
+            return f"{file.name}: {error.strerror}"
+        if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
+            return f"{file.name} has {found.st_size} bytes, not {file.size}"
+    return None
+
+
+@contextmanager
+def telling_of_copy(folder: Path) -> Iterator[None]:
+    """Errors about a folder that is a staged copy say so, and how to do without it."""
+    try:
+        yield
+    except DatasetError as error:
+        marker = Marker.read(folder)
+        if marker is None:
+            raise
+        raise type(error)(
+            error.what,
+            f"{error.mend} This is a staged copy of {marker.original}: remove it with fastdata "
+            f"stage {marker.original} --unstage, stage it again, or open the original with "
+            "staged=False.".lstrip(),
+        ) from None
 
 
 class Marker(NamedTuple):
@@ -89,8 +133,10 @@ class Marker(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Puts the marker into a folder."""
-        with whole_file(folder / MARKER_NAME) as temporary:
-            temporary.write_text(json.dumps(self._asdict()) + "\n", "ascii")
+        # Always the same temporary name: what a killed run leaves of it, the next one uses.
+        temporary = folder / (MARKER_NAME + PARTIAL_SUFFIX)
+        temporary.write_text(json.dumps(self._asdict()) + "\n", "ascii")
+        publish(temporary, folder / MARKER_NAME)
 
 
 class Original(NamedTuple):
@@ -117,6 +163,21 @@ class Original(NamedTuple):
             return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
         except OSError:
             return None
+
+    def manifest(self) -> Manifest:
+        """What its manifest says.
+
+        Raises:
+            VersionError: A newer fastdata wrote it.
+            CorruptionError: It is not a manifest.
+        """
+        return Manifest.parse(self.text, self.path / MANIFEST_NAME)
+
+    def some_files(self) -> list[FileEntry]:
+        """The index and the container's files; of many, some that are evenly spread."""
+        manifest = self.manifest()
+        step = 1 + len(manifest.files) // _MOST_CHECKED
+        return [manifest.index, *manifest.files[::step]]
 
     @property
     def copy_name(self) -> str:
@@ -159,15 +220,22 @@ def partial_of(final: Path) -> Path:
     return final.with_name(final.name + PARTIAL_SUFFIX)
 
 
-def lock(final: Path, *, waiting: bool = True) -> AbstractContextManager[None]:
+def lock(
+    final: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None
+) -> AbstractContextManager[None]:
     """Holds a copy's lock while it is made or removed.
 
+    Args:
+        final: The copy's final path.
+        wait: Whether to wait where another process holds it.
+        waiting: Called once, before waiting.
+
     Raises:
-        BusyError: Another process holds it, and ``waiting`` is not set.
+        BusyError: Another process holds it, and ``wait`` is not set.
     """
     busy = BusyError(f"{final}: another process is staging it", "Run this again when it is done.")
     path = final.with_name(final.name + _LOCK_SUFFIX)
-    return file_lock(path, busy=None if waiting else busy)
+    return file_lock(path, busy=None if wait else busy, waiting=waiting)
 
 
 def known_places() -> list[Path]:

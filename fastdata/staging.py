@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from fastdata.staged import (
     Original,
     copies,
     default_place,
+    find_damage,
     known_places,
     lock,
     partial_of,
@@ -82,11 +83,12 @@ class Unstaged(NamedTuple):
 
 
 def stage(
-    dataset: Path,
-    to: Path | None = None,
+    dataset: str | os.PathLike[str],
+    to: str | os.PathLike[str] | None = None,
     *,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    waiting: Callable[[], None] | None = None,
 ) -> Staged:
     """Copies a dataset to a faster place, where `find_staged` finds it.
 
@@ -100,6 +102,7 @@ def stage(
         to: The place, a folder that exists or whose parent does; None for `default_place`.
         threads: How many threads copy; None for 2 a CPU, but 4 to 16.
         progress: Called in this thread with the bytes done and the bytes there are.
+        waiting: Called once, before waiting for another process that is staging it.
 
     Raises:
         UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
@@ -112,14 +115,14 @@ def stage(
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
     place = default_place() if to is None else Path(os.path.realpath(to))
-    manifest, original = _open(dataset)
+    manifest, original = _open(Path(dataset))
     try:
         place.mkdir(exist_ok=True)
         if place != default_place():
             remember(place)
         _make_common_folder(place)
         final = place / FOLDER / original.copy_name
-        with lock(final):
+        with lock(final, waiting=waiting):
             staging = _Staging(original, manifest, place, final)
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
     except OSError as error:
@@ -131,7 +134,7 @@ def stage(
         ) from error
 
 
-def unstage(dataset: Path, to: Path | None = None) -> Unstaged:
+def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None = None) -> Unstaged:
     """Removes the copies of a dataset, of any state of it, whole or partial.
 
     A process that has a copy open can go on reading it; its memory is freed after that.
@@ -179,8 +182,7 @@ def _open(dataset: Path) -> tuple[Manifest, Original]:
             f"{dataset}: is itself a staged copy", f"Stage the original, {marker.original}."
         )
     # Parsed from the very bytes that the id is of, should the dataset be packed anew now.
-    manifest = Manifest.parse(original.text.decode("utf-8"), original.path / MANIFEST_NAME)
-    return manifest, original
+    return original.manifest(), original
 
 
 def _make_common_folder(place: Path) -> None:
@@ -198,7 +200,7 @@ def _remove_copy(final: Path) -> tuple[list[Path], int]:
     freed = 0
     partial = partial_of(final)
     try:
-        with lock(final, waiting=False):
+        with lock(final, wait=False):
             if final.is_dir():
                 removed.append(final)
                 if partial.is_dir():
@@ -253,11 +255,72 @@ def _is_tmpfs(folder: Path) -> bool:
 
 
 def _available_memory() -> int:
+    """Bytes of memory that can be had: of the machine's, and of what a container may use."""
+    return min([_machine_memory(), *_group_memory()])
+
+
+def _machine_memory() -> int:
     """Bytes of memory that can be had without swapping, as the kernel estimates."""
     for line in Path("/proc/meminfo").read_text("ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise DataError("/proc/meminfo: lacks MemAvailable", "Choose a folder on a disk with --to.")
+
+
+class _GroupFiles(NamedTuple):
+    """How one version of Linux control groups tells of memory."""
+
+    controllers: str  # of its line in /proc/self/cgroup
+    folder: str  # where it is mounted, below /sys/fs/cgroup
+    limit: str
+    usage: str
+    cache: str  # the line of memory.stat with what is in use but can be had at once
+
+
+_GROUP_FILES = (
+    _GroupFiles("", "", "memory.max", "memory.current", "inactive_file"),
+    _GroupFiles(
+        "memory",
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+
+
+def _group_memory(
+    own: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Bytes that each control group of this process may still use, where it has a limit.
+
+    The pages of a tmpfs are charged to the group of who writes them: beyond its limit, the
+    kernel kills. Page cache is charged, too, but what has not been used lately gives way.
+    """
+    try:
+        groups = [line.split(":", 2)[1:] for line in own.read_text("utf-8").splitlines()]
+    except (OSError, ValueError):  # not Linux
+        return
+    for files in _GROUP_FILES:
+        for path in (path for controllers, path in groups if controllers == files.controllers):
+            # In a container, the path may be one outside it, but the mount's top is its own.
+            top = mount / files.folder
+            inner = Path(os.path.normpath(f"{top}/{path}"))
+            for folder in dict.fromkeys([inner, *inner.parents, top]):
+                if folder.is_relative_to(top):
+                    yield from _left_in_group(folder, files)
+
+
+def _left_in_group(folder: Path, files: _GroupFiles) -> Iterator[int]:
+    """Bytes left in one control group, if it has a limit."""
+    try:
+        limit = int((folder / files.limit).read_text("ascii"))
+        usage = int((folder / files.usage).read_text("ascii"))
+        lines = (folder / "memory.stat").read_text("ascii").splitlines()
+        cache = sum(int(line.split()[1]) for line in lines if line.split()[:1] == [files.cache])
+    except (OSError, ValueError):  # no such file, or "max"
+        return
+    yield max(limit - usage + cache, 0)
 
 
 def _check_space(place: Path, needed: int) -> None:
@@ -327,10 +390,7 @@ class _Staging:
                 )
         if not final.exists():
             return False
-        if self._original.is_copied_to(final) and all(
-            (final / entry.name).is_file() and (final / entry.name).stat().st_size == entry.size
-            for entry in self._entries
-        ):
+        if self._original.is_copied_to(final) and find_damage(final, self._entries) is None:
             return True
         _remove_folder(final)
         return False
@@ -394,7 +454,9 @@ class _Staging:
             shutil.copyfile(bad, self._partial / BAD_SAMPLES_NAME)
         text = self._original.text
         if self._manifest.root is not None:
-            text = replace(self._manifest, root=_IMAGES_NAME).to_json().encode()
+            # Not from the parsed manifest: fields that only a later fastdata knows stay.
+            fields = {**json.loads(text), "root": _IMAGES_NAME}
+            text = (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode()
         (self._partial / MANIFEST_NAME).write_bytes(text)
         if not _is_tmpfs(self._place):
             for path in self._partial.iterdir():

@@ -313,8 +313,13 @@ def jpeg(width: int = 32, height: int = 24, colour: tuple[int, int, int] = (9, 8
 
 
 def broken_jpeg() -> bytes:
-    """A JPEG of well-formed markers whose frame header names a table that is not there."""
-    data = bytearray(jpeg())
-    frame = data.index(b"\xff\xc0")
-    data[frame + 12] = 3  # the first component's quantisation table (ITU-T T.81, B.2.2)
+    """A JPEG whose headers are right up to the first scan; its second names no component.
+
+    Packing walks markers up to the first scan only: such a file gets in.
+    """
+    file = io.BytesIO()
+    Image.new("RGB", (32, 24), "red").save(file, "JPEG", progressive=True)
+    data = bytearray(file.getvalue())
+    scan = data.index(b"\xff\xda", data.index(b"\xff\xda") + 2)
+    data[scan + 5] = 99
     return bytes(data)

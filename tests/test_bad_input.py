@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from containers import broken_jpeg
 from fastdata.converters import Encoding, ImageFolder, pack
 from sources import (
     contents,
@@ -570,7 +571,7 @@ class TestBadImages:
         """Copying does not decode: verify does. Re-encoding does too."""
         root = make_tree(tmp_path / "in", ["a/1.jpg", "a/2.jpg"])
         path = root / "a" / "2.jpg"
-        path.write_bytes(path.read_bytes().replace(b"\xff\xdb", b"\xff\xec"))
+        path.write_bytes(broken_jpeg())
         out = tmp_path / "out"
         assert convert("imagefolder", "--root", root, "--out", out).exit_code == 0
         result = run("verify", out, "--workers", 1)

@@ -57,8 +57,10 @@ def examples(text: str) -> list[list[str]]:
 def tidy(words: list[str], folder: Path) -> None:
     """Removes what an example wrote, so that the next may write it with other options."""
     if words[0] == "convert":
+        # What an example names as its own output, the next line may read.
+        kept = {"imagenet", "imagenet-train-lmdb", *words}
         for path in folder.iterdir():
-            if path.is_dir() and path.name not in ("imagenet", "imagenet-train-lmdb", "val-shards"):
+            if path.is_dir() and path.name not in kept:
                 subprocess.run(["rm", "-r", str(path)], check=True)
 
 
@@ -156,7 +158,10 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["convert", "imagenet", "--workers", "0"], 2, ["--workers"]),
         (["convert", "imagenet", "--out", "one"], 2, ["train and val", "--split", "{split}"]),
         (["convert", "imagenet", "--shard-size", "many"], 2, ["'many' is not a size", "256MiB"]),
-        (["sample"], 2, ["imagenet", "not empty"]),
+        (["sample"], 2, ["imagenet", "not empty", "--out", "--force"]),
+        (["sample", "--out", "s", "--images", "3"], 2, ["--images 3", "10 classes", "--classes"]),
+        (["sample", "--out", "s", "--workers", "0"], 2, ["--workers 0", "Use 1"]),
+        (["sample", "--out", "/proc/s"], 2, ["/proc/s: cannot be written", "--out"]),
     ],
 )
 def test_errors_say_what_where_and_how_to_mend(

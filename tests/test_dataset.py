@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import inspect
 import multiprocessing
 import pickle
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +18,7 @@ from containers import Original, broken_jpeg, originals, pack_tree, png
 from fastdata.converters import Encoding
 from PIL import Image
 
+import fastdata
 from fastdata import DataError, DatasetError, ImageDataset
 from fastdata.errors import CorruptionError, SampleError
 
@@ -264,3 +268,19 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
         ImageDataset(tmp_path / "missing")
     with pytest.raises(DatasetError, match="no dataset here"):
         ImageDataset(tmp_path)
+
+
+def test_what_public_functions_promise_can_be_imported() -> None:
+    public = [getattr(fastdata, name) for name in fastdata.__all__ if name != "__version__"]
+    for thing in public:
+        members = vars(thing).values() if isinstance(thing, type) else ()
+        for documented in (thing, *members):
+            text = inspect.getdoc(documented) or ""
+            for name in re.findall(r"^ *(\w+Error): ", text, re.MULTILINE):
+                assert name in fastdata.__all__ or hasattr(builtins, name), (thing, name)
+    for function in (fastdata.stage, fastdata.unstage, fastdata.verify):
+        assert inspect.signature(function).return_annotation in fastdata.__all__
+    for name in ("row", "manifest"):
+        member = inspect.getattr_static(ImageDataset, name)
+        getter = member.fget if isinstance(member, property) else member
+        assert inspect.signature(getter).return_annotation in fastdata.__all__

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,63 @@ def test_damage_is_an_error_and_never_a_crash(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 20
+
+
+_READ_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from fastdata.errors import CorruptionError, DatasetError
+from fastdata.index import Index
+path = Path(sys.argv[1])
+path.chmod(0)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    Index(path, 3)
+except DatasetError as error:
+    print(isinstance(error, CorruptionError), error.what, error.mend, sep="|")
+"""
+
+
+def test_an_unreadable_index_is_not_a_damaged_one(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:  # other users do not reach tmp_path
+        Path(name).chmod(0o755)
+        path = written(Path(name).resolve() / "index", 3)
+        done = subprocess.run(
+            [sys.executable, "-c", _READ_AS_NOBODY, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.strip() == (
+        f"False|{path}: the index cannot be read: Permission denied|"
+        f"Let it be read: chmod a+r {path}"
+    )
+
+
+@pytest.mark.parametrize("columns", [("offset",), ("label", "encoding"), ("key", "seek_points")])
+def test_batches_of_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    index = Index(written(tmp_path / "index", 40_000), 40_000)
+    start = 100
+    for piece in index.batches(100, 39_000, columns):
+        assert tuple(piece.schema.names) == columns
+        for at in (0, piece.num_rows - 1):
+            found = [piece.column(name)[at].as_py() for name in columns]
+            assert found == [getattr(row(start + at), name) for name in columns]
+        start += piece.num_rows
+    assert start == 39_000
+
+
+def test_rows_in_order(tmp_path: Path) -> None:
+    index = Index(written(tmp_path / "index", 20_000), 20_000)
+    found = index.rows(ROWS_PER_BATCH - 3, ROWS_PER_BATCH + 4)
+    assert list(found) == [row(at) for at in range(ROWS_PER_BATCH - 3, ROWS_PER_BATCH + 4)]
+    assert list(index.rows(7, 7)) == []
+
+
+def test_an_empty_first_batch_is_refused(tmp_path: Path) -> None:
+    rewrite(tmp_path / "index", batch(0, 0), batch(0, 10))
+    with pytest.raises(CorruptionError, match="another size"):
+        list(Index(tmp_path / "index", 11).batches())

@@ -117,7 +117,6 @@ def test_every_field_is_needed(field: str) -> None:
         {"format_version": 1.0},
         {"format_version": 0},
         {"format_version": -1},
-        {"surprise": 1},
         {"container": 5},
         {"container": "zip"},
         {"samples": -1},
@@ -134,7 +133,6 @@ def test_every_field_is_needed(field: str) -> None:
         {"index": None},
         {"index": "index.arrow"},
         {"index": {"name": "index.arrow"}},
-        {"index": {**_ENTRY, "extra": 1}},
         {"files": None},
         {"files": {}},
         {"files": ["shard"]},
@@ -160,6 +158,14 @@ def test_fields_of_a_wrong_kind(changes: dict[str, Any]) -> None:
         Manifest.parse(as_json(**changes), _PATH)
     assert str(_PATH) in caught.value.what
     assert caught.value.mend
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A later fastdata may add some within format version 1."""
+    entry = {**_ENTRY, "sha256": "00"}
+    text = as_json(surprise={"a": [1]}, index=entry, files=[entry])
+    known = FileEntry(**_ENTRY)
+    assert Manifest.parse(text, _PATH) == manifest(index=known, files=[known])
 
 
 @pytest.mark.parametrize(
@@ -208,9 +214,19 @@ def test_folders_without_a_dataset(tmp_path: Path) -> None:
 
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").mkdir()
-    with pytest.raises(DatasetError, match="cannot be read"):
+    with pytest.raises(DatasetError, match="cannot be read") as caught:
         Manifest.load(tmp_path)
+    assert "you may read it" in caught.value.mend
     os.rmdir(tmp_path / "dataset.json")
     (tmp_path / "dataset.json").write_bytes(b"\xff\xfe")
     with pytest.raises(CorruptionError, match="not a manifest"):
         Manifest.load(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_manifest_that_one_may_not_read(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text(manifest().to_json(), "utf-8")
+    (tmp_path / "dataset.json").chmod(0)
+    with pytest.raises(DatasetError, match="cannot be read: Permission denied") as caught:
+        Manifest.load(str(tmp_path))
+    assert "chmod" in caught.value.mend

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import signal
 import statistics
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, JpegImagePlugin
 
-from fastdata.errors import UsageError
+from fastdata.errors import BusyError, SpaceError, UsageError
 from fastdata.sample import SampleSummary, make_sample, wnid
 from fastdata.sample.shots import Shot, encode
 
@@ -250,8 +256,9 @@ def test_refuses_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
 )
 def test_refuses_options_out_of_range(tmp_path: Path, options: dict[str, int]) -> None:
     name, value = next(iter(options.items()))
-    with pytest.raises(UsageError, match=f"{name} is {value}"):
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} {value}: ") as caught:
         make_sample(tmp_path / "made", **options)  # type: ignore[arg-type]
+    assert "Use " in caught.value.mend
     assert not (tmp_path / "made").exists()
 
 
@@ -259,9 +266,103 @@ def test_leaves_no_part_of_a_file_when_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: object, target: object) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(SpaceError, match="disk is full") as caught:
         make_sample(tmp_path / "made", images=2, val_images=0, classes=2)
+    assert "same command" in caught.value.mend
     assert files(tmp_path) == []
+
+
+OPTIONS = {"images": 40, "val_images": 4, "classes": 4, "seed": 3}
+ARGUMENTS = ["--images", "40", "--val-images", "4", "--classes", "4", "--seed", "3"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SampleSummary:
+    return make_sample(tmp_path_factory.mktemp("whole") / "made", **OPTIONS)  # type: ignore[arg-type]
+
+
+def interrupt(out: Path, workers: int, number: int, kill: signal.Signals) -> str:
+    """Runs the command until there are some pictures; returns what it says then."""
+    command = [sys.executable, "-m", "fastdata", "sample", *ARGUMENTS]
+    process = subprocess.Popen(
+        [*command, f"--out={out}", f"--workers={workers}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(list(out.rglob("*.JPEG"))) < number:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(kill)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode in (-kill, 130)
+    return error
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_the_same_command_goes_on(
+    tmp_path: Path, whole: SampleSummary, workers: int, kill: signal.Signals
+) -> None:
+    out = tmp_path / "made"
+    error = interrupt(out, workers, 5, kill)
+    if kill == signal.SIGINT:
+        assert error == "interrupted; the same command goes on from here\n"
+    left = {path: path.stat().st_mtime_ns for path in out.rglob("*.JPEG")}
+    assert 5 <= len(left) < 44
+    summary = make_sample(out, **OPTIONS)  # type: ignore[arg-type]
+    assert digests(out) == digests(whole.out)
+    assert replace(summary, out=whole.out) == whole
+    assert {path: path.stat().st_mtime_ns for path in left} == left
+
+
+def test_other_options_do_not_go_on(tmp_path: Path, whole: SampleSummary) -> None:
+    out = tmp_path / "made"
+    interrupt(out, 1, 3, signal.SIGKILL)
+    before = digests(out)
+    with pytest.raises(UsageError, match="unfinished sample of other options") as caught:
+        make_sample(out, **{**OPTIONS, "seed": 4})  # type: ignore[arg-type]
+    assert '"seed": 3' in caught.value.what
+    assert "--force" in caught.value.mend
+    assert {**before, **digests(out)} == before  # a lock of the killed run may go
+    # What has the names of the new sample is made anew.
+    other = make_sample(tmp_path / "other", **{**OPTIONS, "seed": 4})  # type: ignore[arg-type]
+    make_sample(out, **{**OPTIONS, "seed": 4}, force=True)  # type: ignore[arg-type]
+    assert digests(out) == digests(other.out) != digests(whole.out)
+
+
+def test_force_interrupted_goes_on_as_well(
+    tmp_path: Path, whole: SampleSummary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures of an older sample are never taken for those of the new one."""
+    out = make_sample(tmp_path / "made", **{**OPTIONS, "seed": 4}).out  # type: ignore[arg-type]
+
+    def stop(done: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    for force in (True, False):
+        with pytest.raises(KeyboardInterrupt):
+            make_sample(out, **OPTIONS, force=force, progress=stop)  # type: ignore[arg-type]
+        assert len(list(out.rglob("*.JPEG"))) == 5
+    make_sample(out, **OPTIONS)  # type: ignore[arg-type]
+    assert digests(out) == digests(whole.out)
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    def again(done: int) -> None:
+        with pytest.raises(BusyError, match="another process"):
+            make_sample(str(tmp_path / "made"), images=2, val_images=0, classes=2)
+
+    make_sample(str(tmp_path / "made"), images=2, val_images=0, classes=2, progress=again)
+
+
+@pytest.mark.parametrize("out", ["/proc/made", "file/made"])
+def test_where_nothing_can_be_written(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="cannot be written") as caught:
+        make_sample(tmp_path / out, images=2, val_images=0, classes=2)
+    assert "--out" in caught.value.mend

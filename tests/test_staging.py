@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +28,7 @@ from PIL import Image
 
 from fastdata import copying, staged, staging
 from fastdata.checksum import crc32c, crc32c_file
+from fastdata.cli import cli
 from fastdata.dataset import ImageDataset
 from fastdata.errors import (
     BusyError,
@@ -35,10 +38,11 @@ from fastdata.errors import (
     SpaceError,
     UsageError,
 )
-from fastdata.index import Index, Row, rows_to_batch, write_index
+from fastdata.index import INDEX_NAME, Index, Row, rows_to_batch, write_index
 from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.staged import MARKER_NAME, find_staged
 from fastdata.staging import stage, unstage
+from fastdata.verification import verify
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
@@ -292,6 +296,102 @@ def test_what_is_not_whole_is_not_found(
     assert find_staged(dataset) is None
 
 
+@pytest.mark.parametrize("damage", ["cut", "grow", "remove", "folder"])
+@pytest.mark.parametrize("which", ["index", "file"])
+def test_damaged_copy_is_named_and_passed_over(
+    make: Callable[[str], Path], damage: str, which: str
+) -> None:
+    dataset = make("lmdb")
+    copy = stage(dataset).path
+    path = copy / (INDEX_NAME if which == "index" else "data.mdb")
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "remove":
+        path.write_bytes(data[:-1] if damage == "cut" else data + b"x")
+    with pytest.warns(UserWarning, match="this staged copy is damaged") as caught:
+        opened = ImageDataset(dataset)
+    (warning,) = caught
+    assert warning.filename.endswith("dataset.py")
+    for wanted in (str(copy), path.name, str(dataset)):
+        assert wanted in str(warning.message)
+    assert opened.location == dataset
+    assert len(opened.read(range(IMAGES))) == IMAGES
+    if damage != "folder":
+        assert not stage(dataset).reused
+        assert find_staged(dataset) == copy
+
+
+def test_of_very_many_files_some_are_looked_at(
+    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("shards")
+    monkeypatch.setattr(staged, "_MOST_CHECKED", 1)
+    copy = stage(dataset).path
+    names = [entry.name for entry in Manifest.load(dataset).files]
+    assert len(names) > 2
+    original = staged.Original.read(dataset)
+    assert original is not None
+    checked = [entry.name for entry in original.some_files()]
+    assert checked == [INDEX_NAME, names[0]]
+    missed = next(number for number, name in enumerate(names) if name not in checked)
+    (copy / names[missed]).unlink()
+    opened = ImageDataset(dataset)
+    assert opened.location == copy
+    number = next(i for i in range(IMAGES) if opened.row(i).file == missed)
+    with pytest.raises(DatasetError, match="no such file") as caught:
+        opened.read([number])
+    assert_tells_of_copy(caught.value, dataset)
+
+
+def assert_tells_of_copy(error: DatasetError, dataset: Path) -> None:
+    for wanted in (
+        f"This is a staged copy of {dataset}",
+        f"fastdata stage {dataset} --unstage",
+        "staged=False",
+    ):
+        assert error.mend.count(wanted) == 1, error.mend
+
+
+@pytest.mark.parametrize("part", ["blob", "index"])
+def test_errors_of_a_copy_say_that_it_is_one(dataset: Path, part: str) -> None:
+    copy = stage(dataset).path
+    path = blob_file(copy) if part == "blob" else copy / INDEX_NAME
+    data = path.read_bytes()
+    path.write_bytes(bytes(byte ^ 0x55 for byte in data))
+    for folder in (dataset, copy):
+        for use in (list, lambda opened: opened.read(range(IMAGES))):
+            with pytest.raises(CorruptionError) as caught:
+                use(ImageDataset(folder))
+            assert_tells_of_copy(caught.value, dataset)
+    assert verify(dataset, workers=1).problems == []
+    assert len(ImageDataset(dataset, staged=False).read(range(IMAGES))) == IMAGES
+
+
+def test_errors_of_an_original_do_not_speak_of_copies(make: Callable[[str], Path]) -> None:
+    dataset = make("lmdb")
+    (dataset / "data.mdb").write_bytes(b"")
+    with pytest.raises(CorruptionError) as caught:
+        ImageDataset(dataset)[0]
+    assert "staged" not in str(caught.value)
+
+
+def test_fields_of_a_later_fastdata_are_copied(make: Callable[[str], Path]) -> None:
+    dataset = make("folder")
+    fields = {**json.loads((dataset / MANIFEST_NAME).read_text()), "later": [1]}
+    (dataset / MANIFEST_NAME).write_text(json.dumps(fields))
+    copied = json.loads((stage(dataset).path / MANIFEST_NAME).read_text())
+    assert copied == {**fields, "root": "images"}
+
+
+def test_paths_may_be_text(make: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = str(make("lmdb"))
+    copy = stage(dataset, str(tmp_path / "nvme")).path
+    assert find_staged(dataset) == copy
+    assert unstage(dataset, str(tmp_path / "nvme")).paths == [copy]
+
+
 def test_copy_that_lost_a_file_is_made_again(make: Callable[[str], Path]) -> None:
     dataset = make("shards")
     copy = stage(dataset).path
@@ -330,6 +430,75 @@ def test_no_space_in_memory(
         stage(dataset)
     assert "--unstage" in caught.value.mend
     assert list((place / "fastdata").iterdir()) == []
+
+
+# Of control groups: the lines of /proc/self/cgroup, files and what they hold, bytes left.
+GROUPS = {
+    "none": ("", {}, []),
+    "no limit": ("0::/a\n", {"a/memory.max": "max", "a/memory.current": "5"}, []),
+    "version 2": (
+        "0::/a/b\n",
+        {
+            "a/memory.max": "900",
+            "a/memory.current": "300",
+            "a/memory.stat": "anon 100\ninactive_file 50\nactive_file 20",
+            "a/b/memory.max": "500",
+            "a/b/memory.current": "200",
+            "a/b/memory.stat": "anon 100\ninactive_file 0",
+            "b/memory.max": "1",  # another's
+        },
+        [300, 650],
+    ),
+    "version 2 in a container": (
+        "0::/\n",
+        {"memory.max": "500", "memory.current": "600", "memory.stat": "inactive_file 10"},
+        [0],
+    ),
+    "version 2 beside it": (
+        "0::/../other\n",
+        {"memory.max": "500", "memory.current": "1", "memory.stat": ""},
+        [499],
+    ),
+    "version 1": (
+        "3:cpuset:/\n4:memory:/docker/a:b\n0::/\n",
+        {
+            "memory/docker/a:b/memory.limit_in_bytes": "700",
+            "memory/docker/a:b/memory.usage_in_bytes": "300",
+            "memory/docker/a:b/memory.stat": "inactive_file 1\ntotal_inactive_file 100",
+        },
+        [500],
+    ),
+    "version 1 in a container": (
+        "4:memory:/docker/outer\n",
+        {
+            "memory/memory.limit_in_bytes": "700",
+            "memory/memory.usage_in_bytes": "300",
+            "memory/memory.stat": "total_inactive_file 100",
+        },
+        [500],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_memory_that_a_container_may_use(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, files, left = GROUPS[name]
+    (tmp_path / "own").write_text(own)
+    for file, text in files.items():
+        path = tmp_path / "groups" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    found = list(staging._group_memory(tmp_path / "own", tmp_path / "groups"))
+    assert found == left
+    monkeypatch.setattr(staging, "_group_memory", lambda: iter(found))
+    assert not left or staging._available_memory() == min(left)
+
+
+def test_machine_without_control_groups(tmp_path: Path) -> None:
+    assert list(staging._group_memory(tmp_path / "missing", tmp_path)) == []
+    assert 0 < staging._available_memory() <= staging._machine_memory() + (1 << 30)
 
 
 @pytest.fixture
@@ -431,6 +600,47 @@ def test_two_processes_stage_once(dataset: Path) -> None:
     assert copy is not None
     assert_whole(copy, dataset)
     assert list(copy.parent.iterdir()) == [copy]
+
+
+def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> None:
+    dataset = make("lmdb")
+    for tell in ("library", "command"):
+        process = start(dataset, 'hook(copying, "_write", slowly)')
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        if tell == "library":
+            told: list[bool] = []
+            assert stage(dataset, waiting=lambda: told.append(True)).reused  # noqa: B023
+            assert told == [True]
+        else:
+            result = CliRunner().invoke(cli, ["stage", str(dataset)])
+            assert result.exit_code == 0, result.output
+            assert result.stderr == "waiting for another process that is staging it\n"
+            assert "staged already" in result.stdout
+        process.communicate(timeout=60)
+        unstage(dataset)
+    assert CliRunner().invoke(cli, ["stage", str(dataset)]).stderr == ""
+
+
+@needs_root
+def test_lock_that_only_another_user_may_remove() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "copy.lock"
+        path.touch(0o644)
+        os.chown(path, 4242, 4242)
+        os.chown(folder, 4242, 4242)
+        folder.chmod(0o1777)
+        os.seteuid(4343)
+        try:
+            with pytest.raises(PermissionError):
+                path.unlink()
+            for _ in range(2):
+                with staged.lock(folder / "copy"):
+                    pass
+        finally:
+            os.seteuid(0)
+        assert path.exists()
 
 
 def test_unstage_while_staging_is_refused(make: Callable[[str], Path]) -> None:

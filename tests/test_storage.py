@@ -101,7 +101,7 @@ def test_a_whole_file_appears_at_the_end(tmp_path: Path) -> None:
     with whole_file(path) as temporary:
         temporary.write_text("whole")
         assert not path.exists()
-        assert temporary.name == "file.partial"
+        assert temporary.name == f"file.{os.getpid()}.partial"
     assert path.read_text() == "whole"
     assert os.listdir(tmp_path) == ["file"]
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from containers import broken_jpeg, index_rows, originals, pack_tree
+from click.testing import CliRunner
+from containers import broken_jpeg, index_rows, jpeg, originals, pack_tree, row_of
+from fastdata.benchmarks.open_index import make_index
+from fastdata.converters import Encoding
 
-from fastdata import DatasetError, ImageDataset, verify
+from fastdata import DatasetError, ImageDataset, verification, verify
+from fastdata import index as index_module
 from fastdata.checksum import crc32c_file
+from fastdata.cli import cli
+from fastdata.errors import UsageError
+from fastdata.index import Index
+from fastdata.manifest import FileEntry, Manifest
 from fastdata.verification import Verification
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
@@ -46,8 +58,8 @@ def flip(path: Path, offset: int) -> None:
 
 def found(path: Path, **options: Any) -> str:
     """All problems as a text."""
-    verification: Verification = verify(path, workers=1, **options)
-    return "\n".join(f"{problem.where}: {problem.what}" for problem in verification.problems)
+    result: Verification = verify(path, workers=1, **options)
+    return "\n".join(f"{problem.where}: {problem.what}" for problem in result.problems)
 
 
 def edit_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -73,12 +85,12 @@ def write_index(path: Path, rows: list[dict[str, Any]], *, honest: bool = True) 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_sound_dataset_has_no_problems(sound: Path, container: str) -> None:
     seen: list[tuple[int, int]] = []
-    verification = verify(
+    result = verify(
         sound / container, workers=2, progress=lambda done, total: seen.append((done, total))
     )
-    assert verification.problems == []
-    assert verification.samples == 50
-    assert verification.files == len(list((sound / container).iterdir())) - 1
+    assert result.problems == []
+    assert result.samples == 50
+    assert result.files == len(list((sound / container).iterdir())) - 1
     assert seen[-1] == (50, 50)
 
 
@@ -218,7 +230,14 @@ def test_impossible_index_rows(
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
-    [({"width": 1}, "the index says 1 x"), ({"crc32c": 1}, "have changed since it was packed")],
+    [
+        ({"width": 1}, "the index says 1 x"),
+        ({"crc32c": 1}, "have changed since it was packed"),
+        ({"encoding": "png"}, "is jpeg of 3 channels, the index says png of 3"),
+        ({"encoding": "jpeg-progressive"}, "the index says jpeg-progressive of 3"),
+        ({"encoding": "raw"}, "too many or too few for"),
+        ({"channels": 4}, "is jpeg of 3 channels, the index says jpeg of 4"),
+    ],
     ids=str,
 )
 def test_index_rows_that_the_blob_belies(
@@ -228,8 +247,37 @@ def test_index_rows_that_the_blob_belies(
     rows = index_rows(path)
     rows[7].update(changes)
     write_index(path, rows)
-    assert problem in found(path)
+    text = found(path)
+    assert f"sample 7 ({rows[7]['key']})" in text
+    assert problem in text
+    assert text.count("\n") == 0
     assert found(path, fast=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"encoding": "jpeg"}, "cannot be decoded"),
+        ({"channels": 1}, "is raw, the index says 1 channels"),
+        ({"width": 63}, "too many or too few for 63 x"),
+    ],
+    ids=str,
+)
+def test_raw_pixels_that_the_index_belies(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "tree" / "a" / f"{number}.jpg").write_bytes(jpeg(64, 48))
+    path = tmp_path / "out"
+    pack_tree(tmp_path / "tree", path, "shards", encoding=Encoding("raw", 64))
+    assert found(path) == ""
+    rows = index_rows(path)
+    rows[1].update(changes)
+    write_index(path, rows)
+    text = found(path)
+    assert "sample 1 (a/1)" in text
+    assert problem in text or "not an image" in text
 
 
 def test_a_blob_that_does_not_decode(made_tree: Path, tmp_path: Path) -> None:
@@ -268,3 +316,236 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
         verify(tmp_path / "missing")
     with pytest.raises(DatasetError, match="no dataset here"):
         verify(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("size", [1000, 4096, 1 << 30])
+def test_files_are_checksummed_in_ranges(
+    dataset: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, size: int, workers: int
+) -> None:
+    monkeypatch.setattr(verification, "_RANGE", size)
+    path = dataset("lmdb")
+    assert verify(path, workers=workers).problems == []
+    data = path / "data.mdb"
+    flip(data, data.stat().st_size - 1)
+    (problem,) = (p for p in verify(path, workers=workers).problems if p.where == str(data))
+    manifest = json.loads((path / "dataset.json").read_text("utf-8"))
+    assert problem.what == (
+        f"has CRC-32C {crc32c_file(data):08x}, the manifest says {manifest['files'][0]['crc32c']}"
+    )
+
+
+def test_no_task_holds_more_than_a_range(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So none keeps the others waiting, and all of them are made as they are wanted."""
+    monkeypatch.setattr(verification, "_RANGE", 10_000)
+    manifest = Manifest.load(sound / "shards")
+    tasks = verification._Checksums(verification.Blobs(sound / "shards")).tasks()
+    assert iter(tasks) is tasks
+    ranges = [task for _, task in tasks]
+    assert max(task.length for task in ranges) == 10_000
+    sizes = [entry.size for entry in (manifest.index, *manifest.files)]
+    assert sum(task.length for task in ranges) == sum(sizes)
+
+
+@pytest.mark.parametrize("container", ["lmdb", "shards"])
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_a_damaged_file_is_one_problem(
+    dataset: Callable[[str], Path], container: str, damage: str
+) -> None:
+    path = dataset(container)
+    file = path / FILES[container]
+    names = [entry.name for entry in Manifest.load(path).files]
+    inside = [row for row in index_rows(path) if names[row["file"]] == file.name]
+    if damage == "cut":
+        os.truncate(file, file.stat().st_size - 1)
+    else:
+        file.unlink()
+    for workers in (1, 2):
+        (problem,) = verify(path, workers=workers).problems
+        assert problem.where == str(file)
+        assert problem.what.endswith(f"; {len(inside)} samples in it not checked")
+    (problem,) = verify(path, fast=True).problems
+    assert problem.where == str(file)
+
+
+def test_other_files_are_checked_all_the_same(dataset: Callable[[str], Path]) -> None:
+    path = dataset("shards")
+    (path / "shard-000001.tar").unlink()
+    row = ImageDataset(path).row(0)
+    flip(path / "shard-000000.tar", row.offset + row.length // 2)
+    problems = verify(path, workers=1).problems
+    assert {Path(problem.where).name for problem in problems} == {
+        "shard-000001.tar",
+        "shard-000000.tar",
+        f"sample 0 ({row.key})".rpartition("/")[2],
+    }
+
+
+#: What is needed is imported by using it first: another user may not reach root's Python.
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from fastdata import verify
+for container in ("shards", "folder"):
+    verify(Path(sys.argv[1]) / container, workers=1)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+for path in sys.argv[2:]:
+    for fast in (False, True):
+        for problem in verify(path, workers=1, fast=fast).problems:
+            print(fast, *problem, sep="|")
+"""
+
+
+def test_an_unreadable_file_is_one_problem(made_tree: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:  # other users do not reach tmp_path
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        shutil.copytree(made_tree / "val", folder / "tree")
+        for container in ("shards", "folder"):
+            pack_tree(folder / "tree", folder / container, container)
+            shutil.copytree(folder / container, folder / f"closed-{container}")
+        shard = folder / "closed-shards" / "shard-000001.tar"
+        inside = [row for row in index_rows(folder / "shards") if row["file"] == 1]
+        shard.chmod(0)
+        image = originals(folder / "tree")[5].path
+        image.chmod(0)
+        closed = [folder / f"closed-{container}" for container in ("shards", "folder")]
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, *map(str, (folder, *closed))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines() == [
+            f"False|{shard}|Permission denied; {len(inside)} samples in it not checked",
+            f"True|{shard}|Permission denied",
+            f"False|{image}|Permission denied",
+        ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_folder_is_checked_in_tasks_that_report(
+    made_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool, workers: int
+) -> None:
+    shutil.copytree(made_tree / "val", tmp_path / "tree")
+    pack_tree(tmp_path / "tree", tmp_path / "index", "folder")
+    images = originals(tmp_path / "tree")
+    images[7].path.unlink()
+    images[30].path.write_bytes(b"short")
+    monkeypatch.setattr(verification, "_LOOSE_ROWS", 10)
+    seen: list[tuple[int, int]] = []
+    problems = verify(
+        tmp_path / "index",
+        fast=fast,
+        workers=workers,
+        progress=lambda done, total: seen.append((done, total)),
+    ).problems
+    assert [problem.where for problem in problems] == [str(images[n].path) for n in (7, 30)]
+    assert problems[1].what == (
+        f"has 5 bytes, the index says {made_tree_size(made_tree, images[30].path)}"
+    )
+    assert seen[-1] == (50, 50)
+
+
+def made_tree_size(made_tree: Path, image: Path) -> int:
+    return (made_tree / "val" / image.parent.name / image.name).stat().st_size
+
+
+@pytest.mark.parametrize("workers", [0, -3])
+def test_workers_that_are_none(sound: Path, workers: int) -> None:
+    with pytest.raises(UsageError, match=f"--workers {workers}: no work would be done"):
+        verify(sound / "lmdb", workers=workers)
+    result = CliRunner().invoke(cli, ["verify", str(sound / "lmdb"), "--workers", str(workers)])
+    assert result.exit_code == 2
+    assert f"--workers {workers}: no work would be done" in result.stderr
+
+
+def test_rows_of_a_file_are_found_without_reading_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastdata.index.ROWS_PER_BATCH", 4)
+    files = [0] * 3 + [1] * 9 + [3] * 20 + [4] * 2 + [7] * 62
+    rows = [row_of(0, b"", file=file) for file in files]
+    index_module.write_index(tmp_path / "index", [index_module.rows_to_batch(rows)])
+    index = Index(tmp_path / "index", len(rows))
+    read: list[int] = []
+    real = Index._read
+    monkeypatch.setattr(
+        Index, "_read", lambda self, reader, at: read.append(at) or real(self, reader, at)
+    )
+    for file in range(-1, 9):
+        read.clear()
+        expected = next((at for at, f in enumerate(files) if f >= file), len(rows))
+        assert index.find_file(file) == expected
+        assert len(read) <= 7  # of 24 batches
+
+
+_USS = """
+import contextlib, io, json, sys, threading, time
+from pathlib import Path
+import psutil
+from fastdata import verify
+from fastdata.blobs import Blobs
+from fastdata.cli.info import describe
+
+process = psutil.Process()
+verify(Path(sys.argv[1]) / "small", fast=True)
+describe(Blobs(Path(sys.argv[1]) / "small"), None)
+before, peak, stop = process.memory_full_info().uss, 0, threading.Event()
+
+def watch():
+    global peak
+    while not stop.is_set():
+        peak = max(peak, process.memory_full_info().uss)
+        time.sleep(0.002)
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+large = Path(sys.argv[1]) / "large"
+result = verify(large, fast=True) if sys.argv[2] == "verify" else describe(Blobs(large), None)
+stop.set()
+watcher.join()
+print(peak - before)
+"""
+
+
+def make_dataset(folder: Path, rows: int) -> None:
+    """A dataset of an index and a file with nothing in it."""
+    folder.mkdir()
+    make_index(folder / "index.arrow", rows)
+    size = 20_000 * 110_000
+    with (folder / "data.mdb").open("wb") as file:
+        file.truncate(size)
+    index = FileEntry("index.arrow", (folder / "index.arrow").stat().st_size, "00000000")
+    manifest = Manifest(
+        container="lmdb",
+        samples=rows,
+        skipped=0,
+        classes=[str(label) for label in range(1000)],
+        blob_bytes=0,
+        index=index,
+        files=[FileEntry("data.mdb", size, "00000000")],
+        options={},
+        source={},
+        tool="0",
+    )
+    (folder / "dataset.json").write_text(manifest.to_json(), "utf-8")
+
+
+@pytest.mark.parametrize("command", ["verify", "info"])
+def test_a_pass_over_a_large_index_takes_little_memory(tmp_path: Path, command: str) -> None:
+    pytest.importorskip("psutil")
+    make_dataset(tmp_path / "small", 1000)
+    make_dataset(tmp_path / "large", 2_000_000)
+    assert (tmp_path / "large" / "index.arrow").stat().st_size > 120e6
+    done = subprocess.run(
+        [sys.executable, "-c", _USS, str(tmp_path), command],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) < 60e6

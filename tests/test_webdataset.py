@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from fastdata.converters import ImageFolder, Source, WebDataset, pack
+from fastdata.converters import Encoding, ImageFolder, Source, WebDataset, pack
+from PIL import Image
 from sources import (
     Expected,
     SourceConformance,
+    bytes_of,
     contents_but_source,
     convert,
     encoded,
@@ -144,14 +149,121 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "shards")
 
 
-def test_our_shards_of_pixels_are_refused(tmp_path: Path) -> None:
-    tree = ImageFolder(make_tree(tmp_path / "tree", ["a/1.jpg"]))
-    out = tmp_path / "shards"
-    assert convert("imagefolder", "--root", tmp_path / "tree", "--to", "shards", "--out", out,
-                   "--encoding", "raw").exit_code == 0  # fmt: skip
-    assert tree.classes == ["a"]
-    result = convert("webdataset", "--root", out, "--out", tmp_path / "x")
-    require_said(result, 1, out / "shard-000000.tar", "a/1 has no image", "npy")
+class TestPixels(SourceConformance):
+    """Our shards of raw pixels: NumPy arrays."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        pack(
+            ImageFolder(make_tree(tmp_path / "tree", ["a/1.jpg", "a/2.jpg", "b/1.jpg"])),
+            tmp_path / "shards",
+            container="shards",
+            shard_size=8000,
+            encoding=Encoding("raw"),
+            workers=1,
+        )
+        return tmp_path / "shards"
+
+    @pytest.fixture
+    def sources(self, root: Path) -> list[Source]:
+        assert len(list(root.glob("*.tar"))) > 1
+        return [WebDataset(str(root)) for _ in range(2)]
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        samples = []
+        for seed, key in enumerate(["a/1", "a/2", "b/1"]):
+            with Image.open(io.BytesIO(jpeg(seed))) as image:
+                samples.append((key, key[0], image.convert("RGB").tobytes()))
+        return Expected(["a", "b"], samples)
+
+    def test_read_by_numpy_alone(self, sources: list[Source], root: Path) -> None:
+        for record in sources[0].records():
+            with Path(record.path).open("rb") as file, tarfile.open(fileobj=file) as tar:
+                member = tar.extractfile(f"{record.key}.npy")
+                assert member is not None
+                array = np.load(io.BytesIO(member.read()))
+            assert record.pixels == (36, 48, None)
+            assert bytes_of(record) == array.tobytes()
+            assert record.length == array.nbytes
+
+
+def npy(array: np.ndarray[Any, Any], version: tuple[int, int] = (1, 0)) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, version)
+    return out.getvalue()
+
+
+PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+
+
+def test_pixels_that_numpy_wrote(tmp_path: Path) -> None:
+    shard(tmp_path, ("1.npy", npy(PIXELS)), ("1.cls", b"0"))
+    (record,) = WebDataset(tmp_path).records()
+    assert record.pixels == (4, 5, None)
+    assert bytes_of(record) == PIXELS.tobytes()
+
+
+def test_an_image_comes_before_an_array(tmp_path: Path) -> None:
+    """An array beside an image is something else: an embedding, a mask."""
+    shard(tmp_path, ("1.npy", npy(np.zeros(7))), ("1.jpg", jpeg()), ("1.cls", b"0"))
+    (record,) = WebDataset(tmp_path).records()
+    assert record.pixels is None
+    assert record.length == len(jpeg())
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (npy(PIXELS, (2, 0)), "version (2, 0)"),
+        (npy(PIXELS.astype(np.float32)), "float32"),
+        (npy(PIXELS.astype(np.int8)), "int8"),
+        (npy(np.asfortranarray(PIXELS)), "Fortran order: True"),
+        (npy(PIXELS[0]), "shape (5, 3)"),
+        (npy(PIXELS[:, :, :1].copy()), "shape (4, 5, 1)"),
+        (npy(PIXELS[:0]), "shape (0, 5, 3)"),
+        (npy(PIXELS)[:-1], "bytes for shape (4, 5, 3)"),
+        (npy(PIXELS) + b"x", "bytes for shape (4, 5, 3)"),
+        (npy(PIXELS)[:100], ""),
+        (npy(PIXELS).replace(b"(4, 5, 3)", b"(4, 5, 3["), ""),
+        (npy(PIXELS).replace(b"(4, 5, 3), ", b"(-4,-5,3), "), "shape (-4, -5, 3)"),
+        (b"not an array", ""),
+        (b"", ""),
+    ],
+)
+def test_other_arrays_are_refused(tmp_path: Path, data: bytes, said: str) -> None:
+    path = shard(tmp_path, ("1.npy", data), ("1.cls", b"0"))
+    result = convert("webdataset", "--root", tmp_path, "--out", tmp_path / "out")
+    require_said(result, 1, path, "1.npy does not hold pixels", said, "uint8, height x width x 3")
+
+
+def test_shards_that_number_their_samples_alike(tmp_path: Path) -> None:
+    for name in "ba":
+        members = [("000001.jpg", jpeg(ord(name))), ("000001.cls", b"0")]
+        (tmp_path / f"{name}.tar").write_bytes(tar_bytes(members))
+    with pytest.raises(SourceError, match="two images have the key 000001"):
+        pack(WebDataset(tmp_path), tmp_path / "out", workers=1)
+    pack(WebDataset(tmp_path, shard_keys=True), tmp_path / "out", workers=1)
+    dataset = ImageDataset(tmp_path / "out")
+    assert [dataset.row(i).key for i in range(2)] == ["a/000001", "b/000001"]
+    assert dataset.read(range(2)) == [jpeg(ord("a")), jpeg(ord("b"))]
+
+
+def test_a_shard_is_opened_a_few_times_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [m for n in range(50) for m in ((f"{n}.jpg", jpeg()), (f"{n}.cls", b"0"))]
+    path = shard(tmp_path, *members)
+    opened: list[str] = []
+    real = os.open
+
+    def counting(name: Any, *arguments: Any, **named: Any) -> int:
+        opened.append(str(name))
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", counting)
+    assert len(list(WebDataset(tmp_path).records())) == 50
+    assert opened.count(str(path)) == 2  # for the classes, and for the records
 
 
 def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from fastdata.arrow import as_numpy
 from fastdata.blobs import Blobs
 from fastdata.staged import find_staged
 from fastdata.storage import human_bytes
+
+#: Columns of the index whose values are counted, in the index's order.
+_COUNTED = ("width", "height", "channels", "encoding")
 
 
 @click.command("info")
@@ -45,17 +48,14 @@ def command(dataset: Path, as_json: bool) -> None:
 def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
     """Everything that is known of a dataset, as JSON values."""
     manifest = blobs.manifest
-    encodings: Counter[str] = Counter()
-    channels: Counter[int] = Counter()
+    # Counted rather than collected: there are few different values, however many rows.
+    counters: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTED}
     with_seek_points = 0
-    sides: dict[str, list[Any]] = {"width": [], "height": []}
-    for batch in blobs.index.batches():
-        for counter, name in ((encodings, "encoding"), (channels, "channels")):
+    for batch in blobs.index.batches(columns=(*_COUNTED, "seek_points")):
+        for name, counter in counters.items():
             for entry in pc.value_counts(batch.column(name)).to_pylist():
                 counter[entry["values"]] += entry["counts"]
         with_seek_points += len(batch) - batch.column("seek_points").null_count
-        for name, pieces in sides.items():
-            pieces.append(as_numpy(batch.column(name)))
     return {
         "path": str(blobs.path),
         "container": manifest.container,
@@ -66,25 +66,29 @@ def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
         "blob_bytes": manifest.blob_bytes,
         "file_bytes": sum(entry.size for entry in (manifest.index, *manifest.files)),
         "files": [entry.name for entry in manifest.files],
-        "encodings": dict(encodings.most_common()),
-        "channels": {str(count): number for count, number in sorted(channels.items())},
+        "encodings": dict(counters["encoding"].most_common()),
+        "channels": {str(count): number for count, number in sorted(counters["channels"].items())},
         "with_seek_points": with_seek_points,
-        **{
-            name: dict(
-                zip(
-                    ("min", "median", "max"),
-                    np.percentile(np.concatenate(pieces), (0, 50, 100)).astype(int).tolist(),
-                    strict=True,
-                )
-            )
-            for name, pieces in sides.items()
-        },
+        "width": _spread(counters["width"]),
+        "height": _spread(counters["height"]),
         "options": manifest.options,
         "source": manifest.source,
         "root": manifest.root,
         "tool": manifest.tool,
         "staged": None if staged is None else str(staged),
     }
+
+
+def _spread(counter: Counter[int]) -> dict[str, int]:
+    """Smallest, middle and largest of the values that a counter has counted."""
+    values = sorted(counter)
+    ends = list(accumulate(counter[value] for value in values))
+    total = ends[-1] if ends else 0
+    if not total:
+        return {"min": 0, "median": 0, "max": 0}
+    # Of an even number of values, the mean of the two in the middle, rounded down.
+    middle = [values[bisect_right(ends, at)] for at in ((total - 1) // 2, total // 2)]
+    return {"min": values[0], "median": sum(middle) // 2, "max": values[-1]}
 
 
 def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:

@@ -48,12 +48,16 @@ def command(dataset: Path, to: Path | None, threads: int | None, remove: bool) -
                 begun = True
             progress.advance_bytes(done)
 
-        staged = stage(dataset, to, threads=threads, progress=advance)
+        staged = stage(dataset, to, threads=threads, progress=advance, waiting=_waiting)
     freed = f"; freed {human_bytes(staged.freed_bytes)} of an older copy" * bool(staged.freed_bytes)
     if staged.reused:
         click.echo(f"{staged.path}: staged already{freed}")
     else:
         click.echo(f"{staged.path}: {human_bytes(staged.copied_bytes)} copied and checked{freed}")
+
+
+def _waiting() -> None:
+    click.echo("waiting for another process that is staging it", err=True)
 
 
 def _unstage(dataset: Path, to: Path | None) -> None:

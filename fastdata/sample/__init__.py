@@ -6,19 +6,28 @@ pixel and the oddities of ImageNet's files; a model can learn the classes.
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastdata.errors import UsageError
+import PIL
+
+from fastdata.engines import local_engine
+from fastdata.errors import BusyError, UsageError
 from fastdata.sample.photograph import MAX_CLASSES
-from fastdata.sample.shots import make_shot
+from fastdata.sample.shots import make_shot, plan_shot
+from fastdata.storage import PARTIAL_SUFFIX, file_lock, is_no_space, no_space, sync
+from fastdata.version import VERSION
 
 _SPLITS = ("train", "val")
+
+#: Holds the options of a sample that is not finished, in its folder.
+MARKER_NAME = ".sample.json"
+_LOCK_NAME = ".sample.lock"
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def wnid(class_index: int) -> str:
 
 
 def make_sample(
-    out: Path,
+    out: str | os.PathLike[str],
     *,
     images: int = 1000,
     val_images: int = 100,
@@ -66,7 +75,8 @@ def make_sample(
 
     The same options and seed give the same bytes in every file (with the same release of Pillow,
     whose encoder writes them), whatever the number of workers. Each file appears whole or not at
-    all.
+    all. If this is interrupted, the same call goes on from there; until it is done, the options
+    stand in <out>/.sample.json.
 
     Args:
         out: Folder to write to; made if missing.
@@ -77,37 +87,51 @@ def make_sample(
         workers: Processes to share the work. More than one starts new interpreters, so a script
             that asks for them needs the usual `if __name__ == "__main__":`.
         force: Write even where out is not empty. Files of the same names are replaced, others
-            stay.
+            stay; those of an interrupted sample of the same options are kept.
         progress: Called in this process with the number of files written so far.
 
     Returns:
         What was written.
 
     Raises:
-        UsageError: An option is out of range, or out is a file, or is not empty and force is not
-            set.
-        OSError: A file cannot be written.
+        UsageError: An option is out of range; or out is a file, cannot be written to, or is not
+            empty and force is not set.
+        SpaceError: The disk is full.
+        BusyError: Another process is making a sample there.
     """
     out = Path(out)
     _check_numbers(images, val_images, classes, seed, workers)
-    _check_folder(out, force)
     tasks = [
         _Task(out, split, class_index=place % classes, number=place // classes, classes=classes,
               seed=seed)
         for split, count in enumerate((images, val_images))
         for place in range(count)
     ]  # fmt: skip
-    for split, count in zip(_SPLITS, (images, val_images), strict=True):
-        for class_index in range(min(classes, count)):
-            (out / split / wnid(class_index)).mkdir(parents=True, exist_ok=True)
+    options: dict[str, int | str] = {
+        "images": images,
+        "val_images": val_images,
+        "classes": classes,
+        "seed": seed,
+        # On these, the bytes depend as well.
+        "fastdata": VERSION,
+        "pillow": PIL.__version__,
+    }
+    busy = BusyError(
+        f"{out}: another process is making a sample there", "Wait for it, or choose another --out."
+    )
     size = pixels = 0
     kinds: Counter[str] = Counter()
-    for done, written in enumerate(_written(tasks, workers), start=1):
-        size += written.bytes
-        pixels += written.pixels
-        kinds.update(written.kinds)
-        if progress is not None:
-            progress(done)
+    with _writing_to(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with file_lock(out / _LOCK_NAME, busy), local_engine(workers) as engine:
+            _begin(out, options, tasks, force)
+            for done, written in enumerate(engine.run(_write, tasks), start=1):
+                size += written.bytes
+                pixels += written.pixels
+                kinds.update(written.kinds)
+                if progress is not None:
+                    progress(done)
+            (out / MARKER_NAME).unlink()
     return SampleSummary(out, images, val_images, classes, size, pixels, dict(kinds))
 
 
@@ -139,52 +163,93 @@ class _Written:
 
 def _check_numbers(images: int, val_images: int, classes: int, seed: int, workers: int) -> None:
     if not 1 <= classes <= MAX_CLASSES:
-        raise UsageError(f"classes is {classes}: give a number from 1 to {MAX_CLASSES}")
-    for name, count in (("images", images), ("val_images", val_images)):
+        raise UsageError(
+            f"--classes {classes}: not a number of classes", f"Use 1 to {MAX_CLASSES}."
+        )
+    for flag, count in (("--images", images), ("--val-images", val_images)):
         if count != 0 and count < classes:
             raise UsageError(
-                f"{name} is {count}, too few for one of each of {classes} classes: give 0, or at "
-                f"least {classes}, or fewer classes"
+                f"{flag} {count}: too few for one of each of {classes} classes",
+                f"Use 0, or {classes} or more, or fewer --classes.",
             )
     if seed < 0:
-        raise UsageError(f"seed is {seed}: give a whole number from 0")
+        raise UsageError(f"--seed {seed}: not a seed", "Use a whole number from 0.")
     if workers < 1:
-        raise UsageError(f"workers is {workers}: give at least 1")
+        raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
 
 
-def _check_folder(out: Path, force: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file: give a folder for the sample")
-    if not force and out.is_dir() and next(out.iterdir(), None) is not None:
+@contextmanager
+def _writing_to(out: Path) -> Iterator[None]:
+    """Say what a failure to write there means for the sample."""
+    try:
+        if out.exists() and not out.is_dir():
+            raise UsageError(f"{out}: is a file", "Choose a folder for the sample with --out.")
+        yield
+    except BrokenPipeError:  # of who is told of the progress
+        raise
+    except OSError as error:
+        if is_no_space(error):
+            mend = "Make room and run the same command again; it goes on from here."
+            raise no_space(out, error, mend) from error
         raise UsageError(
-            f"{out} is not empty: give a new folder for the sample, or force writing into this one"
+            f"{error.filename or out}: cannot be written: {error.strerror}",
+            "Choose another folder with --out, or check that you may write there (ls -ld).",
+        ) from error
+
+
+def _begin(out: Path, options: dict[str, int | str], tasks: list[_Task], force: bool) -> None:
+    """Prepare the folder; if it holds a sample begun with the same options, as it is."""
+    marker, text = out / MARKER_NAME, json.dumps(options) + "\n"
+    try:
+        found = marker.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        found = ""
+    if found != text:
+        if not force:
+            _require_empty(out, found)
+        # The marker first and last: while it is there, all that is there belongs to it.
+        marker.unlink(missing_ok=True)
+        for task in tasks:
+            task.path.unlink(missing_ok=True)
+    for folder in {task.path.parent for task in tasks}:
+        folder.mkdir(parents=True, exist_ok=True)
+    if found != text:
+        _write_whole(marker, text.encode())
+
+
+def _require_empty(out: Path, marker: str) -> None:
+    if marker:
+        raise UsageError(
+            f"{out}: holds an unfinished sample of other options ({marker.strip()})",
+            "Use those options to finish it, choose another --out, or start over with --force.",
+        )
+    if any(path.name != _LOCK_NAME for path in out.iterdir()):
+        raise UsageError(
+            f"{out}: is not empty", "Choose a new folder with --out, or write into it with --force."
         )
 
 
-def _written(tasks: list[_Task], workers: int) -> Iterator[_Written]:
-    if workers == 1:
-        yield from map(_write, tasks)
-        return
-    # Threads would not help, for Pillow encodes under the interpreter lock; a forked child could
-    # inherit a lock that some other thread of the caller holds.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        try:
-            yield from pool.map(_write, tasks, chunksize=8)
-        finally:
-            # Without this an error would wait for every picture still to be made.
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
 def _write(task: _Task) -> _Written:
-    shot, file = make_shot(task.seed, task.split, task.class_index, task.number, task.classes)
-    path = task.path
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    what = task.seed, task.split, task.class_index, task.number, task.classes
     try:
-        unfinished.write_bytes(file)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+        size = task.path.stat().st_size  # an earlier run has made it, and files appear whole
+        shot = plan_shot(*what)
+    except FileNotFoundError:
+        shot, file = make_shot(*what)
+        size = len(file)
+        _write_whole(task.path, file)
     kinds = {shot.sampling, shot.kind} - {"usual"}
-    return _Written(len(file), shot.width * shot.height, frozenset(kinds))
+    return _Written(size, shot.width * shot.height, frozenset(kinds))
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    # Always the same temporary name: what a killed run leaves of it, the next one uses.
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    try:
+        temporary.write_bytes(data)
+        # Not `publish`: a name that is lost with the power costs no more than its picture.
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

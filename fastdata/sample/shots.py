@@ -106,12 +106,24 @@ def make_shot(
     Returns:
         What the file is, and its bytes.
     """
+    shot, rng = _planned(seed, split, class_index, number, classes)
+    photograph = paint(rng, shot.width, shot.height, class_index, shot.detail)
+    return shot, encode(photograph, shot)
+
+
+def plan_shot(seed: int, split: int, class_index: int, number: int, classes: int) -> Shot:
+    """Say what `make_shot` makes of the same arguments, without making it."""
+    return _planned(seed, split, class_index, number, classes)[0]
+
+
+def _planned(
+    seed: int, split: int, class_index: int, number: int, classes: int
+) -> tuple[Shot, np.random.Generator]:
+    """Return what a file is, and the generator that all further draws for it come from."""
     rng = np.random.Generator(
         np.random.PCG64(np.random.SeedSequence([seed, split, class_index, number]))
     )
-    shot = _plan(rng, _spread(seed, split, number * classes + class_index))
-    photograph = paint(rng, shot.width, shot.height, class_index, shot.detail)
-    return shot, encode(photograph, shot)
+    return _plan(rng, _spread(seed, split, number * classes + class_index)), rng
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,334 @@
+"""What an image is: what the walk through a JPEG lets pass, Pillow decodes."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from containers import jpeg, originals
+from PIL import Image, ImageOps
+
+from fastdata import probe as module
+from fastdata.errors import SampleError
+from fastdata.probe import ImageInfo, open_image, probe
+
+SOS = b"\xff\xda"
+
+
+@pytest.fixture
+def no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is probed must pass by its markers alone."""
+
+    def refuse(data: bytes) -> ImageInfo:
+        raise AssertionError("left to Pillow")
+
+    monkeypatch.setattr(module, "_probe_with_pillow", refuse)
+
+
+def noise(mode: str = "RGB", size: tuple[int, int] = (40, 24), **options: Any) -> bytes:
+    """A JPEG that has all codes, as a photograph does."""
+    draw = random.Random(7)
+    pixels = draw.randbytes(size[0] * size[1] * len(Image.new(mode, (1, 1)).getbands()))
+    file = io.BytesIO()
+    Image.frombytes(mode, size, pixels).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Marker, start and end of every segment up to the first scan's header."""
+    at = 2
+    while True:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        yield data[at + 1], at, end
+        if data[at + 1] == SOS[1]:
+            return
+        at = end
+
+
+def without(data: bytes, *markers: int) -> bytes:
+    cut = [(start, end) for marker, start, end in segments(data) if marker in markers]
+    for start, end in reversed(cut):
+        data = data[:start] + data[end:]
+    return data
+
+
+def change_frame(at: int, *values: int) -> Callable[[bytes], bytes]:
+    """Changes bytes of the frame header; ``at`` counts from its marker."""
+
+    def change(data: bytes) -> bytes:
+        (start,) = (start for marker, start, _ in segments(data) if 0xC0 <= marker <= 0xC2)
+        return data[: start + at] + bytes(values) + data[start + at + len(values) :]
+
+    return change
+
+
+def decodes(data: bytes) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            Image.open(io.BytesIO(data)).load()
+    except Exception:
+        return False
+    return True
+
+
+USUAL: dict[str, dict[str, Any]] = {
+    "colour": {},
+    "444": {"subsampling": 0},
+    "422": {"subsampling": 1},
+    "optimised": {"optimize": True},
+    "grey": {"mode": "L"},
+    "cmyk": {"mode": "CMYK"},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 2},
+    "tables": {"qtables": "web_low"},
+    "comment": {"comment": b"\xff\xd9" * 5, "dpi": (72, 72), "icc_profile": bytes(100)},
+}
+
+
+@pytest.mark.usefixtures("no_pillow")
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_jpegs_are_known_by_their_markers(name: str) -> None:
+    options = dict(USUAL[name])
+    channels = {"L": 1, "CMYK": 4}.get(options.get("mode", "RGB"), 3)
+    encoding = "jpeg-progressive" if name == "progressive" else "jpeg"
+    assert probe(noise(**options)) == ImageInfo(encoding, 40, 24, channels)
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_motion_jpeg_without_huffman_tables() -> None:
+    data = without(noise(), 0xC4)
+    assert decodes(data)
+    assert probe(data) == ImageInfo("jpeg", 40, 24, 3)
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_real_photographs_are_known_by_their_markers(imagenet_sample: Path) -> None:
+    for image in originals(imagenet_sample / "train"):
+        with Image.open(image.path) as opened:
+            expected = (*opened.size, len(opened.getbands()))
+        assert probe(image.path.read_bytes())[1:] == expected
+
+
+def huffman_of_ones(data: bytes) -> bytes:
+    """A Huffman table whose code has more words than there are."""
+    start = next(start for marker, start, _ in segments(data) if marker == 0xC4)
+    return data[: start + 5] + bytes([3]) + data[start + 6 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "lossless": lambda data: data.replace(b"\xff\xc0", b"\xff\xc3"),
+    "hierarchical": lambda data: data.replace(b"\xff\xc0", b"\xff\xc5"),
+    "12 bits": change_frame(4, 12),
+    "60000 x 60000": change_frame(5, 0xEA, 0x60, 0xEA, 0x60),
+    "too wide for libjpeg": change_frame(7, 0xFF, 0xFF),
+    "no height": change_frame(5, 0, 0),
+    "two components": change_frame(9, 2),
+    "five components": change_frame(9, 5),
+    "sampling": change_frame(11, 0x31, 0, 2, 0x21),
+    "a table that is not there": change_frame(12, 3),
+    "no quantisation table": lambda data: without(data, 0xDB),
+    "no frame": lambda data: without(data, 0xC0),
+    "two frames": lambda data: data[: frame(data)[1]] + data[frame(data)[0] :],
+    "a code too many": huffman_of_ones,
+    "a scan of others": lambda data: data.replace(SOS + b"\0\x0c\3\1", SOS + b"\0\x0c\3\7"),
+    "an unknown marker": lambda data: data[:2] + b"\xff\x02\0\4ab" + data[2:],
+    "short JFIF": lambda data: data[:2] + b"\xff\xe0\0\6JFIF" + without(data, 0xE0)[2:],
+}
+
+
+def frame(data: bytes) -> tuple[int, int]:
+    return next((start, end) for marker, start, end in segments(data) if marker == 0xC0)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_pillow_does_not_decode_is_refused(damage: str) -> None:
+    data = DAMAGE[damage](noise())
+    assert data != noise()
+    assert not decodes(data)
+    with pytest.raises(SampleError):
+        probe(data)
+
+
+@pytest.mark.parametrize(
+    ("sides", "limit", "good"),
+    [
+        ((40, 24), 480, True),
+        ((40, 24), 479, False),
+        ((60_000, 40_000), None, True),
+        ((60_000, 2_900), Image.MAX_IMAGE_PIXELS, True),
+        ((60_000, 3_000), Image.MAX_IMAGE_PIXELS, False),
+    ],
+)
+def test_the_limit_of_pixels_is_pillows(
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int], limit: int | None, good: bool
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    data = change_frame(5, *struct.pack(">HH", sides[1], sides[0]))(noise())
+    if good:
+        # Not loaded: that takes gigabytes.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            assert Image.open(io.BytesIO(data)).size == sides
+        assert probe(data) == ImageInfo("jpeg", *sides, 3)
+    else:
+        with pytest.raises(SampleError, match="decompression bomb"):
+            probe(data)
+
+
+def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
+    """Headers damaged at random: what the walk lets through, Pillow decodes to the same."""
+    draw = random.Random(11)
+    images = [noise(**options) for options in USUAL.values()]
+    passed = refused = 0
+    for _ in range(4000):
+        data = bytearray(draw.choice(images))
+        end = [end for _, _, end in segments(data)][-1]
+        for _ in range(draw.choice((1, 1, 2, 3))):
+            place = draw.randrange(2, end)
+            if draw.random() < 0.8:
+                data[place] = draw.choice((draw.randrange(256), data[place] ^ 1, 0, 0xFF, 0x22))
+            else:
+                del data[place : place + draw.choice((1, 2, 18))]
+        info = module._probe_jpeg(bytes(data))
+        if info is None:
+            refused += 1
+            continue
+        passed += 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data))
+            image.load()
+        assert (*image.size, len(image.getbands())) == info[1:]
+    assert min(passed, refused) > 500
+
+
+def arithmetic(marker: int) -> bytes:
+    """An image whose frame says SOF9 or SOF10: any bits mean something to that decoder."""
+    data = noise("L", (8, 8))
+    data = without(data, 0xC4).replace(b"\xff\xc0", bytes([0xFF, marker]))
+    if marker == 0xCA:
+        scan = data.index(SOS)
+        data = data[: scan + 7] + bytes(3) + data[scan + 10 :]
+    return data
+
+
+@pytest.mark.parametrize("marker", [0xC9, 0xCA])
+def test_arithmetic_coding_is_another_jpeg(marker: int) -> None:
+    data = arithmetic(marker)
+    if not decodes(data):
+        pytest.skip("this Pillow's libjpeg has no arithmetic decoder")
+    assert probe(data) == ImageInfo("jpeg-other", 8, 8, 1)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpegs_that_pillow_judges_keep_their_encoding(progressive: bool) -> None:
+    data = noise(progressive=progressive)
+    # Junk between segments, which Pillow skips.
+    data = data[:20] + b"\x00\x01\xff\x00\xff\xd0" + data[20:]
+    assert module._probe_jpeg(data) is None
+    encoding = "jpeg-progressive" if progressive else "jpeg"
+    assert probe(data) == ImageInfo(encoding, 40, 24, 3)
+
+
+def test_several_pictures_in_a_file() -> None:
+    file = io.BytesIO()
+    first, second = (Image.new("RGB", (16, 8), colour) for colour in ("red", "blue"))
+    first.save(file, "MPO", save_all=True, append_images=[second])
+    assert probe(file.getvalue()) == ImageInfo("jpeg", 16, 8, 3)
+
+
+def with_exif(exif: bytes, data: bytes | None = None) -> bytes:
+    data = without(data or noise(), 0xE0)
+    segment = b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif
+    return data[:2] + segment + data[2:]
+
+
+def orientation() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif.tobytes()
+
+
+#: A directory of two entries that ends within the first.
+CORRUPT = b"Exif\0\0II*\0\x08\0\0\0\2\0\x0e"
+
+
+def pillows(data: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_broken_exif_is_no_warning(mode: str) -> None:
+    data = with_exif(CORRUPT, noise(mode))
+    with pytest.warns(UserWarning, match="Corrupt EXIF data"):
+        Image.open(io.BytesIO(data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        image = open_image(data, probe(data))
+    assert image.tobytes() == pillows(data).tobytes()
+
+
+def test_broken_exif_leaves_the_filters_of_other_threads_alone() -> None:
+    data = with_exif(CORRUPT)
+    info, filters, seen = probe(data), warnings.filters, []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.append(warnings.filters is filters)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for _ in range(200):
+        open_image(data, info)
+    stop.set()
+    watcher.join()
+    assert all(seen)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_exif_is_still_there_for_who_wants_it(pieces: int) -> None:
+    exif = orientation()
+    data = with_exif(exif)
+    if pieces == 2:
+        data = with_exif(exif[:20], with_exif(b"Exif\0\0" + exif[20:]))
+    image = open_image(data, probe(data))
+    assert image.info["exif"] == pillows(data).info["exif"] == exif
+    assert image.size == (40, 24)
+    assert ImageOps.exif_transpose(image).size == (24, 40)
+
+
+@pytest.mark.parametrize("place", range(0, 60, 7))
+def test_a_jpeg_cut_short_within_exif(place: int) -> None:
+    data = with_exif(orientation())[: 4 + place]
+    with pytest.raises(SampleError):
+        open_image(data, ImageInfo("jpeg", 40, 24, 3))
+
+
+def test_the_alpha_of_a_palette_is_no_warning() -> None:
+    image = Image.new("P", (4, 2))
+    image.putpalette(bytes(range(48)))
+    image.putdata(range(8))
+    file = io.BytesIO()
+    image.save(file, "PNG", transparency=bytes([0, 100, 255, 3]))
+    data = file.getvalue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = open_image(data, probe(data))
+    assert found.tobytes() == pillows(data).tobytes()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"text", jpeg()[:-2]])
+def test_what_is_no_whole_image(data: bytes) -> None:
+    with pytest.raises(SampleError):
+        probe(data)
