@@ -52,7 +52,7 @@ format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup  ## measure packing against tar, and opening large indexes
+bench: setup  ## measure packing against tar (ARGS), and opening large indexes
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.open_index
 

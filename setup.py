@@ -15,8 +15,10 @@ native = Pybind11Extension(
     cxx_std=17,
     # No -march: the vector paths choose their instructions themselves (target.h).
     # No contraction: fused multiply-adds would make pixels depend on the processor.
+    # Python's own flags may hold -fwrapv, which keeps loops over ints from becoming vectors.
     extra_compile_args=[
         "-O3",
+        "-fno-wrapv",
         "-g0",
         "-fno-math-errno",
         "-ffp-contract=off",

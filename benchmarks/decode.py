@@ -1,6 +1,6 @@
 """Decoding speed: a stage table, and against libjpeg-turbo and Pillow.
 
-    python benchmarks/decode.py [--images DIR] [--repeat 7] [--json FILE]
+    python -m fastdata.benchmarks.decode --images imagenet/train --json decode.json
 
 RandomResizedCrop(224) and a coin-tossed flip to uint8, images in memory, one thread (pin it:
 ``taskset -c 1``). All contenders take turns within one run; pixels are compared before
@@ -9,22 +9,21 @@ anything is timed; figures are medians with the spread (smallest to largest) bes
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import math
-import os
-import platform
 import random
-import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+import click
 import numpy as np
 import PIL
+from fastdata.benchmarks.measure import Figures, Spread, machine
 from PIL import Image, features
 
 from fastdata import _native
@@ -33,8 +32,15 @@ from fastdata.decode import PendingBatch, jpeg_info, seek_points
 SIZE = 224
 BATCH = 64
 
+#: What a contender does with each batch that it has decoded.
+Keep: TypeAlias = Callable[[slice], None]
+#: Decodes a whole JPEG with so many components.
+Whole: TypeAlias = Callable[[bytes, int], Any]
+#: The SIMD level a contender runs at, and the contender.
+Contender: TypeAlias = tuple[str, Callable[[Keep], None]]
 
-def random_resized_crop(width: int, height: int, rng: random.Random) -> tuple:
+
+def random_resized_crop(width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
     """Torchvision's RandomResizedCrop.get_params with its defaults."""
     for _ in range(10):
         area = width * height * rng.uniform(0.08, 1.0)
@@ -51,7 +57,7 @@ def random_resized_crop(width: int, height: int, rng: random.Random) -> tuple:
 class Work:
     """The images, their seek points and one crop and flip each."""
 
-    def __init__(self, folder: Path, stride: int):
+    def __init__(self, folder: Path, stride: int) -> None:
         files = sorted(folder.glob("**/*.JPEG"))
         blobs = [file.read_bytes() for file in files]
         self.blobs = [blob for blob in blobs if jpeg_info(blob).native]
@@ -66,13 +72,13 @@ class Work:
         self.out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
 
 
-def batches(work: Work):
+def batches(work: Work) -> Iterator[slice]:
     """The images in batches of one size, as slices."""
     for begin in range(0, len(work.blobs), BATCH):
         yield slice(begin, min(begin + BATCH, len(work.blobs)))
 
 
-def decode(work: Work, samples, part: slice, tables) -> None:
+def decode(work: Work, samples: Sequence[Any], part: slice, tables: Sequence[bytes] | None) -> None:
     """One batch in this thread: JPEGs or pixels."""
     pending = PendingBatch(
         samples,
@@ -86,14 +92,14 @@ def decode(work: Work, samples, part: slice, tables) -> None:
     pending.result()
 
 
-def run_native(work: Work, keep, indexed: bool) -> None:
+def run_native(work: Work, keep: Keep, *, indexed: bool) -> None:
     """The native core, with seek points or without; calls keep(slice) for each batch."""
     for part in batches(work):
         decode(work, work.blobs[part], part, work.tables[part] if indexed else None)
         keep(part)
 
 
-def run_turbo(work: Work, keep, whole) -> None:
+def run_turbo(work: Work, keep: Keep, *, whole: Whole) -> None:
     """libjpeg-turbo decodes all; the same resampler then."""
     for part in batches(work):
         pixels = [whole(work.blobs[i], work.channels[i]) for i in range(part.start, part.stop)]
@@ -101,7 +107,7 @@ def run_turbo(work: Work, keep, whole) -> None:
         keep(part)
 
 
-def run_pillow(work: Work, keep) -> None:
+def run_pillow(work: Work, keep: Keep) -> None:
     """What torchvision does with a PIL image."""
     for part in batches(work):
         for row, i in enumerate(range(part.start, part.stop)):
@@ -114,50 +120,41 @@ def run_pillow(work: Work, keep) -> None:
         keep(part)
 
 
-def contenders(work: Work) -> dict:
-    """Name: (SIMD level, what to time) of all that this machine can run."""
-    found = {}
+def contenders(work: Work) -> dict[str, Contender]:
+    """All that this machine can run, by name."""
+    found: dict[str, Contender] = {}
     for level in _native.simd_levels():
         for indexed in (True, False):
             name = f"fastdata {level}" + ("" if indexed else ", no seek points")
-            found[name] = (level, lambda keep, i=indexed: run_native(work, keep, i))
+            found[name] = level, partial(run_native, work, indexed=indexed)
     best = _native.simd_levels()[-1]
     try:
         import simplejpeg
+    except ImportError:
+        print("simplejpeg is not installed: libjpeg-turbo is left out", file=sys.stderr)
+    else:
 
-        def simple(blob, channels):
+        def whole(blob: bytes, channels: int) -> Any:
             space = "GRAY" if channels == 1 else "RGB"
             return simplejpeg.decode_jpeg(blob, space, fastdct=False, fastupsample=False)
 
-        name = f"libjpeg-turbo (simplejpeg {simplejpeg.__version__}) + fastdata's resampler"
-        found[name] = (best, lambda keep: run_turbo(work, keep, simple))
-    except ImportError:
-        print("simplejpeg is not installed: left out", file=sys.stderr)
-    try:
-        from turbojpeg import TJPF_GRAY, TJPF_RGB, TurboJPEG
-
-        turbo = TurboJPEG()
-
-        def turbojpeg(blob, channels):
-            return turbo.decode(blob, TJPF_GRAY if channels == 1 else TJPF_RGB)
-
-        found["libjpeg-turbo (PyTurboJPEG) + fastdata's resampler"] = (
-            best,
-            lambda keep: run_turbo(work, keep, turbojpeg),
-        )
-    except (ImportError, RuntimeError):
-        print("PyTurboJPEG or its library is not installed: left out", file=sys.stderr)
-    found[f"Pillow {PIL.__version__}"] = (best, lambda keep: run_pillow(work, keep))
+        name = f"libjpeg-turbo (simplejpeg {simplejpeg.__version__}), fastdata's resampler"
+        found[name] = best, partial(run_turbo, work, whole=whole)
+    found[f"Pillow {PIL.__version__}"] = best, partial(run_pillow, work)
     return found
 
 
-def verify(work: Work, runs: dict) -> None:
-    """Every contender's pixels against Pillow's, before anything is timed."""
+def verify(work: Work, runs: Mapping[str, Contender]) -> None:
+    """Compares every contender's pixels with Pillow's, before anything is timed."""
     results = {}
     for name, (level, run) in runs.items():
         _native.set_simd(level)
-        kept = []
-        run(lambda part, kept=kept: kept.append(work.out[: part.stop - part.start].copy()))
+        kept: list[Any] = []
+
+        def keep(part: slice, kept: list[Any] = kept) -> None:
+            kept.append(work.out[: part.stop - part.start].copy())
+
+        run(keep)
         results[name] = np.concatenate(kept).astype(np.int16)
     pillow = next(name for name in results if name.startswith("Pillow"))
     for name, pixels in results.items():
@@ -166,98 +163,105 @@ def verify(work: Work, runs: dict) -> None:
             sys.exit(f"{name}: pixels differ from Pillow's by {worst}: nothing was timed")
 
 
-def main() -> None:
-    """Parse, verify, time, print."""
-    here = Path(__file__).resolve().parents[1]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = (
-        os.environ.get("FASTDATA_IMAGENET_SAMPLE") or here / ".." / "shared" / "imagenet-sample"
-    )
-    parser.add_argument("--images", type=Path, default=default, help="a folder of .JPEG files")
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--stride", type=int, default=128, help="pixels between seek points")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    args = parser.parse_args()
+@click.command()
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    help="A tree of .JPEG files.",
+)
+@click.option("--rounds", default=7, show_default=True)
+@click.option("--stride", default=128, show_default=True, help="Pixels between seek points.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+def main(images: Path, rounds: int, stride: int, json_path: Path | None) -> None:
+    """Measure decoding against libjpeg-turbo and Pillow."""
+    result = measure(Work(images, stride), rounds, stride)
+    if json_path is not None:
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    figures(result).show()
+    stages(result).show()
 
-    work = Work(Path(args.images), args.stride)
+
+def measure(work: Work, rounds: int, stride: int) -> dict[str, Any]:
+    """Runs the benchmark; returns all figures as JSON values."""
     runs = contenders(work)
     verify(work, runs)
-    times: dict = {name: [] for name in runs}
-    building = []
     count = len(work.blobs)
-    for _ in range(args.repeat):
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    building = []
+    for number in range(rounds):
         for name, (level, run) in runs.items():
             _native.set_simd(level)
-            began = time.perf_counter()
-            run(lambda part: None)
-            times[name].append((time.perf_counter() - began) / count * 1e3)
-        began = time.perf_counter()
-        for blob in work.blobs:
-            seek_points(blob, args.stride)
-        building.append((time.perf_counter() - began) / count * 1e3)
-
-    stages = {}
+            times[name].append(_timed(partial(run, _ignore)) / count)
+        building.append(_timed(lambda: [seek_points(blob, stride) for blob in work.blobs]) / count)
+        print(f"round {number + 1}/{rounds}", file=sys.stderr)
+    by_stage = {}
     for level in _native.simd_levels():
         _native.set_simd(level)
         _native.profile_start()
-        run_native(work, lambda part: None, True)
-        stages[level] = {k: v / count for k, v in _native.profile_stop().items()}
-
-    growth = sum(map(len, work.tables)) / sum(map(len, work.blobs))
-    report = {
-        "machine": {
-            "processor": _processor(),
-            "python": platform.python_version(),
-            "pillow": PIL.__version__,
-            "pillow_libjpeg_turbo": features.version("libjpeg_turbo"),
-        },
+        run_native(work, _ignore, indexed=True)
+        by_stage[level] = {name: ms / count for name, ms in _native.profile_stop().items()}
+    return {
+        "benchmark": "decode",
+        "machine": machine(),
+        "libjpeg_turbo_of_pillow": features.version("libjpeg_turbo"),
         "images": count,
         "milliseconds": times,
-        "seek_points_milliseconds": building,
-        "seek_points_growth": growth,
-        "stages": stages,
+        "building_milliseconds": building,
+        "growth": sum(map(len, work.tables)) / sum(map(len, work.blobs)),
+        "stages": by_stage,
     }
-    show(report)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1))
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
+def _ignore(part: slice) -> None:
+    pass
 
 
-def show(report: dict) -> None:
-    """Print the tables."""
-    machine = report["machine"]
-    print(f"{machine['processor']}, Python {machine['python']}, {report['images']} images,")
-    print(
-        f"RandomResizedCrop({SIZE}) and flip to uint8, one thread; Pillow's libjpeg-turbo is "
-        f"{machine['pillow_libjpeg_turbo']}\n"
-    )
-    times = report["milliseconds"]
-    turbo = [name for name in times if name.startswith("libjpeg-turbo")]
-    base = statistics.median(times[turbo[0]]) if turbo else None
-    print(f"{'':62}{'ms':>7} {'spread':>15} {'against turbo':>14}")
+def _timed(run: Callable[[], object]) -> float:
+    """Milliseconds that a call takes."""
+    begun = time.perf_counter()
+    run()
+    return (time.perf_counter() - begun) * 1e3
+
+
+def figures(result: dict[str, Any]) -> Figures:
+    """The results as people read them."""
+    times = result["milliseconds"]
+    turbo = next((times[name] for name in times if name.startswith("libjpeg-turbo")), None)
+    rows = []
     for name, values in times.items():
-        median = statistics.median(values)
-        ratio = f"{base / median:.2f}" if base else ""
-        spread = f"{min(values):.3f}-{max(values):.3f}"
-        print(f"{name:62}{median:7.3f} {spread:>15} {ratio:>14}")
-    building = report["seek_points_milliseconds"]
-    print(
-        f"{'building seek points':62}{statistics.median(building):7.3f} "
-        f"{min(building):.3f}-{max(building):.3f}; {100 * report['seek_points_growth']:.2f}% "
-        "of the JPEGs' bytes\n"
+        # Ratios round by round, since the machine's mood lasts longer than a round.
+        ratio = (
+            ""
+            if turbo is None
+            else str(Spread.of([theirs / ours for theirs, ours in zip(turbo, values, strict=True)]))
+        )
+        spread = Spread.of(values)
+        rows.append([name, f"{spread.median:.3f} ({spread.low:.3f} to {spread.high:.3f})", ratio])
+    building = Spread.of(result["building_milliseconds"])
+    growth = f"{result['growth']:.2%} of the JPEGs' bytes"
+    rows.append(
+        [
+            f"building seek points, {growth}",
+            f"{building.median:.3f} ({building.low:.3f} to {building.high:.3f})",
+            "",
+        ]
     )
-    levels = list(report["stages"])
-    names = list(report["stages"][levels[0]])
-    print(f"{'ms by stage, with seek points':32}" + "".join(f"{level:>10}" for level in levels))
-    for name in names:
-        print(f"{name:32}" + "".join(f"{report['stages'][x][name]:10.4f}" for x in levels))
+    return Figures(
+        f"RandomResizedCrop({SIZE}) and flip to uint8, {result['images']:,} images, one thread",
+        ["", "ms an image", "times libjpeg-turbo's speed"],
+        rows,
+    )
+
+
+def stages(result: dict[str, Any]) -> Figures:
+    """Where the time goes, by SIMD level."""
+    by_level = result["stages"]
+    names = list(next(iter(by_level.values())))
+    rows = [[name, *(f"{by_level[level][name]:.4f}" for level in by_level)] for name in names]
+    return Figures("By stage, with seek points, ms an image", ["", *by_level], rows)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Job:
         scale: Sequence[float],
         offset: Sequence[float],
         resize: bool,
-        filter: str,  # noqa: A002
+        filter: str,
         dct_scaling: bool,
     ) -> None: ...
     def run(self) -> None:

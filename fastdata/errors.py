@@ -7,7 +7,8 @@
     └── DataError                 data that is not what it must be (exit code 1)
         ├── SourceError           a tree or archive that is to be packed
         ├── SampleError           the bytes of one image
-        │   └── UnreadableError   they cannot be read at all
+        │   ├── UnreadableError   they cannot be read at all
+        │   └── DecodeError       they cannot be decoded (fastdata.decode)
         ├── BadSamplesError       packing ended, and some images are bad
         ├── SpaceError            no room for what is to be written
         ├── BusyError             another process holds what this one needs

@@ -610,7 +610,7 @@ def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> Non
         assert process.stdout.readline() == "writing\n"
         if tell == "library":
             told: list[bool] = []
-            assert stage(dataset, waiting=lambda: told.append(True)).reused  # noqa: B023
+            assert stage(dataset, waiting=lambda: told.append(True)).reused
             assert told == [True]
         else:
             result = CliRunner().invoke(cli, ["stage", str(dataset)])
