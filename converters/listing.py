@@ -184,10 +184,10 @@ class Listing:
             self._rows = (batches - 1) * _ROWS_PER_BATCH + self._batch(batches - 1).num_rows
 
     def _batch(self, number: int) -> pa.RecordBatch:
-        if self._held is None or self._held[0] != number:
-            self._held = None  # let go of the old one first
-            self._held = number, self._reader.get_batch(number)
-        return self._held[1]
+        held = self._held
+        if held is None or held[0] != number:
+            self._held = held = number, self._reader.get_batch(number)
+        return held[1]
 
     def __len__(self) -> int:
         return self._rows

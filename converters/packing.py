@@ -30,9 +30,9 @@ from fastdata.converters.tasks import (
     PackFile,
     Piece,
     Prepare,
-    blobs_of,
     encode,
     pieces,
+    with_blobs,
 )
 from fastdata.converters.tree import is_utf8, printable
 from fastdata.converters.workspace import outputs_size, remove_outputs, work_folder
@@ -81,7 +81,7 @@ from fastdata.version import VERSION
 SHARD_SIZE = 256 << 20
 #: Blobs between two commits to an LMDB: what is lost at most when packing is killed. LMDB
 #: holds a transaction's pages in memory until it is committed.
-_COMMIT_SIZE = 64 << 20
+_COMMIT_SIZE = 16 << 20
 #: Records in a unit at most, whatever their size: bounds the index rows in memory.
 _UNIT_ROWS = 262_144
 #: How many records are encoded in advance to estimate the size of the rest.
@@ -479,14 +479,15 @@ class _Packing:
 
         committed = sum(part.samples for part in done.values())
         prepared = zip(work(), engine.run(Prepare(job), work(), self._tick(engine)), strict=True)
-        for unit, group in groupby(prepared, key=lambda pair: pair[0].unit):
+        filled = with_blobs(job, prepared)
+        for unit, group in groupby(filled, key=lambda entry: entry[0]):
             path, part = job.part(unit), PartBuilder()
             with closing(lmdb.LmdbWriter(self._lmdb_data, committed, map_size)) as writer:
-                for piece, samples in group:
-                    for row, blob in zip(samples.rows, blobs_of(job, piece, samples), strict=True):
+                for _, piece, blobs in group:
+                    for row, blob in zip(piece.rows, blobs, strict=True):
                         writer.add(row, blob)
                         part.add(row)
-                    for bad in samples.bad:
+                    for bad in piece.bad:
                         part.add_bad(bad)
                 # The part is on the disk before the commit, and gets its name after: so
                 # whichever of the two a kill leaves last, what is committed is known.

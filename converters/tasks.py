@@ -6,7 +6,9 @@ same wherever and however often it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +35,8 @@ from fastdata.storage import publish, temporary_name, whole_file
 #: A few such pieces a worker are in flight, so this bounds memory.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
+#: Pieces whose blobs are read ahead of the one that is being written.
+_PIECES_AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,7 @@ class Prepare:
     """Prepares a piece for a file that another process writes.
 
     Blobs that are the source's own bytes are left out: they are in the page cache now, and
-    reading them again where they are written (`blobs_of`) costs a third of sending them.
+    reading them again where they are written (`with_blobs`) costs a third of sending them.
     """
 
     job: Job
@@ -220,18 +224,35 @@ class Prepare:
         return prepared
 
 
-def blobs_of(job: Job, piece: Piece, prepared: Prepared) -> Iterator[bytes]:
-    """The blobs of a prepared piece, read again where they were left out.
+def with_blobs(
+    job: Job, prepared: Iterable[tuple[Piece, Prepared]]
+) -> Iterator[tuple[Unit, Prepared, list[bytes]]]:
+    """Supplies the blobs of prepared pieces, reading again those that were left out.
+
+    They are read a few pieces ahead by a thread, while LMDB commits what came before.
 
     Raises:
         SourceError: An image is no longer what it was.
     """
+    with ThreadPoolExecutor(1, "fastdata-read") as reader:
+        waiting: deque[tuple[Unit, Prepared, Future[list[bytes]]]] = deque()
+        for piece, ready in prepared:
+            records = [] if ready.blobs else list(_listing(job).records(piece.start, piece.stop))
+            waiting.append((piece.unit, ready, reader.submit(_blobs, ready, records)))
+            while len(waiting) > _PIECES_AHEAD:
+                unit, ready, blobs = waiting.popleft()
+                yield unit, ready, blobs.result()
+        for unit, ready, blobs in waiting:
+            yield unit, ready, blobs.result()
+
+
+def _blobs(prepared: Prepared, records: Sequence[Record]) -> list[bytes]:
     if prepared.blobs is not None:
-        yield from prepared.blobs
-        return
-    records = {record.key: record for record in _listing(job).records(piece.start, piece.stop)}
+        return prepared.blobs
+    by_key = {record.key: record for record in records}
+    blobs = []
     for row in prepared.rows:
-        record = records[row.key]
+        record = by_key[row.key]
         try:
             blob = _read(record)
             if crc32c(blob) != row.crc32c:
@@ -241,4 +262,5 @@ def blobs_of(job: Job, piece: Piece, prepared: Prepared) -> Iterator[bytes]:
                 f"{printable(record.path)}: {error.what} while it was being packed",
                 "Run the same command again when nothing writes to the source any more.",
             ) from None
-        yield blob
+        blobs.append(blob)
+    return blobs

@@ -18,6 +18,7 @@ from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
+from fastdata.engines import keep_freed_memory
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.formats import CONTAINERS
 from fastdata.progress import ProgressReport
@@ -247,6 +248,7 @@ def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _
             f"{' and '.join(sources)}",
             "Choose one by --split, or put {split} into --out.",
         )
+    keep_freed_memory()
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
         default = "-".join(filter(None, (name, split, options.to)))
