@@ -1,7 +1,7 @@
 """How long packing takes, against ``tar -cf`` and ``sync`` over the same tree.
 
 Contenders take turns, each as a fresh process run as a user would run it. Start-up is
-measured by packing a single image, and taken off. Before anything is timed, each packed
+measured by packing one image a worker, and taken off. Before anything is timed, each packed
 dataset is verified against the source's bytes.
 
     python -m fastdata.benchmarks.convert --root imagenet/train --images 4000
@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, run_command
+from fastdata.converters.tasks import PIECE_BYTES
 
 from fastdata import ImageDataset, verify
 from fastdata.sample import make_sample
@@ -70,9 +71,7 @@ def measure(
 ) -> dict[str, Any]:
     """Runs the benchmark in a folder; returns all figures as JSON values."""
     tree, count, size = _make_tree(work, root, images)
-    one = work / "one"
-    (one / "class").mkdir(parents=True)
-    shutil.copy(next(path for path in tree.rglob("*") if path.is_file()), one / "class")
+    few = _make_few(work, tree, workers)
     memory: dict[str, int] = {}
 
     def tar() -> float:
@@ -83,13 +82,16 @@ def measure(
 
     out = work / "out"
 
-    def pack(source: Path, name: str) -> float:
+    def pack(source: Path, name: str, *, sample_memory: bool = False) -> float:
         command = [sys.executable, "-m", "fastdata", "convert", "imagefolder"]
         command += ["--root", str(source), "--out", str(out), "--workers", str(workers)]
         subprocess.run(["sync"], check=True)
-        run = run_command(command + _PACKINGS[name])
-        if source == tree:
-            memory[name] = max(memory.get(name, 0), run.private_bytes)
+        command += _PACKINGS[name]
+        if source == few and "lmdb" not in command:
+            command += ["--shard-size", "1B"]
+        run = run_command(command, sample_memory=sample_memory)
+        if sample_memory:
+            memory[name] = run.private_bytes
         return run.seconds
 
     def timed(source: Path, name: str) -> float:
@@ -98,13 +100,13 @@ def measure(
         return seconds
 
     for name in _PACKINGS:  # verified first; this also warms the page cache
-        pack(tree, name)
+        pack(tree, name, sample_memory=True)
         _require_same(out, tree)
         shutil.rmtree(out)
     contenders: dict[str, Callable[[], float]] = {"tar": tar}
     for name in _PACKINGS:
         contenders[name] = partial(timed, tree, name)
-        contenders[f"{name} start-up"] = partial(timed, one, name)
+        contenders[f"{name} start-up"] = partial(timed, few, name)
     seconds = interleave(contenders, rounds)
     return {
         "benchmark": "convert",
@@ -115,6 +117,19 @@ def measure(
         "seconds": seconds,
         "peak_private_bytes": memory,
     }
+
+
+def _make_few(work: Path, tree: Path, workers: int) -> Path:
+    """A tree that gives every worker one image to start for, and little else to do.
+
+    The images end in zeros, which decoders ignore, so that each is a task of its own.
+    """
+    few = work / "few" / "class"
+    few.mkdir(parents=True)
+    image = next(path for path in tree.rglob("*") if path.is_file()).read_bytes()
+    for number in range(workers):
+        (few / f"{number}.jpg").write_bytes(image + bytes(PIECE_BYTES))
+    return few.parent
 
 
 def _make_tree(work: Path, root: Path | None, images: int) -> tuple[Path, int, int]:

@@ -81,7 +81,7 @@ from fastdata.version import VERSION
 SHARD_SIZE = 256 << 20
 #: Blobs between two commits to an LMDB: what is lost at most when packing is killed. LMDB
 #: holds a transaction's pages in memory until it is committed.
-_COMMIT_SIZE = 16 << 20
+_COMMIT_SIZE = 128 << 20
 #: Records in a unit at most, whatever their size: bounds the index rows in memory.
 _UNIT_ROWS = 262_144
 #: How many records are encoded in advance to estimate the size of the rest.

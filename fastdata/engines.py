@@ -199,7 +199,7 @@ def keep_freed_memory() -> None:
     except (AttributeError, OSError):  # not glibc
         return
     mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
-    mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 # From glibc's malloc.h.

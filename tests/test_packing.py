@@ -60,7 +60,7 @@ def test_interrupted_and_resumed(tree: Path, tmp_path: Path, container: str, wor
     size = 400_000
     pack_tree(tree, tmp_path / "whole", container, unit_size=size)
     out = tmp_path / "out"
-    for images in (35, 50):
+    for images in (10, 40):
         # The process engine looks ten times a second: packing may be done before.
         with suppress(KeyboardInterrupt):
             pack_tree(tree, out, container, unit_size=size, workers=workers, progress=Stop(images))
