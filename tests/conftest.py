@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 
 from fastdata import _native
 from fastdata.sample import make_sample
+
+# Started in the background by a shell, this process and all that tests start would ignore
+# Ctrl-C, and the tests of it would wait in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 

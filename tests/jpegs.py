@@ -6,13 +6,18 @@ import io
 import os
 import random
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-# Pillow gives libjpeg its output buffer in one piece: noise at quality 100 needs more.
-ImageFile.MAXBLOCK = 1 << 24
+
+def save(image: Image.Image, out: io.BytesIO, **options) -> None:
+    """Encodes a JPEG. Pillow gives libjpeg one buffer: noise at quality 100 needs a larger one."""
+    with mock.patch.object(ImageFile, "MAXBLOCK", 1 << 24):
+        image.save(out, "JPEG", **options)
+
 
 SAMPLE = Path(
     os.environ.get("FASTDATA_IMAGENET_SAMPLE")
@@ -54,9 +59,9 @@ def encode(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, **opt
     out = io.BytesIO()
     image = Image.fromarray(pixels)
     if sampling == "grey":
-        image.convert("L").save(out, "JPEG", quality=quality, **options)
+        save(image.convert("L"), out, quality=quality, **options)
     else:
-        image.save(out, "JPEG", quality=quality, subsampling=SAMPLINGS[sampling], **options)
+        save(image, out, quality=quality, subsampling=SAMPLINGS[sampling], **options)
     return out.getvalue()
 
 
@@ -68,7 +73,7 @@ def _transpose_sampling(pixels: np.ndarray, quality: int, **options) -> bytes:
     """
     height, width = pixels.shape[:2]
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=quality, subsampling=1, **options)
+    save(Image.fromarray(pixels), out, quality=quality, subsampling=1, **options)
     data = bytearray(out.getvalue())
     at = data.index(b"\xff\xc0") + 4
     mcus = -(-width // 16) * -(-height // 8)
