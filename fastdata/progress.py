@@ -38,7 +38,7 @@ class ProgressReport:
         self._stream = stream or sys.stderr
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._total = self._done = self._done_size = 0
+        self._total = self._done = 0
         self._begun = self._last_line = time.monotonic()
         if self._stream.isatty():
             self._bar = Progress(
@@ -79,7 +79,7 @@ class ProgressReport:
             done_images: How many of them an earlier run has done,
             done_size: and how many bytes.
         """
-        self._total, self._done, self._done_size = images, done_images, done_size
+        self._total, self._done = images, done_images
         self._begun = time.monotonic()
         if done_images:
             self._line(f"resuming: {done_images:,} of {images:,} images are done")
@@ -92,10 +92,18 @@ class ProgressReport:
             rate += f", {human_bytes(size / seconds)}/s"
         self._show(rate, self._done + images)
 
-    def advance_bytes(self, size: int) -> None:
-        """So many bytes are done since `start`, which was told the bytes there are."""
+    def images(self, done: int, total: int) -> None:
+        """So many images of so many are done; the first call begins."""
+        if not self._total:
+            self.start(total, 0)
+        self.advance(done, 0)
+
+    def size(self, done: int, total: int) -> None:
+        """So many bytes of so many are done; the first call begins."""
+        if not self._total:
+            self.start(total, 0)
         seconds = max(time.monotonic() - self._begun, 1e-3)
-        self._show(f"{human_bytes(size / seconds)}/s", size)
+        self._show(f"{human_bytes(done / seconds)}/s", done)
 
     def finishing(self, what: str) -> None:
         """All images are done; something remains."""

@@ -29,18 +29,9 @@ def command(dataset: Path, stride: int, remove: bool, workers: int | None) -> No
       $ fastdata index imagenet-train-lmdb
       $ fastdata index imagenet-train-lmdb --stride 64
     """
-    begun = False
     with ProgressReport(f"indexing {dataset}") as progress:
-
-        def advance(done: int, total: int) -> None:
-            nonlocal begun
-            if not begun:
-                progress.start(total, 0)
-                begun = True
-            progress.advance(done, 0)
-
         made = add_seek_points(
-            dataset, stride=None if remove else stride, workers=workers, progress=advance
+            dataset, stride=None if remove else stride, workers=workers, progress=progress.images
         )
     if remove:
         click.echo(f"{dataset}: seek points removed")

@@ -38,17 +38,8 @@ def command(dataset: Path, to: Path | None, threads: int | None, remove: bool) -
             raise UsageError("--threads has no meaning with --unstage", "Leave it out.")
         _unstage(dataset, to)
         return
-    begun = False
     with ProgressReport(f"staging {dataset}") as progress:
-
-        def advance(done: int, total: int) -> None:
-            nonlocal begun
-            if not begun:
-                progress.start(total, 0)
-                begun = True
-            progress.advance_bytes(done)
-
-        staged = stage(dataset, to, threads=threads, progress=advance, waiting=_waiting)
+        staged = stage(dataset, to, threads=threads, progress=progress.size, waiting=_waiting)
     freed = f"; freed {human_bytes(staged.freed_bytes)} of an older copy" * bool(staged.freed_bytes)
     if staged.reused:
         click.echo(f"{staged.path}: staged already{freed}")

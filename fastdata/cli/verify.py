@@ -27,16 +27,7 @@ def command(dataset: Path, fast: bool, workers: int | None) -> None:
       $ fastdata verify --fast imagenet-train-lmdb
     """
     with ProgressReport(f"verifying {dataset}") as progress:
-        begun = False
-
-        def advance(done: int, total: int) -> None:
-            nonlocal begun
-            if not begun:
-                progress.start(total, 0)
-                begun = True
-            progress.advance(done, 0)
-
-        result = verify(dataset, fast=fast, workers=workers, progress=advance)
+        result = verify(dataset, fast=fast, workers=workers, progress=progress.images)
     for problem in result.problems[:_SHOWN]:
         click.echo(f"{problem.where}: {problem.what}")
     if result.problems:
