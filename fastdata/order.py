@@ -157,8 +157,8 @@ class QuasiRandom(Order):
     about ``window`` classes, and the next batches the same ones. Pack shuffled, raise ``window``,
     or use :class:`Random` where that matters.
 
-    Windows are of equal size to within a block, so the last one is not small. The last block, where
-    it is not full, is put at a random place like any other.
+    Windows are of equal size to within a block, so the last one is not small. A last block that is
+    not full is put at a random place among the others. A single window is :class:`Random`.
 
     Args:
         n: Number of samples, 0 or more.

@@ -1,0 +1,243 @@
+"""Orders: bijections, near to uniform, in constant memory; quasi-random ones stay local."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fastdata.draws import epoch_key
+from fastdata.errors import UsageError
+from fastdata.order import ORDERS, Order, QuasiRandom, Random, Sequential, make_order
+
+KEYS = st.integers(0, 2**64 - 1)
+# Tables end and networks begin at 65,536.
+LARGE = st.sampled_from([65_535, 65_536, 65_537, 66_049, 99_991])
+
+
+def whole(order: Order) -> np.ndarray:
+    return order(np.arange(len(order)))
+
+
+def assert_bijection(order: Order, n: int) -> None:
+    found = whole(order)
+    assert len(order) == n and found.dtype == np.int64
+    assert np.array_equal(np.sort(found), np.arange(n))
+
+
+def deviations(counts: np.ndarray) -> float:
+    """By how many standard deviations chi-square is off what it is for a uniform distribution."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
+
+
+def permutation_counts(make: Callable[[int], np.ndarray], size: int, draws: int) -> np.ndarray:
+    found = Counter(tuple(make(epoch_key(0, epoch)).tolist()) for epoch in range(draws))
+    return np.array([found[each] for each in itertools.permutations(range(size))], float)
+
+
+@given(st.integers(0, 3000), KEYS)
+def test_random_is_a_bijection(n: int, key: int) -> None:
+    assert_bijection(Random(n, key), n)
+
+
+@settings(max_examples=15)
+@given(LARGE, KEYS)
+def test_large_ones_are_bijections(n: int, key: int) -> None:
+    assert_bijection(Random(n, key), n)
+    assert_bijection(QuasiRandom(n, key), n)
+
+
+@given(st.integers(0, 1500), KEYS, st.integers(1, 50), st.integers(1, 50))
+@example(1, 0, 1, 1)
+@example(33, 1, 32, 1)
+@example(1500, 2, 2**70, 2**70)
+def test_quasi_random_is_a_bijection(n: int, key: int, block: int, window: int) -> None:
+    assert_bijection(QuasiRandom(n, key, block=block, window=window), n)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@given(st.integers(0, 20_000), st.integers(), st.integers(0, 1000))
+@settings(max_examples=20)
+def test_orders_by_name(name: str, n: int, seed: int, epoch: int) -> None:
+    order = make_order(name, n, seed, epoch)
+    assert_bijection(order, n)
+    assert np.array_equal(whole(pickle.loads(pickle.dumps(order))), whole(order))
+    assert np.array_equal(whole(make_order(name, n, seed, epoch)), whole(order))
+
+
+@pytest.mark.parametrize("n", [30_000, 70_001])
+@pytest.mark.parametrize("name", ORDERS)
+def test_positions_may_be_asked_for_in_any_way(name: str, n: int) -> None:
+    order = make_order(name, n, 1, 2)
+    everything = whole(order)
+    asked = np.random.default_rng(0).integers(0, n, (4, 50))
+    kept = asked.copy()
+    assert np.array_equal(order(asked), everything[asked])
+    assert np.array_equal(asked, kept)
+    assert [int(order(np.array([p]))[0]) for p in asked[0]] == everything[asked[0]].tolist()
+    assert order(np.arange(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["random", "quasi-random"])
+@pytest.mark.parametrize("n", [1000, 30_000, 200_000])
+def test_seeds_and_epochs_differ(name: str, n: int) -> None:
+    orders = [whole(make_order(name, n, seed, epoch)) for seed in (-1, 0, 1) for epoch in (0, 1, 2)]
+    for one, other in itertools.combinations(orders, 2):
+        # Two random permutations agree at one position on average.
+        assert (one == other).sum() < 12
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_constant_memory(name: str) -> None:
+    n = 10**12
+    order = make_order(name, n, 3, 4)
+    positions = np.array([0, 1, 255, 10**6, n // 2, n - 2, n - 1])
+    found = order(positions)
+    assert len(set(found.tolist())) == len(positions)
+    assert found.min() >= 0 and found.max() < n
+    assert len(pickle.dumps(order)) < 4096
+
+
+def test_tables_stay_small() -> None:
+    assert len(pickle.dumps(Random(65_536, 0))) < 600_000
+    assert len(pickle.dumps(Random(65_537, 0))) < 4096
+
+
+def test_golden_values() -> None:
+    """These may never change: what a seed means would change for everybody."""
+    first = np.arange(5)
+    assert make_order("random", 10, 1, 2)(first).tolist() == [9, 7, 5, 4, 2]
+    assert make_order("random", 10**12, 1, 2)(first).tolist() == [
+        699599966030,
+        528607168986,
+        281285496784,
+        438582512240,
+        828060770953,
+    ]
+    assert make_order("quasi-random", 10**12, 1, 2)(first).tolist() == [
+        595209258215,
+        82310747447,
+        550109558910,
+        951163673258,
+        915514565140,
+    ]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_all_permutations_are_as_probable(n: int) -> None:
+    counts = permutation_counts(lambda key: whole(Random(n, key)), n, 12_000)
+    assert abs(deviations(counts)) < 5
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_all_permutations_of_a_window_are_as_probable(n: int) -> None:
+    """Windows this small go through the network, which is at its weakest there."""
+
+    def first_window(key: int) -> np.ndarray:
+        # The blocks of a window are in random order too: what is left is the network's own doing.
+        window = QuasiRandom(2 * n, key, block=n, window=1)(np.arange(n))
+        return window % n
+
+    assert abs(deviations(permutation_counts(first_window, n, 6_000))) < 5
+
+
+@pytest.mark.parametrize("n", [70_001, 1_281_167])
+def test_large_permutations_look_random(n: int) -> None:
+    order = Random(n, epoch_key(7, 7))
+    # Few of them, so that drawing without putting back hardly differs from drawing.
+    found = order(np.arange(4096))
+    # |position - sample| of independent uniform numbers is n / 3 on average.
+    displacement = np.abs(whole(order) - np.arange(n)).mean() / n
+    assert abs(displacement - 1 / 3) < 5 * 0.236 / math.sqrt(n)
+    assert abs(deviations(np.bincount(found * 256 // n, minlength=256))) < 5
+    steps = (found[1:] - found[:-1]) % n
+    assert abs(deviations(np.bincount(steps * 256 // n, minlength=256))) < 5
+    low = np.bincount(found % 251, minlength=251)
+    assert abs(deviations(low)) < 5
+    rises = int((found[1:] > found[:-1]).sum())
+    assert abs(rises - 4095 / 2) < 5 * math.sqrt(4096 / 12)
+
+
+def test_pairs_of_samples_of_a_large_permutation_are_independent() -> None:
+    n, keys = 70_001, 4000
+    found = np.array([Random(n, epoch_key(1, e))(np.array([0, 1])) for e in range(keys)])
+    counts = np.histogram2d(found[:, 0], found[:, 1], 8, ((0, n), (0, n)))[0]
+    assert abs(deviations(counts.ravel())) < 5
+
+
+@given(st.integers(1, 2000), KEYS, st.integers(1, 20), st.integers(1, 20))
+def test_a_window_touches_only_its_blocks(n: int, key: int, block: int, window: int) -> None:
+    """The epoch falls into runs, each of which is all of at most ``window`` blocks."""
+    blocks = whole(QuasiRandom(n, key, block=block, window=window)) // block
+    last_use = {int(number): at for at, number in enumerate(blocks)}
+    start = 0
+    open_until, seen, windows = 0, set(), 0
+    for at, number in enumerate(blocks.tolist()):
+        seen.add(number)
+        open_until = max(open_until, last_use[number])
+        if at == open_until:
+            assert len(seen) <= window
+            assert at + 1 - start <= window * block
+            start, seen, windows = at + 1, set(), windows + 1
+    assert start == n
+    assert windows >= math.ceil(math.ceil(n / block) / window)
+
+
+def test_windows_of_default_size() -> None:
+    n = 1_281_167
+    blocks = whole(QuasiRandom(n, 5)) // 32
+    # Any 4,096 positions lie in at most two windows, of 128 blocks each.
+    for start in range(0, n - 4096, 40_961):
+        assert len(np.unique(blocks[start : start + 4096])) <= 256
+    # And a batch is drawn from nearly all of its window: 128 blocks give 256 draws 111 on average.
+    batches = [len(np.unique(blocks[s : s + 256])) for s in range(0, n - 256, 25_600)]
+    assert 100 < np.mean(batches) < 130
+
+
+@pytest.mark.parametrize(("n", "block", "window"), [(10, 4, 1), (10, 4, 2), (21, 5, 2), (9, 2, 3)])
+def test_no_sample_has_a_fixed_place(n: int, block: int, window: int) -> None:
+    found = np.array(
+        [whole(QuasiRandom(n, epoch_key(0, e), block=block, window=window)) for e in range(3000)]
+    )
+    for sample in range(n):
+        times = (found == sample).sum(axis=0)
+        if sample < n // block * block:
+            assert (times > 0).all()
+        # A last block that is not full starts where blocks start, so not everywhere.
+        assert times[0] > 0 and times[-1] > 0
+        assert times.max() < 0.5 * len(found)
+
+
+def test_windows_mix_their_blocks() -> None:
+    order = whole(QuasiRandom(100_000, 9, block=10, window=100))
+    neighbours = np.abs(np.diff(order)) < 10
+    # By chance 1 in 100 pairs is of one block.
+    assert neighbours.mean() < 0.02
+
+
+def test_sequential() -> None:
+    assert whole(Sequential(5)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_no_order_names_itself() -> None:
+    with pytest.raises(UsageError, match=r"'shuffled'.*\n.*random, quasi-random, sequential"):
+        make_order("shuffled", 5, 0, 0)
+    for name in ORDERS:
+        with pytest.raises(UsageError, match="n -1"):
+            make_order(name, -1, 0, 0)
+        for n, position in ((5, 5), (5, -1), (0, 0), (70_000, 70_000)):
+            with pytest.raises(UsageError, match=f"position {position} .* {n} samples"):
+                make_order(name, n, 0, 0)(np.array([position]))
+    with pytest.raises(UsageError, match="block 0"):
+        QuasiRandom(5, 0, block=0)
+    with pytest.raises(UsageError, match="window -3"):
+        QuasiRandom(5, 0, window=-3)
