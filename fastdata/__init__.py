@@ -2,7 +2,12 @@
 
 ``fastdata convert`` packs images into LMDB, Parquet or tar shards that any tool can read,
 with an index beside them; `ImageDataset` reads them.
+
+What needs torch is imported when it is first asked for: packing does without.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fastdata.dataset import ImageDataset
 from fastdata.errors import (
@@ -21,6 +26,9 @@ from fastdata.manifest import Manifest
 from fastdata.staging import Staged, Unstaged, stage, unstage
 from fastdata.verification import Verification, verify
 from fastdata.version import VERSION
+
+if TYPE_CHECKING:
+    from fastdata.collate import fast_collate
 
 __version__ = VERSION
 
@@ -41,7 +49,33 @@ __all__ = [
     "Verification",
     "VersionError",
     "__version__",
+    "fast_collate",
     "stage",
     "unstage",
     "verify",
 ]
+
+# Public names that need torch, and the module that has each.
+_NEED_TORCH = {
+    "fast_collate": "fastdata.collate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_NEED_TORCH[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"fastdata.{name} needs torch\nInstall it: pip install 'fastdata[torch]'.",
+            name="torch",
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | _NEED_TORCH.keys())

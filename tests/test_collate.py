@@ -1,0 +1,380 @@
+"""fast_collate: what it makes of samples, in torch's own DataLoader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, default_collate  # noqa: E402
+
+import fastdata  # noqa: E402
+from fastdata import SampleError, UsageError, fast_collate  # noqa: E402
+
+# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+
+def pixels(number: int, height: int = 6, width: int = 5) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def as_pil(array: np.ndarray[Any, Any]) -> Any:
+    return Image.fromarray(array)
+
+
+def as_array(array: np.ndarray[Any, Any]) -> Any:
+    return array
+
+
+def as_reversed_array(array: np.ndarray[Any, Any]) -> Any:
+    return np.ascontiguousarray(array[::-1, ::-1, ::-1])[::-1, ::-1, ::-1]
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> Any:
+    return torch.from_numpy(array.transpose(2, 0, 1).copy())
+
+
+def as_channels_last_tensor(array: np.ndarray[Any, Any]) -> Any:
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+KINDS = [as_pil, as_array, as_reversed_array, as_tensor, as_channels_last_tensor]
+
+
+class Images:
+    """A map-style dataset; picklable."""
+
+    def __init__(self, kind: Callable[[Any], Any] = as_pil, sizes: list[int] | None = None) -> None:
+        self.kind = kind
+        self.sizes = sizes or [5] * 10
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.kind(pixels(index, width=self.sizes[index])), index * 3
+
+
+def check_layout(images: Any, count: int, height: int = 6, width: int = 5) -> None:
+    assert images.shape == (count, 3, height, width)
+    assert images.dtype == torch.uint8
+    assert images.stride() == (height * width * 3, 1, width * 3, 3)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("workers", "kind"),
+    # Each spawned worker imports torch; one kind shows that it works.
+    [(workers, kind) for workers in (None, "fork") for kind in KINDS] + [("spawn", as_pil)],
+)
+def test_torchs_own_loader(workers: str | None, kind: Callable[[Any], Any]) -> None:
+    loader = DataLoader(
+        Images(kind),
+        batch_size=4,
+        num_workers=2 if workers else 0,
+        multiprocessing_context=workers,
+        collate_fn=fast_collate,
+    )
+    seen = 0
+    for images, labels in loader:
+        check_layout(images, len(labels))
+        assert images.is_shared() == (workers is not None)
+        assert labels.dtype == torch.int64
+        for image, label in zip(images, labels.tolist(), strict=True):
+            assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels(seen))
+            assert label == seen * 3
+            seen += 1
+    assert seen == 10
+
+
+class WasShared:
+    """A collate_fn that tells whether the batch was shared before torch sent it."""
+
+    def __call__(self, samples: list[Any]) -> Any:
+        images, labels = fast_collate(samples)
+        return images, labels, images.is_shared(), images.untyped_storage().nbytes()
+
+
+def test_a_workers_batch_is_made_in_shared_memory() -> None:
+    loader = DataLoader(Images(), batch_size=5, num_workers=1, collate_fn=WasShared())
+    assert [(shared, size) for _, _, shared, size in loader] == [(True, 5 * 6 * 5 * 3)] * 2
+    _, _, shared, _ = WasShared()([Images()[0]])
+    assert not shared
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pinned_batches_keep_their_layout(workers: int) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    loader = DataLoader(
+        Images(), batch_size=4, num_workers=workers, pin_memory=True, collate_fn=fast_collate
+    )
+    for number, (images, labels) in enumerate(loader):
+        assert images.is_pinned() and labels.is_pinned()
+        check_layout(images, len(labels))
+        assert np.array_equal(images[0].permute(1, 2, 0).numpy(), pixels(number * 4))
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
+)
+def test_any_size_and_kinds_that_are_mixed(
+    count: int, height: int, width: int, kinds: list[Callable[[Any], Any]]
+) -> None:
+    arrays = [pixels(i, height, width) for i in range(count)]
+    images, _ = fast_collate([(kinds[i](array), i) for i, array in enumerate(arrays)])
+    check_layout(images, count, height, width)
+    assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), np.stack(arrays))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV"])
+def test_modes(mode: str) -> None:
+    image = Image.fromarray(pixels(1)).convert(mode)
+    images, _ = fast_collate([(image, 0), (Image.fromarray(pixels(2)), 1)])
+    assert np.array_equal(images[0].permute(1, 2, 0).numpy(), np.asarray(image.convert("RGB")))
+    assert np.array_equal(images[1].permute(1, 2, 0).numpy(), pixels(2))
+
+
+def test_a_palettes_transparency_is_dropped_in_silence() -> None:
+    image = Image.fromarray(pixels(1)).convert("P")
+    image.info["transparency"] = bytes(range(256))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images, _ = fast_collate([(image, 0)])
+    assert image.info["transparency"] == bytes(range(256))
+    del image.info["transparency"]
+    assert np.array_equal(images[0].permute(1, 2, 0).numpy(), np.asarray(image.convert("RGB")))
+
+
+def test_grey_arrays_and_tensors() -> None:
+    grey = pixels(1)[:, :, 0]
+    images, _ = fast_collate([(grey, 0), (torch.from_numpy(grey.copy())[None], 1)])
+    check_layout(images, 2)
+    for image in images:
+        for channel in image:
+            assert np.array_equal(channel.numpy(), grey)
+
+
+def test_an_array_that_cannot_be_written_and_a_file_not_yet_loaded(tmp_path: Path) -> None:
+    array = pixels(1)
+    array.flags.writeable = False
+    Image.fromarray(array).save(tmp_path / "image.png")
+    with Image.open(tmp_path / "image.png") as image:
+        images, _ = fast_collate([(array, 0), (image, 1)])
+    assert torch.equal(images[0], images[1])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [3, -1],
+        [np.int32(3), np.int64(-1)],
+        [torch.tensor(3), torch.tensor(-1, dtype=torch.int16)],
+        [np.array(3), -1],
+        [2**62, -(2**62)],
+    ],
+)
+def test_whole_labels_are_int64(labels: list[Any]) -> None:
+    _, found = fast_collate([(pixels(0), label) for label in labels])
+    assert found.dtype == torch.int64
+    assert found.tolist() == [int(label) for label in labels]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0.5, 2.0],
+        [True, False],
+        [torch.tensor([0, 1]), torch.tensor([1, 0])],
+        [torch.tensor(0.5), torch.tensor(1.0)],
+        [np.array([1.0, 2.0]), np.array([3.0, 4.0])],
+        ["cat", "dog"],
+    ],
+)
+def test_other_labels_are_what_default_collate_makes(labels: list[Any]) -> None:
+    _, found = fast_collate([(pixels(0), label) for label in labels])
+    wanted = default_collate(labels)
+    if isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted) and found.dtype == wanted.dtype
+    else:
+        assert found == wanted
+
+
+def test_labels_that_are_dicts_and_further_elements() -> None:
+    samples = [(pixels(i), {"class": i, "weight": i / 2}, f"key {i}", i * 1.5) for i in range(3)]
+    batch = fast_collate(samples)
+    assert type(batch) is list and len(batch) == 4
+    assert batch[1]["class"].tolist() == [0, 1, 2]
+    assert batch[1]["weight"].tolist() == [0, 0.5, 1]
+    assert batch[2] == ["key 0", "key 1", "key 2"]
+    assert batch[3].tolist() == [0, 1.5, 3]
+
+
+class Sample(NamedTuple):
+    image: Any
+    label: int
+    key: str
+
+
+def test_named_tuples_and_lists() -> None:
+    batch = fast_collate([Sample(pixels(i), i, str(i)) for i in range(2)])
+    assert type(batch) is Sample
+    check_layout(batch.image, 2)
+    assert batch.label.tolist() == [0, 1]
+    assert batch.key == ["0", "1"]
+    images, labels = fast_collate([[pixels(7), 1]])
+    assert np.array_equal(images[0].permute(1, 2, 0).numpy(), pixels(7))
+    assert labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_several_views(kind: Any) -> None:
+    samples = [(kind([as_pil(pixels(i)), pixels(i + 9, 3, 4)]), i) for i in range(4)]
+    views, labels = fast_collate(samples)
+    assert type(views) is list and len(views) == 2
+    check_layout(views[0], 4)
+    check_layout(views[1], 4, 3, 4)
+    for i in range(4):
+        assert np.array_equal(views[0][i].permute(1, 2, 0).numpy(), pixels(i))
+        assert np.array_equal(views[1][i].permute(1, 2, 0).numpy(), pixels(i + 9, 3, 4))
+    assert labels.tolist() == [0, 1, 2, 3]
+
+
+GOOD = (pixels(0), 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "no samples"),
+        (GOOD[0], "takes a list of samples, not a numpy.ndarray"),
+        ([pixels(0)], r"sample 0 of the batch is a numpy.ndarray, not \(image, label\)"),
+        ([GOOD, (pixels(0),)], "sample 1 of the batch is a tuple of 1, not"),
+        ([GOOD, {"image": pixels(0)}], "sample 1 of the batch is a dict, not"),
+        ([GOOD, (pixels(0), 0, 0)], "sample 1 of the batch has 3 elements, sample 0 has 2"),
+        ([GOOD, ("image", 0)], "sample 1 of the batch is a str, not an image"),
+        ([GOOD, (None, 0)], "sample 1 of the batch is a NoneType, not an image"),
+        (
+            [GOOD, (pixels(0, 7, 8), 0)],
+            r"sample 1 of the batch is 8 pixels wide and 7 high, sample 0 is 5 wide and 6 high"
+            r"(.|\n)*RandomResizedCrop",
+        ),
+        (
+            [GOOD, (as_pil(pixels(0, 5, 6)), 0)],
+            "sample 1 of the batch is 6 pixels wide and 5 high",
+        ),
+        (
+            [GOOD, (torch.zeros(3, 6, 5), 0)],
+            r"sample 1 of the batch is a tensor of float32, not of uint8(.|\n)*ToTensor",
+        ),
+        (
+            [(pixels(0).astype(np.float64), 0)],
+            r"sample 0 of the batch is an array of float64, not of uint8(.|\n)*Normalize",
+        ),
+        (
+            [(as_tensor(pixels(0)).numpy(), 0)],
+            r"sample 0 of the batch is an array of shape \(3, 6, 5\)",
+        ),
+        (
+            [(torch.from_numpy(pixels(0)), 0)],
+            r"sample 0 of the batch is a tensor of shape \(6, 5, 3\)",
+        ),
+        (
+            [(torch.zeros(3, 6, 5, dtype=torch.uint8, device="meta"), 0)],
+            "sample 0 of the batch is a tensor on meta",
+        ),
+        ([([], 0)], "sample 0 of the batch has no views"),
+        (
+            [([pixels(0)] * 2, 0), ([pixels(0)] * 3, 1)],
+            "sample 1 of the batch has 3 for views of its image, sample 0 has 2",
+        ),
+        (
+            [([pixels(0)] * 2, 0), (pixels(0), 1)],
+            "sample 1 of the batch has a numpy.ndarray for views of its image",
+        ),
+        (
+            [([pixels(0)] * 2, 0), ([pixels(0), pixels(0, 7)], 1)],
+            "view 1 of sample 1 of the batch is 5 pixels wide and 7 high",
+        ),
+    ],
+)
+def test_bad_samples(samples: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        fast_collate(samples)
+    assert caught.value.mend
+
+
+def test_a_file_that_is_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    as_pil(pixels(0, 60, 60)).save(path)
+    path.write_bytes(path.read_bytes()[:5_000])
+    good = as_pil(pixels(0, 60, 60))
+    with (
+        Image.open(path) as image,
+        pytest.raises(SampleError, match="sample 1 of the batch cannot be decoded"),
+    ):
+        fast_collate([(good, 0), (image, 1)])
+
+
+def test_errors_survive_a_worker() -> None:
+    loader = DataLoader(
+        Images(sizes=[5, 5, 4]), batch_size=3, num_workers=1, collate_fn=fast_collate
+    )
+    with pytest.raises(UsageError, match="sample 2 of the batch is 4 pixels wide"):
+        list(loader)
+
+
+def python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_importing_fastdata_does_not_import_torch() -> None:
+    code = "import sys, fastdata; print('torch' in sys.modules, 'fast_collate' in dir(fastdata))"
+    assert python(code) == "False True\n"
+    assert python("import sys, fastdata; fastdata.fast_collate; print('torch' in sys.modules)") == (
+        "True\n"
+    )
+
+
+def test_all_public_names_are_there() -> None:
+    assert set(fastdata.__all__) <= set(dir(fastdata))
+    for name in fastdata.__all__:
+        assert getattr(fastdata, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'fast_colate'"):
+        fastdata.fast_colate  # noqa: B018
+
+
+def test_without_torch_the_error_says_how_to_install_it() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import fastdata
+try:
+    fastdata.fast_collate
+except ImportError as error:
+    print(error.name, error)
+"""
+    assert python(code) == (
+        "torch fastdata.fast_collate needs torch\nInstall it: pip install 'fastdata[torch]'.\n"
+    )
