@@ -29,6 +29,7 @@ from fastdata.version import VERSION
 
 if TYPE_CHECKING:
     from fastdata.collate import fast_collate
+    from fastdata.iterable import ShardedIterable
 
 __version__ = VERSION
 
@@ -42,6 +43,7 @@ __all__ = [
     "Manifest",
     "Row",
     "SampleError",
+    "ShardedIterable",
     "SpaceError",
     "Staged",
     "Unstaged",
@@ -57,6 +59,7 @@ __all__ = [
 
 # Public names that need torch, and the module that has each.
 _NEED_TORCH = {
+    "ShardedIterable": "fastdata.iterable",
     "fast_collate": "fastdata.collate",
 }
 

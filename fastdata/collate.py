@@ -155,7 +155,7 @@ def _batch(images: list[Any], view: str) -> torch.Tensor:
     height, width = _size(images[0], f"{view}sample 0")
     batch = _empty(len(images), height, width)
     pixels = batch.permute(0, 2, 3, 1).numpy()
-    memory = memoryview(pixels.reshape(-1))
+    memory = pixels.reshape(-1).data
     length = 3 * height * width
     for i, image in enumerate(images):
         where = f"{view}sample {i}"
@@ -229,10 +229,9 @@ def _check_levels(good: bool, what: str, dtype: Any) -> None:
 
 def _empty(count: int, height: int, width: int) -> torch.Tensor:
     """Memory for a batch: shared in a worker process, where torch would else copy it there."""
-    shape = (count, height, width, 3)
     if get_worker_info() is None:
-        batch = torch.empty(shape, dtype=torch.uint8)
+        flat = torch.empty(count * height * width * 3, dtype=torch.uint8)
     else:
-        storage = torch.UntypedStorage._new_shared(count * height * width * 3)
-        batch = torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)
-    return batch.permute(0, 3, 1, 2)
+        new_shared: Any = torch.UntypedStorage._new_shared
+        flat = torch.empty(0, dtype=torch.uint8).set_(new_shared(count * height * width * 3))
+    return flat.view(count, height, width, 3).permute(0, 3, 1, 2)
