@@ -1,7 +1,11 @@
 """The typed boundary to the C++ core. Use ``fastdata.decode``."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 # Anything with the buffer protocol: bytes, memoryview, mmap, numpy arrays.
 Buffer = Any
@@ -32,18 +36,121 @@ def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, Code, str, int]:
 def build_seek_points(data: Buffer, stride: int) -> tuple[bytes, Code, str, int]:
     """(packed, code, detail, offset)."""
 
-class Job:
-    """A batch; holds its samples' memory until it is done and dropped.
+class Extents:
+    """N samples: where they lie and what they are. Here: one whole file each.
 
-    ``data``: JPEGs (1-D bytes) or raw pixels (uint8, H x W or H x W x 3).
-    ``boxes``: int32, N x 4, contiguous: left, upper, right, lower. ``flips``: a byte a
-    sample. ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit
-    integers. ``resize`` false: every box must have the output's size.
+    ``paths``: encoded as the file system has them. ``seek_points``: kept, not copied.
     """
 
     def __init__(
         self,
-        data: Sequence[Buffer],
+        paths: Sequence[str | bytes | PathLike[str]],
+        *,
+        seek_points: Sequence[Buffer | None] | None = None,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+    # Read-only, not copied; they keep the Extents alive.
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """(N,); 0 where unknown."""
+
+    @property
+    def widths(self) -> npt.NDArray[np.int32]:
+        """(N,), pixels; 0 where unknown."""
+
+    @property
+    def heights(self) -> npt.NDArray[np.int32]:
+        """(N,), pixels; 0 where unknown."""
+
+    @property
+    def encodings(self) -> npt.NDArray[np.int8]:
+        """(N,), places in ``fastdata.probe.ENCODINGS``; -1 where unknown."""
+
+    @property
+    def seekable(self) -> npt.NDArray[np.uint8]:
+        """(N,), 1 where there are seek points."""
+
+    def path(self, index: int) -> str:
+        """The file that a sample lies in; empty where a corrupt index names none."""
+
+    def read(self, index: int, *, check: bool = True) -> bytes:
+        """A sample's bytes.
+
+        OSError: they cannot be read. ValueError: the file was cut short or has changed, the
+        checksum is wrong (``check``), or the index row is corrupt.
+        """
+
+# (the Arrow array's offset, values)
+FixedColumn = tuple[int, Buffer]
+# (the Arrow array's offset, validity, offsets, data)
+VariableColumn = tuple[int, Buffer | None, Buffer, Buffer | None]
+
+class ExtentTable:
+    """The columns of an index, in place. ``fastdata.extents.ExtentTable`` feeds it."""
+
+    def __init__(
+        self,
+        files: Sequence[str | bytes | PathLike[str]],
+        file_sizes: Sequence[int],
+        root: str | bytes | PathLike[str] | None,
+        rows: int,
+        batch_rows: int,
+    ) -> None: ...
+    def missing(self, indices: npt.NDArray[np.int64]) -> list[int]:
+        """The record batches that these rows need and that were not added.
+
+        IndexError: a row that there is not.
+        """
+
+    def add(
+        self,
+        number: int,
+        rows: int,
+        *,
+        file: FixedColumn,
+        offset: FixedColumn,
+        length: FixedColumn,
+        width: FixedColumn,
+        height: FixedColumn,
+        encoding: FixedColumn,
+        crc32c: FixedColumn,
+        label: FixedColumn,
+        encoding_codes: bytes,
+        path: VariableColumn | None,
+        seek_points: VariableColumn | None,
+    ) -> None:
+        """Add a record batch; one that is there already stays as it is.
+
+        ``encoding_codes``: for each entry of the encodings' dictionary its place in
+        ENCODINGS, 255 if it has none. ``path``, ``seek_points``: None if all are null.
+        ValueError: another number of rows, or a buffer too short for them.
+        """
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
+        """The rows' extents; rows that make no sense fail with ``corrupt_index`` when used.
+
+        ValueError: their record batches were not added. IndexError: no such row.
+        """
+
+class Job:
+    """A batch; holds its samples' memory until it is done and dropped. Runs once.
+
+    ``data``: JPEGs (1-D bytes) or raw pixels (uint8, H x W or H x W x 3); or Extents, which
+    the decoding threads read, and check if ``check``. ``seek_points`` count more than the
+    Extents' own. ``boxes``: int32, N x 4, contiguous: left, upper, right, lower. ``flips``:
+    a byte a sample. ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit
+    integers. ``resize`` false: every box must have the output's size.
+
+    ``sizes``: int32, N x 2: the width and height that each box is resized to; ``windows``:
+    int32, N x 2: the left and upper of the output in that, default 0, 0. ``flips`` mirror the
+    window. ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0,
+    JPEGs without seek points get some first.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Buffer] | Extents,
         *,
         seek_points: Sequence[Buffer | None] | None,
         boxes: Buffer | None,
@@ -55,6 +162,11 @@ class Job:
         resize: bool,
         filter: str,
         dct_scaling: bool,
+        sizes: Buffer | None = None,
+        windows: Buffer | None = None,
+        skip: Buffer | None = None,
+        stride: int = 0,
+        check: bool = True,
     ) -> None: ...
     def run(self) -> None:
         """Decode in the calling thread."""
@@ -69,10 +181,29 @@ class Job:
     def failures(self) -> list[tuple[int, Code, str, int]]:
         """(index, code, detail, offset) of each sample that failed."""
 
+    def built(self) -> list[tuple[int, bytes]]:
+        """(index, packed seek points) of those built because of ``stride``."""
+
+    def timings(self) -> tuple[float, float]:
+        """Seconds of all threads: reading (checksums included), decoding."""
+
+class ProbeJob:
+    """Finds widths, heights and encodings of Extents where the width is 0.
+
+    What is no JPEG for the core, nor a progressive one, keeps width 0 and is a failure.
+    """
+
+    def __init__(self, extents: Extents) -> None: ...
+    def run(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def done(self) -> bool: ...
+    def cancel(self) -> None: ...
+    def failures(self) -> list[tuple[int, Code, str, int]]: ...
+
 class Engine:
     """A pool of threads. Starts them with its first batch, anew in a forked process."""
 
     def __init__(self, threads: int) -> None: ...
     @property
     def threads(self) -> int: ...
-    def submit(self, job: Job) -> None: ...
+    def submit(self, job: Job | ProbeJob) -> None: ...

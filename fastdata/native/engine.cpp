@@ -12,9 +12,9 @@
 namespace fastdata {
 
 struct Batch::State {
-  std::vector<Sample> samples;
-  SampleOptions options;
+  std::shared_ptr<Task> task;
   std::vector<Status> statuses;
+  size_t steps = 0;             // the samples, and the preparation if there is one
   std::atomic<size_t> next{0};  // the first sample that nobody has taken
   std::atomic<size_t> finished{0};
   std::atomic<bool> cancelled{false};
@@ -22,32 +22,42 @@ struct Batch::State {
   std::mutex mutex;
   std::condition_variable all_finished;
 
-  bool done() const { return finished.load(std::memory_order_acquire) == samples.size(); }
+  bool prepares() const { return steps > statuses.size(); }
+  bool done() const { return finished.load(std::memory_order_acquire) == steps; }
 
-  /// Takes one sample and decodes it; false if none is left.
-  bool work() {
-    const size_t i = next.fetch_add(1, std::memory_order_relaxed);
-    if (i >= samples.size()) return false;
-    statuses[i] = cancelled.load(std::memory_order_relaxed)
-                      ? Status{Code::cancelled, "the batch was cancelled"}
-                      : thread_decoder().run(samples[i], options);
-    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 == samples.size()) {
+  void finish_step() {
+    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 == steps) {
       const std::lock_guard<std::mutex> lock(mutex);
       all_finished.notify_all();
     }
+  }
+
+  /// Takes one sample and works on it; false if none is left.
+  bool work() {
+    const size_t i = next.fetch_add(1, std::memory_order_relaxed);
+    if (i >= statuses.size()) return false;
+    statuses[i] = cancelled.load(std::memory_order_relaxed)
+                      ? Status{Code::cancelled, "the batch was cancelled"}
+                      : task->run(i);
+    finish_step();
     return true;
+  }
+
+  void prepare() {
+    if (!cancelled.load(std::memory_order_relaxed)) task->prepare();
+    finish_step();
   }
 };
 
-Batch::Batch(std::vector<Sample> samples, const SampleOptions& options)
-    : state_(std::make_shared<State>()) {
-  state_->statuses.resize(samples.size());
-  state_->samples = std::move(samples);
-  state_->options = options;
+Batch::Batch(std::shared_ptr<Task> task) : state_(std::make_shared<State>()) {
+  const size_t count = task->size();
+  state_->statuses.resize(count);
+  state_->steps = count + (count > 0 && task->prepares());
+  state_->task = std::move(task);
 }
 
 Batch::~Batch() {
-  // The samples point to memory that may go away with this object's owner.
+  // The task points to memory that may go away with this object's owner.
   if (state_->owner != getpid()) return;
   cancel();
   wait();
@@ -76,6 +86,8 @@ struct Pool {
   std::mutex mutex;
   std::condition_variable work_waiting;
   std::deque<std::shared_ptr<Batch::State>> queue;
+  std::deque<std::shared_ptr<Batch::State>> unprepared;
+  std::atomic<size_t> unprepared_count{0};  // to be read without the lock
   bool stopping = false;
   std::vector<std::thread> threads;
 
@@ -96,6 +108,10 @@ struct Pool {
   void add(std::shared_ptr<Batch::State> batch) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
+      if (batch->prepares()) {
+        unprepared.push_back(batch);
+        unprepared_count++;
+      }
       queue.push_back(std::move(batch));
     }
     work_waiting.notify_all();
@@ -104,14 +120,29 @@ struct Pool {
   void run() {
     for (;;) {
       std::shared_ptr<Batch::State> batch;
+      bool prepare = false;
       {
         std::unique_lock<std::mutex> lock(mutex);
-        work_waiting.wait(lock, [&] { return stopping || !queue.empty(); });
-        if (queue.empty()) return;
-        batch = queue.front();
+        work_waiting.wait(
+            lock, [&] { return stopping || !queue.empty() || !unprepared.empty(); });
+        prepare = !unprepared.empty();
+        if (prepare) {
+          batch = unprepared.front();
+          unprepared.pop_front();
+          unprepared_count--;
+        } else if (queue.empty()) {
+          return;
+        } else {
+          batch = queue.front();
+        }
       }
-      while (batch->work()) {
+      if (prepare) {
+        batch->prepare();
+        continue;
       }
+      bool more = true;
+      while (more && unprepared_count.load(std::memory_order_relaxed) == 0) more = batch->work();
+      if (more) continue;
       const std::lock_guard<std::mutex> lock(mutex);
       if (!queue.empty() && queue.front() == batch) queue.pop_front();
     }
@@ -126,9 +157,9 @@ Engine::~Engine() {
   if (pool_ && pool_->owner == getpid()) delete pool_;
 }
 
-std::unique_ptr<Batch> Engine::submit(std::vector<Sample> samples, const SampleOptions& options) {
+std::unique_ptr<Batch> Engine::submit(std::shared_ptr<Task> task) {
   if (!pool_ || pool_->owner != getpid()) pool_ = new Pool(threads_);
-  auto batch = std::make_unique<Batch>(std::move(samples), options);
+  auto batch = std::make_unique<Batch>(std::move(task));
   if (!batch->done()) pool_->add(batch->state_);
   return batch;
 }

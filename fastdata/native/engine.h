@@ -1,20 +1,20 @@
-// The batch engine: a pool of threads that decode the samples of batches.
+// The batch engine: a pool of threads that work on the samples of batches.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "sample.h"
+#include "task.h"
 
 namespace fastdata {
 
 struct Pool;
 
-/// A batch, from submit to its last sample. The caller keeps alive what the samples point
+/// A batch, from submit to its last sample. The caller keeps alive what the task points
 /// to until wait() has returned, or cancel() and then wait().
 class Batch {
  public:
-  Batch(std::vector<Sample> samples, const SampleOptions& options);
+  explicit Batch(std::shared_ptr<Task> task);
   ~Batch();
 
   /// Returns when every sample is done.
@@ -47,7 +47,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   int threads() const { return threads_; }
-  std::unique_ptr<Batch> submit(std::vector<Sample> samples, const SampleOptions& options);
+  std::unique_ptr<Batch> submit(std::shared_ptr<Task> task);
 
  private:
   int threads_;

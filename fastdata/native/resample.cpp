@@ -78,8 +78,8 @@ void quantise_wide(const double* weights, int taps, int32_t* out) {
 }
 
 /// `wide` is what the caller wants, axis.wide what it gets.
-void build_nearest(int inputs, bool wide, Axis& axis) {
-  const double scale = static_cast<double>(inputs) / axis.outputs;
+void build_nearest(int inputs, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = static_cast<double>(inputs) / outputs;
   axis.max_taps = 1;
   axis.stride = 4;
   axis.wide = wide;
@@ -89,6 +89,7 @@ void build_nearest(int inputs, bool wide, Axis& axis) {
   else
     axis.weights.assign(count, 0);
   double at = scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
+  for (int i = 0; i < first; i++) at += scale;
   for (int i = 0; i < axis.outputs; i++, at += scale) {
     axis.first[i] = std::min(static_cast<int>(at), inputs - 1);
     axis.taps[i] = 1;
@@ -101,9 +102,9 @@ void build_nearest(int inputs, bool wide, Axis& axis) {
 }
 
 template <typename Kernel>
-void build_filtered(Kernel kernel, int inputs, bool wide, Axis& axis) {
+void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide, Axis& axis) {
   // Named as in Pillow's precompute_coeffs, whose arithmetic this is.
-  const double scale = static_cast<double>(inputs) / axis.outputs;
+  const double scale = static_cast<double>(inputs) / outputs;
   const double filterscale = std::max(scale, 1.0);
   const double support = Kernel::kSupport * filterscale;
   const double ss = 1.0 / filterscale;
@@ -118,7 +119,7 @@ void build_filtered(Kernel kernel, int inputs, bool wide, Axis& axis) {
 
   std::vector<double> k(axis.stride);
   for (int xx = 0; xx < axis.outputs; xx++) {
-    const double center = (xx + 0.5) * scale;
+    const double center = (first + xx + 0.5) * scale;
     const int xmin = std::max(0, static_cast<int>(center - support + 0.5));
     const int xmax = std::min(inputs, static_cast<int>(center + support + 0.5));
     const int taps = std::min(xmax - xmin, axis.stride);
@@ -188,24 +189,25 @@ void mirror(Axis& axis) {
 
 }  // namespace
 
-void build_axis(Filter filter, int inputs, int outputs, bool flip, bool vertical, Axis& axis) {
-  axis.outputs = outputs;
+void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
+                bool vertical, Axis& axis) {
+  axis.outputs = window.count;
   axis.max_taps = 0;
-  axis.first.resize(outputs);
-  axis.taps.resize(outputs);
+  axis.first.resize(window.count);
+  axis.taps.resize(window.count);
   if (filter == Filter::nearest || inputs == outputs)
-    build_nearest(inputs, vertical, axis);
+    build_nearest(inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bilinear)
-    build_filtered(Triangle{}, inputs, vertical, axis);
+    build_filtered(Triangle{}, inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)
-    build_filtered(Cubic{}, inputs, vertical, axis);
+    build_filtered(Cubic{}, inputs, outputs, window.first, vertical, axis);
   else
-    build_filtered(Lanczos{}, inputs, vertical, axis);
+    build_filtered(Lanczos{}, inputs, outputs, window.first, vertical, axis);
   if (flip) mirror(axis);
   if (vertical) pair_weights(axis);
   axis.begin = inputs;
   axis.end = 0;
-  for (int i = 0; i < outputs; i++) {
+  for (int i = 0; i < window.count; i++) {
     axis.begin = std::min(axis.begin, axis.first[i]);
     axis.end = std::max(axis.end, axis.first[i] + axis.taps[i]);
   }

@@ -56,9 +56,16 @@ struct Axis {
   }
 };
 
-/// The axis that takes `inputs` samples to `outputs`, mirrored if `flip`. For the
-/// vertical pass its weights are wide, in pairs; for the horizontal one where they must be.
-void build_axis(Filter filter, int inputs, int outputs, bool flip, bool vertical, Axis& axis);
+/// Of an axis's outputs those that are wanted: `count` from `first` on.
+struct OutputRange {
+  int first, count;
+};
+
+/// The axis that takes `inputs` samples to `outputs`, of which it gives those of `window`,
+/// mirrored if `flip`. For the vertical pass its weights are wide, in pairs; for the
+/// horizontal one where they must be.
+void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
+                bool vertical, Axis& axis);
 
 /// An axis in the form that one instruction set's horizontal pass wants. Source indices
 /// are relative to axis.begin.

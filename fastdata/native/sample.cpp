@@ -13,14 +13,20 @@ namespace {
 // A thread keeps at most so much of each buffer from one sample to the next.
 constexpr size_t kKeep = size_t{32} << 20;
 
+// Larger sizes would only be mistakes, and take long to count through.
+constexpr int kMaxResize = 1 << 24;
+
 /// The largest of 8, 4, 2, 1 by which the crop can shrink and still be no smaller than
-/// the output.
-int dct_scale(const Box& crop, const SampleOptions& options) {
+/// what it is resized to.
+int dct_scale(const Box& crop, int width, int height) {
   int scale = 8;
-  while (scale > 1 &&
-         (crop.width() < options.width * scale || crop.height() < options.height * scale))
-    scale /= 2;
+  while (scale > 1 && (crop.width() / scale < width || crop.height() / scale < height)) scale /= 2;
   return scale;
+}
+
+/// Whether the output's window, at `first`, lies within the resized image.
+bool window_inside(int first, int count, int full) {
+  return first >= 0 && count <= full && first <= full - count;
 }
 
 Box scaled(const Box& box, int scale) {
@@ -55,20 +61,31 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
   if (!options.resize && (crop.width() != options.width || crop.height() != options.height))
     return {Code::bad_region, "the output has not the region's size"};
 
+  const int full_width = sample.full_width ? sample.full_width : options.width;
+  const int full_height = sample.full_height ? sample.full_height : options.height;
+  const int left = sample.window_x, top = sample.window_y;
+  if (!window_inside(left, options.width, full_width) ||
+      !window_inside(top, options.height, full_height))
+    return {Code::bad_region, "a window outside the resized image"};
+  if (sample.full_width > kMaxResize || sample.full_height > kMaxResize)
+    return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
+
   int scale = 1;
   if (options.dct_scaling && !raw.pixels) {
-    scale = dct_scale(crop, options);
+    scale = dct_scale(crop, full_width, full_height);
     crop = scaled(crop, scale);
   }
   const bool as_is =
-      crop.width() == options.width && crop.height() == options.height && !sample.flip;
+      crop.width() == full_width && crop.height() == full_height && !sample.flip;
 
-  Box needed = crop;
+  Box needed = {crop.x0 + left, crop.y0 + top, crop.x0 + left + options.width,
+                crop.y0 + top + options.height};
   if (!as_is) {
     profile(Stage::coefficients);
-    build_axis(options.filter, crop.width(), options.width, sample.flip, /*vertical=*/false,
-               x_axis_);
-    build_axis(options.filter, crop.height(), options.height, false, /*vertical=*/true, y_axis_);
+    build_axis(options.filter, crop.width(), full_width, {left, options.width}, sample.flip,
+               /*vertical=*/false, x_axis_);
+    build_axis(options.filter, crop.height(), full_height, {top, options.height}, false,
+               /*vertical=*/true, y_axis_);
     needed = {crop.x0 + x_axis_.begin, crop.y0 + y_axis_.begin, crop.x0 + x_axis_.end,
               crop.y0 + y_axis_.end};
   }
@@ -86,7 +103,7 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
   }
   profile(Stage::coefficients);
   kernels().plan_horizontal(x_axis_, plan_);
-  if (vertical_first(crop, options))
+  if (vertical_first(crop, full_width, full_height))
     resample_columns_first(*source, needed, sample.output);
   else
     resample_rows_first(*source, needed, sample.output);
@@ -107,9 +124,10 @@ void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output
 // Pillow 13 begins with the vertical pass if the image shrinks in height, and by more than
 // twice the pixels that it shrinks by in width; found by experiment over sizes and filters,
 // tests/test_native_resample.py holds it to that. Older Pillows begin with the horizontal.
-bool SampleDecoder::vertical_first(const Box& crop, const SampleOptions& options) {
-  const int lost_rows = crop.height() - options.height;
-  return lost_rows > 0 && lost_rows > 2 * (crop.width() - options.width);
+// The sizes are the whole resize's, whatever window of it is wanted.
+bool SampleDecoder::vertical_first(const Box& crop, int full_width, int full_height) {
+  const int lost_rows = crop.height() - full_height;
+  return lost_rows > 0 && lost_rows > 2 * (crop.width() - full_width);
 }
 
 /// Each row of the box is resampled as it comes, then columns of the results.

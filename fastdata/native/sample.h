@@ -23,7 +23,10 @@ struct Sample {
   ByteSpan seek_points;  // empty: none
   bool whole = true;     // the box is the whole image
   Box box;
-  bool flip = false;
+  // What the box is resized to; 0: the output's size. The output is a window of that.
+  int full_width = 0, full_height = 0;
+  int window_x = 0, window_y = 0;
+  bool flip = false;  // mirrors the window
   Output output;
 };
 
@@ -43,7 +46,7 @@ class SampleDecoder {
  private:
   Status decode(const Sample& sample, const SampleOptions& options);
   void copy(RowSource& source, const Box& box, const Output& output);
-  static bool vertical_first(const Box& crop, const SampleOptions& options);
+  static bool vertical_first(const Box& crop, int full_width, int full_height);
   void resample_rows_first(RowSource& source, const Box& box, const Output& output);
   void resample_columns_first(RowSource& source, const Box& box, const Output& output);
 

@@ -26,13 +26,19 @@ enum class Code : uint8_t {
   too_large,
   out_of_memory,
   cancelled,
+  // The sample's bytes cannot be had.
+  file_missing,
+  file_unreadable,
+  cut_short,      // the file ends before the blob does
+  changed,        // the blob is not the one that was packed
+  corrupt_index,  // the index row makes no sense
 };
 
 /// An outcome: what went wrong, why in a few words, and at which byte of the
 /// JPEG (or of the seek table, for bad_seek_points).
 struct [[nodiscard]] Status {
   Code code = Code::ok;
-  const char* detail = "";  // a literal: never freed
+  const char* detail = "";  // never freed
   size_t offset = 0;
 
   constexpr Status() = default;

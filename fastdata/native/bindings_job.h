@@ -1,0 +1,10 @@
+// Python's Job, ProbeJob and Engine.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace fastdata {
+
+void bind_job(pybind11::module_& m);
+
+}  // namespace fastdata

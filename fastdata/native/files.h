@@ -1,0 +1,64 @@
+// Files that are read by many threads: opened on demand, kept open, closed when too many.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common.h"
+#include "status.h"
+
+namespace fastdata {
+
+/// A descriptor for reading that closes with the last who holds it.
+class OpenFile {
+ public:
+  OpenFile(int descriptor, int64_t size) : descriptor_(descriptor), size_(size) {}
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int64_t size() const { return size_; }  // when it was opened
+
+  /// `pread` until `length` bytes are there; `cut_short` if the file ends before.
+  /// `error_number` gets errno where reading failed.
+  Status read(int64_t offset, size_t length, uint8_t* out, int& error_number) const;
+
+  /// Asks the system to read ahead.
+  void will_need(int64_t offset, int64_t length) const;
+
+ private:
+  int descriptor_;
+  int64_t size_;
+};
+
+/// Opens a regular file; `error_number` gets errno where that failed.
+Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_number);
+
+/// The files of a dataset. For any number of threads; works on after a fork.
+class Files {
+ public:
+  /// A file whose size is not the one given is not read.
+  Files(std::vector<std::string> paths, std::vector<int64_t> sizes);
+  ~Files();
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+  size_t count() const { return paths_.size(); }
+  const std::string& path(size_t number) const { return paths_[number]; }
+  int64_t size(size_t number) const { return sizes_[number]; }
+
+  Status open(size_t number, std::shared_ptr<OpenFile>& file, int& error_number);
+
+ private:
+  struct Cache;
+  Cache& cache();
+
+  std::vector<std::string> paths_;
+  std::vector<int64_t> sizes_;
+  std::atomic<Cache*> cache_;
+};
+
+}  // namespace fastdata

@@ -1,0 +1,22 @@
+// Finding the sizes and encodings of files that no index describes, from their headers.
+#pragma once
+
+#include "extents.h"
+#include "task.h"
+
+namespace fastdata {
+
+/// Fills widths, heights and encodings where a width is 0. A sample that is neither a JPEG
+/// for this core nor a progressive one is left as it is, and its status says why.
+class ProbeTask final : public Task {
+ public:
+  explicit ProbeTask(Extents& extents) : extents_(extents) {}
+
+  size_t size() const override { return extents_.size(); }
+  Status run(size_t i) override;
+
+ private:
+  Extents& extents_;
+};
+
+}  // namespace fastdata

@@ -1,0 +1,58 @@
+// Python's buffers as the core sees them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
+
+#include "common.h"
+
+namespace fastdata {
+
+namespace py = pybind11;
+
+/// A Py_buffer: keeps its object's memory alive and in place. Made and destroyed with the
+/// GIL held.
+class View {
+ public:
+  View(py::handle object, bool writable = false) {
+    const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
+  }
+  View(View&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() { PyBuffer_Release(&view_); }  // does nothing if obj is null
+
+  const Py_buffer& operator*() const { return view_; }
+  const Py_buffer* operator->() const { return &view_; }
+
+  bool is_bytes() const {
+    return view_.itemsize == 1 && view_.ndim == 1 &&
+           (view_.strides == nullptr || view_.strides[0] == 1 || view_.shape[0] <= 1);
+  }
+  /// A contiguous array of integers of `size` bytes with so many axes.
+  bool is_integers(Py_ssize_t size, int axes) const {
+    if (view_.itemsize != size || view_.ndim != axes || !view_.format) return false;
+    const std::string format(view_.format);
+    return format.size() == 1 && std::string("bBhHiIlLqQ").find(format) != std::string::npos &&
+           PyBuffer_IsContiguous(&view_, 'C');
+  }
+  ByteSpan bytes() const {
+    if (!is_bytes()) throw py::type_error("expected contiguous bytes");
+    return {static_cast<const uint8_t*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+/// A path as the system has it: of str by the file system's encoding, of bytes as it is.
+inline std::string to_path(py::handle path) {
+  PyObject* encoded = nullptr;
+  if (!PyUnicode_FSConverter(path.ptr(), &encoded)) throw py::error_already_set();
+  return py::reinterpret_steal<py::bytes>(encoded);
+}
+
+}  // namespace fastdata
