@@ -18,7 +18,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,13 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.engines import usable_cpus
 from fastdata.errors import SampleError
+from fastdata.probe import ENCODINGS
+
+if TYPE_CHECKING:
+    from typing import Unpack  # Python 3.11
 
 __all__ = [
+    "BatchOptions",
     "DecodeError",
     "Engine",
     "JpegInfo",
@@ -46,9 +51,65 @@ _DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfl
 _FALLBACKS = ("unsupported", "always", "never")
 # What the native core leaves to others, rather than finds fault with.
 _NOT_NATIVE = ("unsupported", "not_jpeg")
+_RAW = ENCODINGS.index("raw")
+# What no other decoder would mend.
+_FINAL = (
+    "cancelled",
+    "out_of_memory",
+    "too_large",
+    "file_missing",
+    "file_unreadable",
+    "cut_short",
+    "changed",
+    "corrupt_index",
+)
 
 Region: TypeAlias = tuple[int, int, int, int]
 _Array: TypeAlias = npt.NDArray[Any]
+Samples: TypeAlias = Sequence[Any] | _native.Extents
+
+
+class BatchOptions(TypedDict, total=False):
+    """How :func:`decode_batch` and :meth:`Engine.submit` decode; all are keyword arguments.
+
+    Attributes:
+        regions: One a sample, as for :func:`decode_jpeg`, also as an (N, 4) array; default:
+            the whole images.
+        sizes: (width, height) a sample, also as an (N, 2) array: what the region is resized
+            to, where that is not the result's size. The result is a window of it.
+        windows: (left, upper) a sample, also as an (N, 2) array: where in the resized region
+            the result lies; default (0, 0). Only what it needs is decoded.
+        seek_points: One a sample, or None for those that have none. For Extents: instead of
+            their own.
+        flips: One a sample: mirror the result left to right.
+        skip: One a sample: leave it alone, read nothing, write nothing, report nothing.
+        filter: As for :func:`decode_jpeg`.
+        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
+            ``(value / 255 - mean) / std``. Arrays of bfloat16 have the dtype uint16,
+            whose bits they are: ``torch.from_numpy(a).view(torch.bfloat16)``.
+        mean: Three values in units of 0 to 1; default 0.
+        std: Three values in units of 0 to 1; default 1.
+        dct_scaling: As for :func:`decode_jpeg`.
+        fallback: As for :func:`decode_jpeg`.
+        stride: Build seek points, so many pixels apart, for JPEGs that have none;
+            :meth:`PendingBatch.built` returns them. 0, the default: do not.
+        check: Check the checksums of Extents that have them; the default.
+    """
+
+    regions: Sequence[Region] | _Array | None
+    sizes: Sequence[tuple[int, int]] | _Array | None
+    windows: Sequence[tuple[int, int]] | _Array | None
+    seek_points: Sequence[Any | None] | None
+    flips: Sequence[bool] | _Array | None
+    skip: Sequence[bool] | _Array | None
+    filter: str
+    dtype: str
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    dct_scaling: bool
+    fallback: str
+    stride: int
+    check: bool
 
 
 class DecodeError(SampleError, ValueError):
@@ -173,59 +234,42 @@ def decode_jpeg(
                 size = (data.shape[1], data.shape[0])
             else:
                 raise DecodeError(code, detail, offset)
-    out = decode_batch(
+    out = np.empty((1, size[1], size[0], 3), np.uint8)
+    pending = PendingBatch(
         [data],
-        size=size,
+        out,
         regions=None if region is None else [region],
         seek_points=None if seek_points is None else [seek_points],
         flips=[flip],
         filter=filter,
         dct_scaling=dct_scaling,
         fallback=fallback,
-        engine=None,
         _index=False,
     )
-    image: _Array = out[0]
+    pending._job.run()
+    image: _Array = pending.result()[0]
     return image
 
 
 def decode_batch(
-    samples: Sequence[Any],
+    samples: Samples,
     size: tuple[int, int],
     *,
-    regions: Sequence[Region] | None = None,
-    seek_points: Sequence[Any | None] | None = None,
-    flips: Sequence[bool] | None = None,
-    filter: str = "bilinear",
-    dtype: str = "uint8",
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    dct_scaling: bool = False,
-    fallback: str = "unsupported",
     out: _Array | None = None,
     engine: Engine | None = None,
-    _index: bool = True,
+    **options: Unpack[BatchOptions],
 ) -> _Array:
     """Decode many images to one array.
 
     Args:
         samples: encoded images or pixels, as for :func:`decode_jpeg`. Slices of a
-            memory-mapped file (``memoryview(mapped)[a:b]``) are read in place.
+            memory-mapped file (``memoryview(mapped)[a:b]``) are read in place. Or Extents,
+            which the decoding threads read themselves.
         size: (width, height) of all results.
-        regions: one a sample, as for :func:`decode_jpeg`; or None for the whole images.
-        seek_points: one a sample, or None for those that have none.
-        flips: one a sample.
-        filter: as for :func:`decode_jpeg`.
-        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
-            ``(value / 255 - mean) / std``. Arrays of bfloat16 have the dtype uint16,
-            whose bits they are: ``torch.from_numpy(a).view(torch.bfloat16)``.
-        mean: three values in units of 0 to 1; default 0.
-        std: three values in units of 0 to 1; default 1.
-        dct_scaling: as for :func:`decode_jpeg`.
-        fallback: as for :func:`decode_jpeg`.
         out: where to put it: (N, H, W, 3) with contiguous pixels (channels-last) or
             contiguous planes (``np.empty((n, 3, h, w)).transpose(0, 2, 3, 1)``).
         engine: whose threads decode it; default: this one.
+        **options: see :class:`BatchOptions`.
 
     Returns:
         ``out``, or a new (N, height, width, 3) array, channels-last.
@@ -235,25 +279,13 @@ def decode_batch(
         ValueError: an argument out of range.
     """
     if out is None:
+        dtype = options.get("dtype", "uint8")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
         out = np.empty((len(samples), size[1], size[0], 3), _DTYPES[dtype])
     elif out.shape[1:3] != (size[1], size[0]):
         raise ValueError(f"out has images of {out.shape[1:3]}, not the size's {size[::-1]}")
-    pending = PendingBatch(
-        samples,
-        out,
-        regions=regions,
-        seek_points=seek_points,
-        flips=flips,
-        filter=filter,
-        dtype=dtype,
-        mean=mean,
-        std=std,
-        dct_scaling=dct_scaling,
-        fallback=fallback,
-        _index=_index,
-    )
+    pending = PendingBatch(samples, out, **options)
     if engine is None:
         pending._job.run()
     else:
@@ -266,18 +298,23 @@ class PendingBatch:
 
     def __init__(
         self,
-        samples: Sequence[Any],
+        samples: Samples,
         out: _Array,
         *,
-        regions: Sequence[Region] | None = None,
+        regions: Sequence[Region] | _Array | None = None,
+        sizes: Sequence[tuple[int, int]] | _Array | None = None,
+        windows: Sequence[tuple[int, int]] | _Array | None = None,
         seek_points: Sequence[Any | None] | None = None,
-        flips: Sequence[bool] | None = None,
+        flips: Sequence[bool] | _Array | None = None,
+        skip: Sequence[bool] | _Array | None = None,
         filter: str = "bilinear",
         dtype: str = "uint8",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         dct_scaling: bool = False,
         fallback: str = "unsupported",
+        stride: int = 0,
+        check: bool = True,
         _index: bool = True,
     ):
         if filter not in _FILTERS:
@@ -286,16 +323,20 @@ class PendingBatch:
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
         if fallback not in _FALLBACKS:
             raise ValueError(f"fallback must be one of {', '.join(_FALLBACKS)}, not {fallback!r}")
+        if stride < 0:
+            raise ValueError(f"stride must not be below 0, as {stride} is")
+        if windows is not None and sizes is None:
+            raise ValueError("windows lie in resized regions: they need sizes")
         scale, offset = _scale_and_offset(dtype, mean, std)
         count = len(samples)
-        boxes = None
-        if regions is not None:
-            boxes = np.ascontiguousarray(regions, dtype=np.int32).reshape(-1, 4)
-            if len(boxes) != count:
-                raise ValueError(f"{len(boxes)} regions for {count} samples")
-        self._samples, self._seek_points, self._boxes = samples, seek_points, boxes
-        self._flips = None if flips is None else bytes(bytearray(bool(f) for f in flips))
-        self._fallback, self._with_index = fallback, _index
+        self._samples, self._fallback, self._with_index = samples, fallback, _index
+        # What each sample has its own of; _run_one takes a slice of these.
+        self._each: dict[str, Any] = {
+            "boxes": _rows_of("regions", regions, count, 4),
+            "sizes": _rows_of("sizes", sizes, count, 2),
+            "windows": _rows_of("windows", windows, count, 2),
+            "flips": None if flips is None else np.ascontiguousarray(flips, dtype=np.bool_),
+        }
         self._options: dict[str, Any] = {
             "dtype": dtype,
             "scale": scale,
@@ -304,13 +345,16 @@ class PendingBatch:
             "filter": filter,
             "dct_scaling": dct_scaling,
         }
+        self._check = check
         self._out = out
         self._job = _native.Job(
             samples,
             seek_points=seek_points,
-            boxes=boxes,
-            flips=self._flips,
             out=out,
+            skip=None if skip is None else np.ascontiguousarray(skip, dtype=np.bool_),
+            stride=stride,
+            check=check,
+            **self._each,
             **self._options,
         )
         self._errors: list[DecodeError] | None = None
@@ -323,14 +367,37 @@ class PendingBatch:
         """Let samples not yet begun fail with ``cancelled``."""
         self._job.cancel()
 
+    def raw_failures(self, timeout: float | None = None) -> list[tuple[int, str, str, int]]:
+        """Wait; return what the native core did not decode: (index, code, detail, offset).
+
+        Nothing is given to Pillow.
+
+        Raises:
+            TimeoutError: not done after so many seconds.
+        """
+        self._wait(timeout)
+        return self._job.failures()
+
+    def built(self, timeout: float | None = None) -> list[tuple[int, bytes]]:
+        """Wait; return (index, packed table) of the seek points built because of ``stride``.
+
+        Raises:
+            TimeoutError: not done after so many seconds.
+        """
+        self._wait(timeout)
+        return self._job.built()
+
+    def timings(self) -> tuple[float, float]:
+        """Seconds that threads spent reading, checksums included, and decoding, so far."""
+        return self._job.timings()
+
     def failures(self, timeout: float | None = None) -> list[DecodeError]:
         """Wait; decode what is Pillow's; return an error for each sample still missing.
 
         Raises:
             TimeoutError: not done after so many seconds.
         """
-        if not self._job.wait(timeout):
-            raise TimeoutError(f"the batch was not done after {timeout} s")
+        self._wait(timeout)
         if self._errors is not None:
             return self._errors
         errors: list[DecodeError] = []
@@ -353,25 +420,35 @@ class PendingBatch:
             raise errors[0]
         return self._out
 
+    def _wait(self, timeout: float | None) -> None:
+        if not self._job.wait(timeout):
+            raise TimeoutError(f"the batch was not done after {timeout} s")
+
     def _retry(self, index: int, code: str, detail: str, offset: int) -> DecodeError | None:
         """Decode one failed sample by other means, if the policy has any."""
         number = index if self._with_index else None
+        if code in _FINAL:
+            return DecodeError(code, detail, offset, number)
+        try:
+            sample = self._sample(index)
+        except (OSError, ValueError) as error:  # it has gone since the core read it
+            return DecodeError("file_unreadable", str(error), 0, number)
         if code == "bad_region":
-            return _bad_region(detail, self._boxes, index, self._samples[index], number)
+            return self._bad_region(detail, index, sample, number)
         if code == "bad_seek_points":
             # Whose fault is it? Without the table it decodes, or fails for its own reason.
-            again = self._run_one(index, self._samples[index])
+            again = self._run_one(index, sample)
             if again is None and self._fallback != "always":
                 return DecodeError(code, detail, offset, number)
             if again is None:
                 return None
             _, code, detail, offset = again
-        if self._fallback == "never" or code in ("cancelled", "out_of_memory", "too_large"):
+        if self._fallback == "never" or code in _FINAL:
             return DecodeError(code, detail, offset, number)
         if code not in _NOT_NATIVE and self._fallback != "always":
             return DecodeError(code, detail, offset, number)
         try:
-            pixels = _pillow_pixels(self._samples[index], number)
+            pixels = _pillow_pixels(sample, number)
         except DecodeError as error:
             # Of two accounts of a damaged JPEG ours is the better one.
             return error if code in _NOT_NATIVE else DecodeError(code, detail, offset, number)
@@ -379,22 +456,45 @@ class PendingBatch:
         if again is None:
             return None
         if again[1] == "bad_region":
-            return _bad_region(again[2], self._boxes, index, pixels, number)
+            return self._bad_region(again[2], index, pixels, number)
         return DecodeError(*again[1:], number)
+
+    def _sample(self, index: int) -> Any:
+        """One sample's bytes or pixels."""
+        samples = self._samples
+        if not isinstance(samples, _native.Extents):
+            return samples[index]
+        data = samples.read(index, check=self._check)
+        if samples.encodings[index] == _RAW:
+            shape = (int(samples.heights[index]), int(samples.widths[index]), 3)
+            return np.frombuffer(data, np.uint8).reshape(shape)
+        return data
 
     def _run_one(self, index: int, sample: Any) -> tuple[int, str, str, int] | None:
         one = slice(index, index + 1)
         job = _native.Job(
             [sample],
             seek_points=None,
-            boxes=None if self._boxes is None else self._boxes[one],
-            flips=None if self._flips is None else self._flips[one],
             out=self._out[one],
+            **{name: None if all_ is None else all_[one] for name, all_ in self._each.items()},
             **self._options,
         )
         job.run()
         failures = job.failures()
         return failures[0] if failures else None
+
+    def _bad_region(self, detail: str, index: int, sample: Any, number: int | None) -> DecodeError:
+        boxes, sizes, windows = (self._each[name] for name in ("boxes", "sizes", "windows"))
+        size = _image_size(sample)
+        text = detail
+        if size is not None:
+            text += f" of {size[0]} x {size[1]} pixels"
+        if boxes is not None:
+            text += f": {tuple(int(x) for x in boxes[index])}"
+        if sizes is not None:
+            corner = (0, 0) if windows is None else tuple(int(x) for x in windows[index])
+            text += f"; resized to {tuple(int(x) for x in sizes[index])}, window at {corner}"
+        return DecodeError("bad_region", text, 0, number)
 
 
 class Engine:
@@ -424,7 +524,9 @@ class Engine:
         self.threads = threads
         self._engine: _native.Engine | None = _native.Engine(threads)
 
-    def submit(self, samples: Sequence[Any], out: _Array, **options: Any) -> PendingBatch:
+    def submit(
+        self, samples: Samples, out: _Array, **options: Unpack[BatchOptions]
+    ) -> PendingBatch:
         """Begin a batch: the arguments of :func:`decode_batch`, ``size`` being ``out``'s.
 
         ``out`` and the samples' memory must not change until the batch is done.
@@ -437,6 +539,14 @@ class Engine:
         if self._engine is None:
             raise RuntimeError("the engine is closed")
         self._engine.submit(pending._job)
+
+    def probe(self, extents: _native.Extents) -> _native.ProbeJob:
+        """Begin to find the sizes and encodings of files; see :class:`_native.ProbeJob`."""
+        if self._engine is None:
+            raise RuntimeError("the engine is closed")
+        job = _native.ProbeJob(extents)
+        self._engine.submit(job)
+        return job
 
     def close(self) -> None:
         """Cancel what has not begun, wait for the rest, end the threads."""
@@ -485,10 +595,11 @@ def _pillow_pixels(data: Any, index: int | None) -> _Array:
         raise DecodeError("undecodable", f"Pillow: {error}", 0, index) from error
 
 
-def _bad_region(
-    detail: str, boxes: _Array | None, index: int, sample: Any, number: int | None
-) -> DecodeError:
-    region = "" if boxes is None else f": {tuple(int(x) for x in boxes[index])}"
-    size = _image_size(sample)
-    of = "" if size is None else f" of {size[0]} x {size[1]} pixels"
-    return DecodeError("bad_region", f"{detail}{of}{region}", 0, number)
+def _rows_of(name: str, values: Any, count: int, columns: int) -> _Array | None:
+    """An option of so many integers a sample as an int32 array, (N, columns)."""
+    if values is None:
+        return None
+    rows = np.ascontiguousarray(values, dtype=np.int32).reshape(-1, columns)
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} {name} for {count} samples")
+    return rows

@@ -184,6 +184,19 @@ class Index(Sequence[Row]):
         except (OSError, pa.ArrowException) as error:
             raise self._corrupt(f"cannot be read: {error}") from None
 
+    @property
+    def batch_rows(self) -> int:
+        """Rows in every record batch but the last; at least 1."""
+        return self._batch_rows
+
+    def unchecked(self, columns: Sequence[str]) -> pa.RecordBatchFileReader:
+        """Maps some columns anew, for who checks every value before using it."""
+        return self._map(columns)
+
+    def corrupt(self, problem: str) -> CorruptionError:
+        """The error for an index that ``problem``: what follows "the index" in its text."""
+        return self._corrupt(problem)
+
     def _corrupt(self, problem: str) -> CorruptionError:
         return CorruptionError(
             f"{self.path}: the index {problem}",
