@@ -1,0 +1,286 @@
+"""Crops, a resize and flips composed to one box, size, window and flip for each image of a batch.
+
+Arithmetic is torchvision's (0.28): ``RandomResizedCrop.get_params``, ``RandomCrop.get_params``,
+``functional._compute_resized_output_size`` and ``functional.center_crop``, so that rounding agrees.
+Everything is computed for a whole batch at once: this runs in the loader's one Python thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import draws
+from fastdata.errors import UsageError
+from fastdata.transforms import (
+    CenterCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+
+_Ints: TypeAlias = "npt.NDArray[np.int64] | int"
+
+# Draw numbers that a random step has for itself; RandomResizedCrop takes 22.
+_DRAWS = 32
+_ATTEMPTS = 10
+
+
+class Geometry(NamedTuple):
+    """What is cut from each image of a batch, and what becomes of it.
+
+    Attributes:
+        boxes: int32 (N, 4): left, upper, right, lower in the source image.
+        sizes: int32 (N, 2): the (width, height) that each box is resized to; None: the output's.
+        windows: int32 (N, 2): (left, upper) of the output in the resized box; None: (0, 0).
+        flips: uint8 (N,): 1 where the output is mirrored left to right, last of all.
+        odd: bool (N,): True where a box reaches outside the image, or a window outside the
+            resized box, and zeros stand for what is missing; None: nowhere.
+    """
+
+    boxes: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int32] | None
+    windows: npt.NDArray[np.int32] | None
+    flips: npt.NDArray[np.uint8]
+    odd: npt.NDArray[np.bool_] | None
+
+
+class _Frame(NamedTuple):
+    """The current image as a part of its stage: the source image, or the resized box."""
+
+    left: _Ints
+    top: _Ints
+    width: _Ints
+    height: _Ints
+
+
+def is_random(step: Transform) -> bool:
+    """Whether a step of :func:`compose` draws numbers."""
+    return isinstance(step, (RandomResizedCrop, RandomCrop, RandomHorizontalFlip))
+
+
+def compose(
+    steps: Sequence[Transform], widths: Any, heights: Any, keys: npt.NDArray[np.uint64]
+) -> tuple[Geometry, _Ints, _Ints]:
+    """Compose the steps for each image.
+
+    Args:
+        steps: Crops, at most one resize, flips. After a crop, none may reach outside what it left.
+        widths: Of the source images, (N,).
+        heights: Of the source images, (N,).
+        keys: uint64 (N,): what the steps' random numbers are drawn from.
+
+    Returns:
+        The geometry, and the outputs' widths and heights: ints, or int64 (N,).
+
+    Raises:
+        UsageError: an image is smaller than a random crop that may not pad.
+    """
+    keys = np.asarray(keys, dtype=np.uint64)
+    source_width = np.asarray(widths, dtype=np.int64)
+    source_height = np.asarray(heights, dtype=np.int64)
+    count = len(keys)
+    frame = _Frame(0, 0, source_width, source_height)
+    box: _Frame | None = None
+    resized: tuple[_Ints, _Ints] = (0, 0)
+    flips: npt.NDArray[np.bool_] | None = None
+    cut = False  # since the resize
+    may_pad = False
+    draw = 0
+    for step in steps:
+        if isinstance(step, RandomHorizontalFlip):
+            flip = draws.uniforms(keys, draw) < step.p
+            flips = flip if flips is None else flips ^ flip
+        elif isinstance(step, Resize):
+            box, resized, cut = frame, resized_size(step, frame.width, frame.height), False
+            frame = _Frame(0, 0, *resized)
+        elif isinstance(step, RandomResizedCrop):
+            box = _crop(frame, flips, *_random_boxes(step, frame.width, frame.height, keys, draw))
+            resized, cut = (_wide(step), _high(step)), False
+            frame = _Frame(0, 0, *resized)
+        elif isinstance(step, CenterCrop):
+            width, height = _wide(step), _high(step)
+            left, top = _centre(frame.width, width), _centre(frame.height, height)
+            frame = _crop(frame, flips, left, top, width, height)
+            cut = may_pad = True
+        elif isinstance(step, RandomCrop):
+            frame = _crop(frame, flips, *_random_places(step, frame, keys, draw))
+            cut = may_pad = True
+        else:
+            raise TypeError(f"{step!r} is not geometry")
+        draw += _DRAWS * is_random(step)
+
+    sizes = windows = None
+    if box is None:
+        box = frame
+    elif cut or not (isinstance(frame.width, int) and isinstance(frame.height, int)):
+        sizes = _columns(count, *resized)
+        windows = _columns(count, frame.left, frame.top) if cut else None
+    boxes = _columns(count, box.left, box.top, box.left + box.width, box.top + box.height)
+    odd = None
+    if may_pad:
+        odd = (boxes[:, 0] < 0) | (boxes[:, 1] < 0)
+        odd |= (boxes[:, 2] > source_width) | (boxes[:, 3] > source_height)
+        if windows is not None and sizes is not None:
+            odd |= (windows < 0).any(axis=1)
+            odd |= windows[:, 0] + frame.width > sizes[:, 0]
+            odd |= windows[:, 1] + frame.height > sizes[:, 1]
+        odd = odd if odd.any() else None
+    flipped = np.zeros(count, np.uint8) if flips is None else flips.view(np.uint8)
+    return Geometry(boxes, sizes, windows, flipped, odd), frame.width, frame.height
+
+
+def resized_size(step: Resize, width: _Ints, height: _Ints) -> tuple[_Ints, _Ints]:
+    """(width, height) after a resize."""
+    if isinstance(step.size, tuple):
+        return step.size[1], step.size[0]
+    size: Any = step.size
+    wide, high = np.asarray(width, dtype=np.int64), np.asarray(height, dtype=np.int64)
+    short, long = np.minimum(wide, high), np.maximum(wide, high)
+    new_short = np.full_like(short, size)
+    new_long = (size * long / short).astype(np.int64)
+    if step.max_size is not None:
+        over = new_long > step.max_size
+        less = np.maximum((step.max_size * new_short / new_long).astype(np.int64), 1)
+        new_short = np.where(over, less, new_short)
+        new_long = np.where(over, step.max_size, new_long)
+    upright = wide <= high
+    new_wide = np.where(upright, new_short, new_long)
+    new_high = np.where(upright, new_long, new_short)
+    if new_wide.ndim == 0:
+        return int(new_wide), int(new_high)
+    return new_wide, new_high
+
+
+def _wide(step: Any) -> int:
+    return int(step.size[1])
+
+
+def _high(step: Any) -> int:
+    return int(step.size[0])
+
+
+def _columns(count: int, *columns: _Ints) -> npt.NDArray[np.int32]:
+    table = np.empty((count, len(columns)), np.int32)
+    for number, column in enumerate(columns):
+        table[:, number] = column
+    return table
+
+
+def _crop(
+    frame: _Frame,
+    flips: npt.NDArray[np.bool_] | None,
+    left: _Ints,
+    top: _Ints,
+    width: _Ints,
+    height: _Ints,
+) -> _Frame:
+    """A crop of the frame as it is seen, flipped or not, in the coordinates of its stage."""
+    if flips is not None:
+        left = np.where(flips, frame.width - (left + width), left)
+    return _Frame(frame.left + left, frame.top + top, width, height)
+
+
+def _centre(have: _Ints, want: int) -> _Ints:
+    # What is missing is padded first, and the smaller half of it lies at the left.
+    missing = -((want - np.asarray(have)) // 2)
+    offset = np.where(want > np.asarray(have), missing, np.rint((np.asarray(have) - want) / 2.0))
+    return offset.astype(np.int64)
+
+
+def _random_places(
+    step: RandomCrop, frame: _Frame, keys: npt.NDArray[np.uint64], draw: int
+) -> tuple[_Ints, _Ints, int, int]:
+    left, top, right, bottom = step.padding  # type: ignore[misc]
+    width, height = _wide(step), _high(step)
+    want = np.array([[width], [height]])
+    have = np.stack(np.broadcast_arrays(frame.width, frame.height, keys.view(np.int64))[:2])
+    before = np.array([[left], [top]])
+    padded = have + before + np.array([[right], [bottom]])
+    if step.pad_if_needed:
+        lacking = np.maximum(want - padded, 0)
+        before, padded = before + lacking, padded + 2 * lacking
+    elif (padded < want).any():
+        first = int((padded < want).any(axis=0).argmax())
+        raise UsageError(
+            f"Sample {first} of the batch has {have[0, first]} x {have[1, first]} pixels, "
+            f"less than RandomCrop's {width} x {height}.",
+            "Resize before it, or give it pad_if_needed=True.",
+        )
+    places = draws.integers(_rows(keys, 2), draw, padded - want + 1) - before
+    return places[0], places[1], width, height
+
+
+def _rows(keys: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint64]:
+    """Keys whose draw ``d`` is draw ``d + row`` of those given: one call for several draws."""
+    steps = np.arange(count, dtype=np.uint64) * np.uint64(draws.GAMMA)
+    rows: npt.NDArray[np.uint64] = keys + steps[:, None]
+    return rows
+
+
+def _random_boxes(
+    step: RandomResizedCrop,
+    frame_width: _Ints,
+    frame_height: _Ints,
+    keys: npt.NDArray[np.uint64],
+    draw: int,
+) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+    """Left, top, width, height of boxes drawn as torchvision draws them."""
+    count, lost = len(keys), None
+    frame_width = np.broadcast_to(np.asarray(frame_width), (count,))
+    frame_height = np.broadcast_to(np.asarray(frame_height), (count,))
+    width, height, fits = _attempts(
+        step, frame_width, frame_height, draws.uniforms(_rows(keys, 2), draw)
+    )
+    if not fits.all():
+        # All further attempts of those that failed at once: for some forty samples of 256 one
+        # call of numpy costs about the same for nine attempts as for one.
+        failed = np.flatnonzero(~fits)
+        wide, high = frame_width[failed], frame_height[failed]
+        numbers = draws.uniforms(_rows(keys[failed], 2 * _ATTEMPTS - 2), draw + 2)
+        numbers = numbers.reshape(_ATTEMPTS - 1, 2, len(failed)).swapaxes(0, 1)
+        widths, heights, fit = _attempts(step, wide, high, numbers)
+        first = fit.argmax(axis=0)
+        column = np.arange(len(failed))
+        none = ~fit[first, column]
+        width[failed], height[failed] = widths[first, column], heights[first, column]
+        if none.any():
+            lost = failed[none]
+            width[lost], height[lost] = _central(step, wide[none], high[none])
+    box_width, box_height = width.astype(np.int64), height.astype(np.int64)
+    room = np.stack((frame_width - box_width, frame_height - box_height))
+    places = draws.integers(_rows(keys, 2), draw + 2 * _ATTEMPTS, room + 1)
+    if lost is not None:
+        places[:, lost] = room[:, lost] // 2
+    return places[0], places[1], box_width, box_height
+
+
+def _attempts(
+    step: RandomResizedCrop,
+    frame_width: npt.NDArray[np.int64],
+    frame_height: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Widths and heights by uniform numbers for (area, ratio), and whether they fit."""
+    (least, most), (low, high) = step.scale, np.log(step.ratio)
+    area = (frame_width * frame_height) * (least + (most - least) * numbers[0])
+    ratio = np.exp(low + (high - low) * numbers[1])
+    width, height = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (width <= frame_width) & (height <= frame_height) & (width > 0) & (height > 0)
+    return width, height, fits
+
+
+def _central(
+    step: RandomResizedCrop, width: npt.NDArray[np.int64], height: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The largest box within the ratios, for images that no attempt has fitted."""
+    least, most = step.ratio
+    narrow, broad = width / height < least, width / height > most
+    wide = np.where(broad, np.maximum(np.rint(height * most), 1), width)
+    high = np.where(narrow, np.maximum(np.rint(width / least), 1), height)
+    return wide, high

@@ -1,0 +1,456 @@
+"""Recipes: what the native core does of a transform pipeline, and what is left to call.
+
+``compile_recipe`` reads a pipeline (ours, torchvision's, or both) once and makes a `Recipe` of it:
+geometry, an output format, and a tail of callables that the core cannot do. Where that is
+impossible it returns a `Refusal`, whose reason is for the user.
+
+    recipe = compile_recipe(transform)
+    geometry = recipe.draw(widths, heights, keys)       # boxes, sizes, windows, flips of a batch
+    # ... the core decodes to recipe.output; recipe.tail is called for each sample
+
+`Recipe.pillow` is the same geometry by Pillow: the reference, and the way for samples that need
+padding.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata import geometry, torchvision_recipe
+from fastdata.errors import UsageError
+from fastdata.geometry import Geometry
+from fastdata.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+
+__all__ = ["Geometry", "Output", "Recipe", "Refusal", "compile_recipe"]
+
+_Pair: TypeAlias = tuple[int, int]
+
+_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "nearest": Image.Resampling.NEAREST,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+# Stands after each Compose of ours: what it is in gets a tensor from it.
+_RETURNED = object()
+_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip)
+
+
+class Output(NamedTuple):
+    """The format of what comes before the tail.
+
+    Attributes:
+        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
+            ``(value / 255 - mean) / std``.
+        mean: Three values in units of 0 to 1; None: 0.
+        std: Three values in units of 0 to 1; None: 1.
+        channels_last: Whether a batch's pixels, rather than its planes, are contiguous.
+        as_pil: The pipeline has not made tensors: the tail wants PIL images, and without a tail
+            they are the result.
+    """
+
+    dtype: str
+    mean: tuple[float, float, float] | None
+    std: tuple[float, float, float] | None
+    channels_last: bool
+    as_pil: bool
+
+
+class Refusal(NamedTuple):
+    """Why a pipeline cannot be done natively.
+
+    Attributes:
+        reason: In words for the user: which transform, and why.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A compiled pipeline, made by :func:`compile_recipe`.
+
+    Attributes:
+        size: (width, height) of every output.
+        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
+        output: The format of the output.
+        tail: What is to be called for each sample, in order, after that.
+        steps: The geometry, in the pipeline's order.
+    """
+
+    size: _Pair
+    filter: str
+    output: Output
+    tail: tuple[Callable[[Any], Any], ...]
+    steps: tuple[Transform, ...] = field(repr=False)
+
+    def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Geometry:
+        """Draw and compose the geometry of a batch.
+
+        Args:
+            widths: Of the source images in pixels, ints, (N,).
+            heights: Of the source images in pixels, ints, (N,).
+            keys: uint64 (N,), a sample each: from which `fastdata.draws` makes its numbers.
+
+        Returns:
+            The geometry; the same for a sample whatever else is in the batch.
+
+        Raises:
+            UsageError: an image is smaller than a random crop that may not pad.
+        """
+        return geometry.compose(self.steps, widths, heights, keys)[0]
+
+    def pillow(
+        self, image: Image.Image, box: Any, size: Any = None, window: Any = None, flip: Any = False
+    ) -> npt.NDArray[np.uint8]:
+        """One sample by Pillow, padding with zeros what is outside the image.
+
+        Args:
+            image: The source image; modes other than RGB are converted to it.
+            box: A row of ``Geometry.boxes``.
+            size: A row of ``Geometry.sizes``, or None.
+            window: A row of ``Geometry.windows``, or None.
+            flip: An entry of ``Geometry.flips``.
+
+        Returns:
+            uint8 (height, width, 3), RGB.
+        """
+        return _pillow(image, self.filter, self.size, box, size, window, flip)
+
+    def describe(self) -> str:
+        """The pipeline in one line of words."""
+        words = [_describe(step) for step in self.steps]
+        kind = "PIL images" if self.output.as_pil else self.output.dtype
+        words.append(kind + (" normalised" if self.output.mean is not None else ""))
+        line = ", ".join(words)
+        calls = [call for call in self.tail if call is not _tensor_image()]
+        if calls:
+            line += "; then, one sample at a time, " + ", ".join(_name(call) for call in calls)
+        return line
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def compile_recipe(transform: Any) -> Recipe | Refusal:
+    """Compile a pipeline.
+
+    Args:
+        transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
+            either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; or
+            None.
+
+    Returns:
+        The recipe, or why there is none: the images do not come to one size, or a transform
+        that the core does not know comes before they do.
+    """
+    if transform is None:
+        return Refusal(
+            "There is no transform, and images of different sizes cannot make a batch: give one "
+            "that brings them to one size, such as fastdata.transforms.RandomResizedCrop(224)."
+        )
+    program = _compile(transform)
+    misplaced = next((call for call in program.tail if isinstance(call, Transform)), None)
+    if program.fixed is None or misplaced is not None:
+        return Refusal(program.refusal(misplaced))
+    return Recipe(
+        program.fixed,
+        program.filter or "bilinear",
+        program.output(),
+        program.tail_calls(),
+        tuple(program.steps),
+    )
+
+
+def call(transform: Transform, image: Any) -> Any:
+    """Do one of `fastdata.transforms` to one PIL image, on torch's own path.
+
+    Args:
+        transform: What to do; its images need not come to one size.
+        image: A PIL image.
+
+    Returns:
+        A tensor (3, height, width), uint8 or float; or what the tail made of it.
+
+    Raises:
+        UsageError: not a PIL image, or transforms that cannot be composed.
+    """
+    import torch
+
+    if not isinstance(image, Image.Image):
+        raise UsageError(
+            f"{_name(transform)} was given a {type(image).__name__}, not a PIL image.",
+            "Put it before what makes tensors of images.",
+        )
+    program = _compile(transform)
+    misplaced = next((call for call in program.tail if isinstance(call, Transform)), None)
+    if misplaced is not None:
+        raise UsageError(program.refusal(misplaced), "Change the order of the transforms.")
+    seed = 0
+    if any(geometry.is_random(step) for step in program.steps):
+        seed = int(torch.randint(-(2**63), 2**63 - 1, ()))
+    keys = np.array([seed], np.int64).view(np.uint64)
+    cut, width, height = geometry.compose(program.steps, [image.width], [image.height], keys)
+    pixels = _pillow(
+        image,
+        program.filter or "bilinear",
+        (int(np.asarray(width).flat[0]), int(np.asarray(height).flat[0])),
+        cut.boxes[0],
+        None if cut.sizes is None else cut.sizes[0],
+        None if cut.windows is None else cut.windows[0],
+        cut.flips[0],
+    )
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    output = program.output()
+    if output.dtype != "uint8":
+        tensor = tensor.to(torch.float32).div_(255)
+        if output.mean is not None and output.std is not None:
+            tensor = tensor.sub_(torch.tensor(output.mean).view(3, 1, 1))
+            tensor = tensor.div_(torch.tensor(output.std).view(3, 1, 1))
+        tensor = tensor.to(getattr(torch, output.dtype))
+    result: Any = tensor
+    for function in program.tail_calls():
+        result = function(result)
+    return result
+
+
+class _Program:
+    """What the transforms so far amount to; :meth:`add` takes the next one or says why not.
+
+    ``kind`` is what the pipeline would have in hand: ``pil``, a ``tensor``, torchvision's tensor
+    ``image``; or ``own``: the result of ours, which stands for either.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Transform] = []
+        self.tail: list[Callable[[Any], Any]] = []
+        self.why = ""  # the first of the tail is not in the head
+        self.last = ""  # what determined the size last, for messages
+        self.fixed: _Pair | None = None
+        self.filter: str | None = None
+        self.cropped = False  # in this stage: since the resize, or before it
+        self.flipped = False
+        self.kind = "pil"
+        self.dtype = "uint8"
+        self.mean: tuple[float, float, float] | None = None
+        self.std: tuple[float, float, float] | None = None
+        self.channels_last = True
+
+    def output(self) -> Output:
+        as_pil = self.kind == "pil"
+        return Output(self.dtype, self.mean, self.std, self.channels_last, as_pil)
+
+    def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
+        if self.tail and self.kind == "image":
+            # torchvision's own transforms may tell its image tensors from others.
+            return (_tensor_image(), *self.tail)
+        return tuple(self.tail)
+
+    def refusal(self, misplaced: Any) -> str:
+        if self.tail and (misplaced is None or misplaced is self.tail[0]):
+            name = _name(self.tail[0])
+            if misplaced is not None:
+                return f"{name} cannot be done here: {self.why}."
+            return (
+                f"{name} comes before the images have one size: {self.why}. Put it after what "
+                "brings them to one size, such as RandomResizedCrop or CenterCrop."
+            )
+        if self.tail:
+            return (
+                f"{_name(misplaced)} comes after {_name(self.tail[0])}, which the core cannot do: "
+                f"{self.why}. Put it before."
+            )
+        after = f" after {self.last}" if self.last else ""
+        return (
+            f"The images have different sizes{after} and cannot make a batch: add "
+            "fastdata.transforms.CenterCrop(224), or use a Resize to (height, width)."
+        )
+
+    def add(self, transform: Any, ours: bool) -> str | None:
+        """Take the next transform into the head.
+
+        Args:
+            transform: One transform.
+            ours: Whether the innermost Compose is ours or a list, rather than torchvision's.
+
+        Returns:
+            Why it cannot be done here; None if it can.
+        """
+        if type(transform) in (*_GEOMETRY, Normalize):
+            if self.kind in ("tensor", "image"):
+                return "it works on PIL images, and has a tensor here"
+            if isinstance(transform, Normalize):
+                reason = self.normalise(transform)
+            else:
+                reason = self.geometry(transform)
+            if reason is None:
+                # Each of ours returns a tensor, when it is called by somebody else.
+                self.kind = "own" if ours else "tensor"
+            return reason
+        found = torchvision_recipe.translate(transform, self.kind, self.dtype)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, Normalize):
+            return self.normalise(found)
+        if isinstance(found, Transform):
+            return self.geometry(found)
+        if found.kind is not None:
+            self.kind = found.kind
+            self.channels_last = False
+        if found.dtype is not None:
+            self.dtype = found.dtype
+        return None
+
+    def normalise(self, step: Normalize) -> str | None:
+        if self.mean is not None:
+            return "the values are already normalised"
+        if self.dtype == "uint8":
+            self.dtype = "float32"
+        self.mean, self.std = step.mean, step.std
+        return None
+
+    def geometry(self, step: Transform) -> str | None:
+        size: _Pair | None
+        if isinstance(step, RandomHorizontalFlip):
+            self.flipped = True
+        elif isinstance(step, (Resize, RandomResizedCrop)):
+            size = None
+            if isinstance(step.size, tuple):
+                size = (step.size[1], step.size[0])
+            elif isinstance(step, Resize) and self.fixed is not None:
+                wide, high = geometry.resized_size(step, *self.fixed)
+                size = (int(wide), int(high))
+            if isinstance(step, Resize) and size is not None and size == self.fixed:
+                return None  # nothing changes
+            if self.filter is not None:
+                return "it would resize a second time"
+            if step.interpolation == "nearest" and self.flipped:
+                return "resizing with 'nearest' after a flip gives other pixels than before it"
+            self.fixed, self.filter, self.cropped = size, step.interpolation, False
+        elif isinstance(step, (CenterCrop, RandomCrop)):
+            size = (step.size[1], step.size[0])  # type: ignore[index]
+            larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
+            pads = larger or self.fixed is None
+            if isinstance(step, RandomCrop):
+                padded = any(step.padding)  # type: ignore[arg-type]
+                if larger and not padded and not step.pad_if_needed:
+                    return "it is larger than the images, and may not pad them"
+                pads = padded or (pads and step.pad_if_needed)
+            if pads and self.cropped:
+                return "it would pad what was cropped"
+            if pads and self.mean is not None:
+                return "it would pad with zeros what is normalised"
+            self.fixed, self.cropped = size, True
+        self.steps.append(step)
+        if not isinstance(step, RandomHorizontalFlip):
+            self.last = _name(step)
+        return None
+
+
+def _compile(transform: Any) -> _Program:
+    program = _Program()
+    if isinstance(transform, Transform):
+        program.kind = "own"
+    for one, ours in _flat(transform, True):
+        if one is _RETURNED:
+            if not program.tail and program.kind in ("pil", "own"):
+                program.kind = "own" if ours else "tensor"
+            continue
+        if not program.tail:
+            reason = program.add(one, ours)
+            if reason is None:
+                continue
+            program.why = reason
+        program.tail.append(one)
+    return program
+
+
+def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
+    """The transforms one by one, each with whether it stands in a Compose of ours."""
+    if type(transform) is Compose:
+        for part in transform.transforms:
+            yield from _flat(part, True)
+        yield _RETURNED, ours
+        return
+    if isinstance(transform, (list, tuple)):
+        parts: Sequence[Any] = tuple(transform)
+        ours = True
+    else:
+        inner = torchvision_recipe.parts(transform)
+        if inner is None:
+            yield transform, ours
+            return
+        parts, ours = inner, False
+    for part in parts:
+        yield from _flat(part, ours)
+
+
+def _pillow(
+    image: Image.Image, resample: str, output: _Pair, box: Any, size: Any, window: Any, flip: Any
+) -> npt.NDArray[np.uint8]:
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    left, upper, right, lower = (int(edge) for edge in box)
+    if (left, upper, right, lower) != (0, 0, *image.size):
+        image = image.crop((left, upper, right, lower))
+    width, height = output if size is None else (int(side) for side in size)
+    if image.size != (width, height):
+        image = image.resize((width, height), _FILTERS[resample])
+    if (width, height) != output or window is not None:
+        x, y = (0, 0) if window is None else (int(side) for side in window)
+        image = image.crop((x, y, x + output[0], y + output[1]))
+    pixels: npt.NDArray[np.uint8] = np.array(image)
+    return np.ascontiguousarray(pixels[:, ::-1]) if flip else pixels
+
+
+def _tensor_image() -> Any:
+    """The class of torchvision's image tensors; None where torchvision is not in use."""
+    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
+
+
+def _name(transform: Any) -> str:
+    """What to call a transform in a message."""
+    name = getattr(transform, "__name__", None) or type(transform).__name__
+    if isinstance(transform, (Resize, CenterCrop, RandomCrop, RandomResizedCrop)):
+        return f"{name}({_by(transform)})"
+    return str(name)
+
+
+def _by(step: Any) -> str:
+    return f"{step.size[1]} x {step.size[0]}" if isinstance(step.size, tuple) else str(step.size)
+
+
+def _describe(step: Transform) -> str:
+    if isinstance(step, RandomResizedCrop):
+        words = f"random resized crop to {_by(step)} ({step.interpolation})"
+        if step.scale != (0.08, 1.0):
+            words += f" of {step.scale[0]:g} to {step.scale[1]:g} of the area"
+        return words
+    if isinstance(step, Resize):
+        side = "" if isinstance(step.size, tuple) else "shorter side "
+        most = "" if step.max_size is None else f", longer side at most {step.max_size}"
+        return f"resize to {side}{_by(step)} ({step.interpolation}){most}"
+    if isinstance(step, CenterCrop):
+        return f"centre crop of {_by(step)}"
+    if isinstance(step, RandomCrop):
+        padded = ", padded" if step.pad_if_needed or any(step.padding) else ""  # type: ignore[arg-type]
+        return f"random crop of {_by(step)}{padded}"
+    if isinstance(step, RandomHorizontalFlip):
+        return f"flip with p {step.p:g}"
+    raise TypeError(f"{step!r} is not geometry")
