@@ -39,7 +39,9 @@ def build_seek_points(data: Buffer, stride: int) -> tuple[bytes, Code, str, int]
 class Extents:
     """N samples: where they lie and what they are. Here: one whole file each.
 
-    ``paths``: encoded as the file system has them. ``seek_points``: kept, not copied.
+    ``paths``: encoded as the file system has them. ``seek_points``: kept, not copied; used
+    only for a file that still has the size and time of change in its row of ``stamps``, int64,
+    N x 2, if given.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Extents:
         paths: Sequence[str | bytes | PathLike[str]],
         *,
         seek_points: Sequence[Buffer | None] | None = None,
+        stamps: npt.NDArray[np.int64] | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
 
@@ -181,8 +184,10 @@ class Job:
     def failures(self) -> list[tuple[int, Code, str, int]]:
         """(index, code, detail, offset) of each sample that failed."""
 
-    def built(self) -> list[tuple[int, bytes]]:
-        """(index, packed seek points) of those built because of ``stride``."""
+    def built(self) -> list[tuple[int, bytes, int, int]]:
+        """Of those built because of ``stride``: (index, packed seek points, size, mtime_ns).
+
+        The last two are the file's at the time, of samples that are files: its stamp."""
 
     def timings(self) -> tuple[float, float]:
         """Seconds of all threads: reading (checksums included), decoding."""

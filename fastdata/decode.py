@@ -246,7 +246,7 @@ def decode_jpeg(
         fallback=fallback,
         _index=False,
     )
-    pending._job.run()
+    pending.run()
     image: _Array = pending.result()[0]
     return image
 
@@ -287,9 +287,9 @@ def decode_batch(
         raise ValueError(f"out has images of {out.shape[1:3]}, not the size's {size[::-1]}")
     pending = PendingBatch(samples, out, **options)
     if engine is None:
-        pending._job.run()
+        pending.run()
     else:
-        engine._begin(pending)
+        engine.begin(pending)
     return pending.result()
 
 
@@ -359,6 +359,14 @@ class PendingBatch:
         )
         self._errors: list[DecodeError] | None = None
 
+    def run(self) -> None:
+        """Decode in the calling thread, instead of an engine's."""
+        self._job.run()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for so many seconds, or until it is done; whether it is."""
+        return self._job.wait(timeout)
+
     def done(self) -> bool:
         """Whether :meth:`result` would return without waiting for the threads."""
         return self._job.done()
@@ -378,8 +386,12 @@ class PendingBatch:
         self._wait(timeout)
         return self._job.failures()
 
-    def built(self, timeout: float | None = None) -> list[tuple[int, bytes]]:
-        """Wait; return (index, packed table) of the seek points built because of ``stride``.
+    def built(self, timeout: float | None = None) -> list[tuple[int, bytes, int, int]]:
+        """Wait; return the seek points built because of ``stride``.
+
+        Returns:
+            (index, packed table, size, mtime_ns) of each; the last two say which state of its
+            file it is of, in bytes and nanoseconds since 1970 (of samples that are files).
 
         Raises:
             TimeoutError: not done after so many seconds.
@@ -472,13 +484,10 @@ class PendingBatch:
 
     def _run_one(self, index: int, sample: Any) -> tuple[int, str, str, int] | None:
         one = slice(index, index + 1)
-        job = _native.Job(
-            [sample],
-            seek_points=None,
-            out=self._out[one],
-            **{name: None if all_ is None else all_[one] for name, all_ in self._each.items()},
-            **self._options,
-        )
+        each: dict[str, Any] = {
+            name: None if values is None else values[one] for name, values in self._each.items()
+        }
+        job = _native.Job([sample], seek_points=None, out=self._out[one], **each, **self._options)
         job.run()
         failures = job.failures()
         return failures[0] if failures else None
@@ -532,10 +541,11 @@ class Engine:
         ``out`` and the samples' memory must not change until the batch is done.
         """
         pending = PendingBatch(samples, out, **options)
-        self._begin(pending)
+        self.begin(pending)
         return pending
 
-    def _begin(self, pending: PendingBatch) -> None:
+    def begin(self, pending: PendingBatch) -> None:
+        """Begin a batch that was made by itself."""
         if self._engine is None:
             raise RuntimeError("the engine is closed")
         self._engine.submit(pending._job)

@@ -13,8 +13,18 @@ namespace fastdata {
 namespace {
 
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
-                                               const py::object& seek_points) {
+                                               const py::object& seek_points,
+                                               const py::object& stamps) {
   const size_t count = py::len(paths);
+  std::optional<View> stamp_view;
+  const int64_t* stamp = nullptr;
+  if (!stamps.is_none()) {
+    stamp_view.emplace(stamps);
+    if (!stamp_view->is_integers(8, 2) || static_cast<size_t>((*stamp_view)->shape[0]) != count ||
+        (*stamp_view)->shape[1] != 2)
+      throw py::value_error("stamps must be int64, one row (size, mtime_ns) a path, contiguous");
+    stamp = static_cast<const int64_t*>((*stamp_view)->buf);
+  }
   if (!seek_points.is_none() && py::len(seek_points) != count)
     throw py::value_error("seek_points must have one entry a path");
   auto extents = std::make_unique<BoundExtents>(count);
@@ -25,6 +35,10 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
     if (table.is_none()) continue;
     extents->views.emplace_back(table);
     extents->extents[i].seek_points = extents->views.back().bytes();
+    if (stamp) {
+      extents->extents[i].has_stamp = true;
+      extents->extents[i].stamp = {stamp[2 * i], stamp[2 * i + 1]};
+    }
     extents->seekable[i] = extents->extents[i].seek_points.size > 0;
   }
   return extents;
@@ -222,7 +236,7 @@ class BoundTable {
 void bind_extents(py::module_& m) {
   py::class_<BoundExtents>(m, "Extents")
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
-           py::arg("seek_points") = py::none())
+           py::arg("seek_points") = py::none(), py::arg("stamps") = py::none())
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
       .def_property_readonly(
           "labels", [](const py::object& self) { return column(self, &Extents::labels); })

@@ -257,14 +257,15 @@ class Job : public PendingWork {
 
   ~Job() { end(); }
 
-  /// (index, packed table) of those built for this batch.
+  /// (index, packed table, the file's size, its mtime in ns) of those built for this batch.
   py::list built() const {
     require_done();
     py::list tables;
     for (size_t i = 0; i < task_->built.size(); i++)
-      if (const std::vector<uint8_t>& table = task_->built[i]; !table.empty())
+      if (const auto& [table, stamp] = task_->built[i]; !table.empty())
         tables.append(py::make_tuple(
-            i, py::bytes(reinterpret_cast<const char*>(table.data()), table.size())));
+            i, py::bytes(reinterpret_cast<const char*>(table.data()), table.size()), stamp.size,
+            stamp.mtime_ns));
     return tables;
   }
 

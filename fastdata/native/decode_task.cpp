@@ -45,7 +45,11 @@ Status DecodeTask::read(size_t i, Sample& sample) {
   }
   if (encoding != kRawEncoding) {
     sample.jpeg = blob;
-    if (sample.seek_points.size == 0) sample.seek_points = extents->extents[i].seek_points;
+    const Extent& extent = extents->extents[i];
+    const FileStamp& stamp = thread_reader().stamp();
+    if (sample.seek_points.size == 0 && (!extent.has_stamp || extent.stamp == stamp))
+      sample.seek_points = extent.seek_points;
+    if (stride > 0) built[i].stamp = stamp;
     return {};
   }
   const int64_t width = extents->widths[i], height = extents->heights[i];
@@ -62,7 +66,7 @@ Status DecodeTask::read(size_t i, Sample& sample) {
 
 Status DecodeTask::decode(size_t i, Sample& sample) {
   if (stride > 0 && !sample.raw.pixels && sample.seek_points.size == 0) {
-    std::vector<uint8_t>& table = built[i];
+    std::vector<uint8_t>& table = built[i].table;
     try {
       // A JPEG that is damaged may still have the region whole: that is for the decoder
       // to say, with seek points as without.

@@ -20,7 +20,11 @@ class DecodeTask final : public Task {
   bool check = true;          // checksums
   std::vector<uint8_t> skip;  // a byte a sample, or none: samples to leave alone
   int stride = 0;             // of seek points built for JPEGs that have none; 0: not built
-  std::vector<std::vector<uint8_t>> built;  // one a sample if stride, most of them empty
+  struct Built {
+    std::vector<uint8_t> table;  // empty: none
+    FileStamp stamp;             // of the extent's file
+  };
+  std::vector<Built> built;  // one a sample if stride, most of them empty
 
   size_t size() const override { return samples.size(); }
   Status run(size_t i) override;

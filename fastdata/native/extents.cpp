@@ -43,6 +43,7 @@ Status BlobReader::open(const Extents& extents, size_t i, std::shared_ptr<OpenFi
                             ? extents.files->open(extent.file, file, error_number_)
                             : open_file(extents.path(i), file, error_number_);
   if (!status.ok()) return status;
+  stamp_ = file->stamp();
   length = extent.length >= 0 ? extent.length : file->size();
   return {};
 }

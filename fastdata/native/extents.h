@@ -29,6 +29,8 @@ struct Extent {
   bool has_crc = false;
   uint32_t crc = 0;
   ByteSpan seek_points;   // empty: none
+  bool has_stamp = false; // the seek points are of the file as it was then
+  FileStamp stamp;
   const char* corrupt = nullptr;  // why its index row cannot be used
 };
 
@@ -60,6 +62,9 @@ class BlobReader {
   /// At most the first `count` bytes of it; `whole` tells whether that is all.
   Status read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head, bool& whole);
 
+  /// The file that the last call has read.
+  const FileStamp& stamp() const { return stamp_; }
+
   /// errno of the last call that failed, 0 where the system had nothing to complain of.
   int error_number() const { return error_number_; }
 
@@ -70,6 +75,7 @@ class BlobReader {
   Status open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file, int64_t& length);
 
   Buffer buffer_;
+  FileStamp stamp_;
   int error_number_ = 0;
 };
 

@@ -34,6 +34,16 @@ Status io_failure(int number) {
   return {missing ? Code::file_missing : Code::file_unreadable, error_text(number)};
 }
 
+FileStamp stamp_of(const struct stat& about) {
+#ifdef __APPLE__
+  const timespec& changed = about.st_mtimespec;
+#else
+  const timespec& changed = about.st_mtim;
+#endif
+  return {static_cast<int64_t>(about.st_size),
+          static_cast<int64_t>(changed.tv_sec) * 1'000'000'000 + changed.tv_nsec};
+}
+
 }  // namespace
 
 OpenFile::~OpenFile() { close(descriptor_); }
@@ -73,7 +83,7 @@ Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_n
     if (descriptor >= 0) close(descriptor);
     return io_failure(error_number);
   }
-  file = std::make_shared<OpenFile>(descriptor, static_cast<int64_t>(about.st_size));
+  file = std::make_shared<OpenFile>(descriptor, stamp_of(about));
   if (S_ISREG(about.st_mode)) return {};
   file.reset();
   error_number = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;

@@ -12,15 +12,27 @@
 
 namespace fastdata {
 
+/// What a file is recognised by: if either differs, it was changed.
+struct FileStamp {
+  int64_t size = -1;
+  int64_t mtime_ns = 0;  // since 1970
+
+  bool operator==(const FileStamp& other) const {
+    return size == other.size && mtime_ns == other.mtime_ns;
+  }
+};
+
 /// A descriptor for reading that closes with the last who holds it.
 class OpenFile {
  public:
-  OpenFile(int descriptor, int64_t size) : descriptor_(descriptor), size_(size) {}
+  OpenFile(int descriptor, const FileStamp& stamp) : descriptor_(descriptor), stamp_(stamp) {}
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  int64_t size() const { return size_; }  // when it was opened
+  // When it was opened.
+  int64_t size() const { return stamp_.size; }
+  const FileStamp& stamp() const { return stamp_; }
 
   /// `pread` until `length` bytes are there; `cut_short` if the file ends before.
   /// `error_number` gets errno where reading failed.
@@ -31,7 +43,7 @@ class OpenFile {
 
  private:
   int descriptor_;
-  int64_t size_;
+  FileStamp stamp_;
 };
 
 /// Opens a regular file; `error_number` gets errno where that failed.
