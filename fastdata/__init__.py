@@ -30,6 +30,8 @@ from fastdata.version import VERSION
 if TYPE_CHECKING:
     from fastdata.collate import fast_collate
     from fastdata.iterable import ShardedIterable
+    from fastdata.loader import DataLoader
+    from fastdata.loading.stats import Stats
 
 __version__ = VERSION
 
@@ -37,6 +39,7 @@ __all__ = [
     "BusyError",
     "CorruptionError",
     "DataError",
+    "DataLoader",
     "DatasetError",
     "FastdataError",
     "ImageDataset",
@@ -46,6 +49,7 @@ __all__ = [
     "ShardedIterable",
     "SpaceError",
     "Staged",
+    "Stats",
     "Unstaged",
     "UsageError",
     "Verification",
@@ -59,6 +63,8 @@ __all__ = [
 
 # Public names that need torch, and the module that has each.
 _NEED_TORCH = {
+    "DataLoader": "fastdata.loader",
+    "Stats": "fastdata.loading.stats",
     "ShardedIterable": "fastdata.iterable",
     "fast_collate": "fastdata.collate",
 }

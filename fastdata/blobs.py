@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fastdata.checksum import crc32c
 from fastdata.errors import CorruptionError, DatasetError
+from fastdata.extents import ExtentTable
 from fastdata.index import Index, Row
 from fastdata.manifest import Manifest
 from fastdata.storage import ExtentReader
@@ -72,6 +73,11 @@ class Blobs:
                 row, number, f"its bytes in {path} have changed since it was packed"
             )
         return data
+
+    def extents(self) -> ExtentTable:
+        """The index as the native core reads it, for whole batches of samples."""
+        sizes = [entry.size for entry in self.manifest.files]
+        return ExtentTable(self.index, self._files, sizes, self._root)
 
     def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)

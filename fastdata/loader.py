@@ -1,0 +1,473 @@
+"""`DataLoader`: torch's, with images decoded natively by threads where it can be done.
+
+Three ways: *native* (threads of this process decode), *workers* (torch's worker processes, in
+which fastdata decodes and the rest of the transform runs) and *torch* (torch's loader as it is).
+`DataLoader.explain` says which one was taken, and why.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.utils.data
+from torch import distributed as dist
+from torch.utils.data import Sampler, SequentialSampler
+
+from fastdata.dataset import ImageDataset
+from fastdata.engines import cpus_for_this_rank
+from fastdata.errors import UsageError
+from fastdata.loading.arguments import NATIVE_ONLY, check_native, find_ranks, own_sampler
+from fastdata.loading.choice import choose
+from fastdata.loading.head import HeadDataset
+from fastdata.loading.iterator import Delivery, NativeIterator, Progress
+from fastdata.loading.native import NativePath, Resources
+from fastdata.loading.pipeline import Settings
+from fastdata.loading.schedule import Indices, ordered, sampled
+from fastdata.loading.seek_cache import DEFAULT_BYTES
+from fastdata.loading.stats import Stats
+from fastdata.order import make_order
+from fastdata.sampler import ShardedSampler
+from fastdata.sharding import Epoch, State
+
+T = TypeVar("T", covariant=True)
+
+_TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader).parameters
+
+
+class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
+    """``torch.utils.data.DataLoader``, with the same arguments, several times faster for images.
+
+    The native path is taken for an `ImageDataset`, and for torchvision's ``ImageFolder``,
+    ``DatasetFolder`` and ``ImageNet``, if the transform is made of what fastdata knows
+    (`fastdata.transforms`, or torchvision's RandomResizedCrop, Resize, CenterCrop, RandomCrop,
+    RandomHorizontalFlip and conversions to tensors). Everything else is torch's own path.
+
+    On the native path a batch is a list: images, uint8, N x 3 x H x W in channels-last memory
+    (or what the torchvision transforms would have made: shape, dtype, layout), and labels,
+    int64, shape (N,). ``num_workers`` is the number of decode threads in this process, 0 for the
+    caller's own; ``prefetch_factor`` batches are prepared ahead, whatever their number.
+    A batch's memory is used again when nothing refers to it any more.
+
+    Args:
+        dataset: As torch's.
+        batch_size: As torch's; on one rank.
+        shuffle: As torch's: the same as ``order="random"``.
+        sampler: As torch's; a ``DistributedSampler`` shards.
+        batch_sampler: As torch's.
+        num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
+            process may use (affinity, cgroup) divided by the ranks on this machine.
+        collate_fn: As torch's. `fastdata.fast_collate` keeps the native path.
+        pin_memory: As torch's: page-locked memory where there is a GPU.
+        drop_last: As torch's. Over several ranks: whether samples that do not fill a batch on
+            every rank are dropped; else some are repeated, and every rank has as many batches.
+        timeout: As torch's: seconds to wait for a batch; 0 for ever.
+        worker_init_fn: As torch's. Needs worker processes, so takes torch's workers.
+        multiprocessing_context: As torch's, for worker processes.
+        generator: As torch's: where the seed of each epoch is drawn from, unless ``seed`` is given.
+        prefetch_factor: As torch's; on the native path for all threads together.
+        persistent_workers: As torch's: threads and batch memory stay from epoch to epoch.
+        pin_memory_device: As torch's.
+        in_order: As torch's. Native batches are always in order.
+        order: "random", "quasi-random" (neighbours stay near each other: for disks and object
+            stores) or "sequential", in constant memory.
+        seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample);
+            None to draw one from ``generator`` at each epoch's beginning (with several ranks: 0).
+            The epoch counts up by itself; `set_epoch` sets it.
+        distributed: Shard by torch.distributed's rank and world size.
+        rank: Shard by this rank, with ``world_size``.
+        world_size: Number of ranks.
+        dtype: "uint8", "float32", "float16" or "bfloat16"; None for what the transform says.
+        mean: Three values in units of 0 to 1, subtracted from float images.
+        std: Three values in units of 0 to 1, which float images are divided by.
+        views: Crops of each sample; with more than one, images are a list of tensors.
+        on_error: What to do about a sample that cannot be read or decoded: "raise" in the batch's
+            place; "skip", its place taken by the order's next sample; "zero" it, batches having a
+            bool mask of the whole ones, shape (N,), as their last element.
+        return_index: Add sample numbers, int64, shape (N,).
+        return_key: Add a list of sample names.
+        batch_transform: Called with a batch's elements; what it returns is the batch (CutMix,
+            MixUp, transforms on the GPU).
+        dct_scaling: Decode at 1/2, 1/4 or 1/8 where the crop is so much larger than the target:
+            faster, other pixels.
+        check: Whether checksums are checked on every read.
+        seek_cache_bytes: Memory for the seek points that a folder of images gains in its first
+            epoch, which make the next ones faster; 0 for none.
+        seek_cache_file: Where they are saved at an epoch's end, and read from.
+
+    Raises:
+        UsageError: Arguments contradict each other, or cannot be honoured on the path taken.
+        ValueError: What torch finds wrong with its arguments.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | str = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        order: str | None = None,
+        seed: int | None = None,
+        distributed: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        dtype: str | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        views: int = 1,
+        on_error: str = "raise",
+        return_index: bool = False,
+        return_key: bool = False,
+        batch_transform: Callable[..., Any] | None = None,
+        dct_scaling: bool = False,
+        check: bool = True,
+        seek_cache_bytes: int = DEFAULT_BYTES,
+        seek_cache_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if num_workers == "auto":
+            num_workers = cpus_for_this_rank()
+        elif isinstance(num_workers, str):
+            raise UsageError(f"num_workers={num_workers!r}", 'Give a number, or "auto".')
+        # Under the names of the parameters: frameworks make loaders anew from these.
+        self.order, self.seed = order, seed
+        self.distributed, self.rank, self.world_size = distributed, rank, world_size
+        self.dtype, self.mean, self.std = dtype, mean, std
+        self.views, self.on_error = views, on_error
+        self.return_index, self.return_key = return_index, return_key
+        self.batch_transform = batch_transform
+        self.dct_scaling, self.check = dct_scaling, check
+        self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
+
+        choice = choose(
+            dataset,
+            batched=batch_size is not None or batch_sampler is not None,
+            collate_fn=collate_fn,
+            worker_init_fn=worker_init_fn,
+        )
+        self._choice = check_native(choice, self._native_only())
+        self._own_order = sampler is None and batch_sampler is None
+        self._ranks = find_ranks(distributed, rank, world_size)
+        if order is not None or seed is not None or self._ranks is not None:
+            sampler = own_sampler(
+                dataset,
+                batch_size,
+                shuffle,
+                drop_last,
+                order,
+                seed,
+                self._ranks,
+                (sampler, batch_sampler),
+            )
+            shuffle = None
+        options: dict[str, Any] = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            **options,
+        )
+        self._epoch = 0
+        self._resume: State | None = None
+        self._resume_ahead = 0
+        self._progress: Progress | None = None
+        self._warned_unsharded = False
+        self._open()
+
+    def _native_only(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in NATIVE_ONLY}
+
+    def _open(self) -> None:
+        """Makes what the path needs. Nothing is read before the first ``iter``."""
+        choice = self._choice
+        self._native: NativePath | None = None
+        self._inner: torch.utils.data.DataLoader[Any] | None = None
+        if choice.path != "native":
+            return
+        assert choice.images is not None
+        assert choice.recipe is not None
+        self._native = NativePath(
+            choice.images,
+            Settings(choice.recipe, self.views, self.check, self.dct_scaling),
+            Delivery(
+                on_error=self.on_error,
+                target_transform=choice.images.target_transform,
+                batch_transform=self.batch_transform,
+                return_index=self.return_index,
+                return_key=self.return_key,
+                timeout=self.timeout,
+                ahead=0 if self.num_workers == 0 else (self.prefetch_factor or 1),
+            ),
+            Resources(
+                threads=self.num_workers,
+                keep=self.persistent_workers,
+                pin_memory=self.pin_memory,
+                seek_cache_bytes=self.seek_cache_bytes,
+                seek_cache_file=None
+                if self.seek_cache_file is None
+                else Path(self.seek_cache_file),
+            ),
+        )
+
+    def check_worker_number_rationality(self) -> None:
+        """Torch's warning about too many worker processes; threads are none."""
+        if self._choice.path != "native":
+            super().check_worker_number_rationality()
+
+    # Iteration.
+
+    def __iter__(self) -> Any:
+        """One pass over the samples: on the native path an iterator of its own each time."""
+        self._warn_unsharded()
+        if self._native is not None:
+            return self._native_iterator(self._native)
+        self._advance_sampler()
+        if self._choice.path == "workers" and not isinstance(self.dataset, ImageDataset):
+            return iter(self._with_head())
+        return super().__iter__()
+
+    def _native_iterator(self, native: NativePath) -> NativeIterator:
+        resume, self._resume = self._resume, None
+        samples = len(native.source)
+        if resume is None:
+            resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+            self._resume_ahead = 0
+        # Frameworks and users may look at the epoch, or set another one, from now on.
+        self._epoch = resume.epoch + 1
+        batches: Iterator[tuple[Indices, int]]
+        if self._own_order:
+            assert self.batch_size is not None
+            rank, world_size = self._ranks or (0, 1)
+            plan = Epoch(
+                samples, self.batch_size, rank, world_size, self.drop_last, resume.position
+            )
+            order = make_order(resume.order, samples, resume.seed, resume.epoch)
+            batches, length = ordered(plan, order), len(plan)
+        else:
+            assert self.batch_sampler is not None
+            batches = sampled(self.batch_sampler, samples)
+            length = len(self.batch_sampler) if isinstance(self.batch_sampler, Sized) else 0
+        self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
+        return native.start(batches, self._progress, length)
+
+    def _epoch_seed(self) -> int:
+        """The seed of an epoch that begins: given, or drawn as torch draws its own."""
+        drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if self.seed is not None:
+            return self.seed
+        # Ranks must agree, and their generators need not.
+        return drawn if self._ranks is None else 0
+
+    def _with_head(self) -> torch.utils.data.DataLoader[Any]:
+        """Torch's loader over the same dataset, decoded natively in its workers."""
+        if self._inner is None:
+            options: dict[str, Any] = {"in_order": self.in_order} if _TORCH_HAS_IN_ORDER else {}
+            if self.batch_sampler is not None:
+                options["batch_sampler"] = self.batch_sampler
+            else:
+                options |= {"sampler": self.sampler, "batch_size": None}
+            self._inner = torch.utils.data.DataLoader(
+                HeadDataset(self.dataset),
+                num_workers=self.num_workers,
+                collate_fn=self.collate_fn,
+                pin_memory=self.pin_memory,
+                timeout=self.timeout,
+                worker_init_fn=self.worker_init_fn,
+                multiprocessing_context=self.multiprocessing_context,
+                generator=self.generator,
+                prefetch_factor=self.prefetch_factor,
+                persistent_workers=self.persistent_workers,
+                pin_memory_device=self.pin_memory_device,
+                **options,
+            )
+        return self._inner
+
+    def _advance_sampler(self) -> None:
+        """On torch's paths: an order of ours goes on to its next epoch, as on the native path."""
+        if isinstance(self.sampler, ShardedSampler) and self._own_order:
+            self.sampler.seed = self._epoch_seed()
+            self.sampler.set_epoch(self._epoch)
+            self._epoch += 1
+
+    def _warn_unsharded(self) -> None:
+        if (
+            self._warned_unsharded
+            or self._choice.images is None
+            or not self._own_order
+            or self._ranks is not None
+            or not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        ):
+            return
+        self._warned_unsharded = True
+        warnings.warn(
+            f"each of the {dist.get_world_size()} ranks of this job loads all samples: give the "
+            "DataLoader distributed=True or a DistributedSampler, so that each loads its share",
+            stacklevel=3,
+        )
+
+    # Epochs and state.
+
+    def set_epoch(self, epoch: int) -> None:
+        """Names the epoch that the next ``iter`` begins; tells the sampler, if it has one."""
+        self._epoch = epoch
+        self._resume = None
+        _set_epoch(self.batch_sampler, epoch)
+        _set_epoch(self.sampler, epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where iteration is, after the last batch that was delivered: a handful of integers.
+
+        Every sample of the epoch is delivered exactly once in total, also when it goes on with
+        another number of ranks, threads or another batch size. (With ``on_error="skip"`` each
+        rank has a state of its own; with another number of ranks, samples that took the place of
+        bad ones may come twice.)
+
+        Raises:
+            UsageError: Torch's path is taken, or a sampler whose order cannot be had again.
+        """
+        native = self._require_state()
+        progress = self._progress
+        if progress is None or progress.ended:
+            seed = self.seed or 0 if progress is None else progress.seed
+            progress = Progress(seed, self._epoch, 0, 0)
+        state = State(
+            len(native.source), progress.seed, progress.epoch, progress.position, self._order
+        )
+        return {**state.to_dict(), "ahead": progress.ahead}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state with the next ``iter``.
+
+        Raises:
+            UsageError: It is not of this dataset, or of this order.
+        """
+        native = self._require_state()
+        values = dict(state)
+        ahead = values.pop("ahead", 0)
+        found = State.from_dict(values, len(native.source))
+        if found.order != self._order:
+            raise UsageError(
+                f"the state is of order {found.order!r}, this loader's is {self._order!r}",
+                "Make the loader with the same order or shuffle as then.",
+            )
+        self._epoch = found.epoch
+        self._resume, self._resume_ahead = found, ahead
+        self._progress = Progress(found.seed, found.epoch, found.position, ahead)
+
+    @property
+    def _order(self) -> str:
+        """The order's name."""
+        if isinstance(self.sampler, ShardedSampler):
+            return self.sampler.order
+        return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
+
+    def _require_state(self) -> NativePath:
+        if self._native is None:
+            raise UsageError(
+                f"a state needs the native path, which is not taken: {self._choice.reason}",
+                "Change what stands in the way.",
+            )
+        if not self._own_order:
+            raise UsageError(
+                "a state needs an order of fastdata's; this loader was given a sampler",
+                "Give shuffle=True or order=, and distributed=True instead of DistributedSampler.",
+            )
+        return self._native
+
+    # What users see.
+
+    def stats(self) -> Stats:
+        """What was done since the last ``iter``, and where the time went.
+
+        Raises:
+            UsageError: The native path is not taken, or nothing was iterated yet.
+        """
+        if self._native is None:
+            raise UsageError(
+                "statistics need the native path, which is not taken: " + self._choice.reason,
+                "Change what stands in the way.",
+            )
+        if self._native.counters is None:
+            raise UsageError("there are no statistics before the first iter(loader)", "Iterate it.")
+        return self._native.counters.stats()
+
+    def explain(self) -> str:
+        """Which path is taken and why, in words."""
+        choice = self._choice
+        words = {
+            "native": f"native: {self.num_workers or 'no'} decode threads in this process",
+            "workers": "workers: fastdata decodes in torch's worker processes",
+            "torch": "torch: torch's own loader, unchanged",
+        }[choice.path]
+        lines = [words, f"because: {choice.reason}"]
+        if choice.path == "native":
+            lines.append(
+                f"order: {self._order if self._own_order else 'that of the sampler given'}"
+            )
+        if self._ranks is not None:
+            lines.append("sharding: rank {} of {}".format(*self._ranks))
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        choice = self._choice
+        return (
+            f"<fastdata.DataLoader, {choice.path} path: {choice.reason}; batch size "
+            f"{self.batch_size}, {self.num_workers} "
+            f"{'threads' if choice.path == 'native' else 'workers'}>"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        # Threads and files; and what depends on modules that may not be there.
+        for name in ("_native", "_inner", "_choice"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        choice = choose(
+            self.dataset,
+            batched=self.batch_sampler is not None,
+            collate_fn=self.collate_fn,
+            worker_init_fn=self.worker_init_fn,
+        )
+        self._choice = check_native(choice, self._native_only())
+        self._open()
+
+
+def _set_epoch(sampler: Any, epoch: int) -> None:
+    for one in (sampler, getattr(sampler, "sampler", None)):
+        set_epoch = getattr(one, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)

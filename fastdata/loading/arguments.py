@@ -1,0 +1,172 @@
+"""Arguments of `fastdata.DataLoader`: what contradicts what, and what needs which path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import distributed as dist
+from torch.utils.data import IterableDataset
+
+from fastdata.errors import UsageError
+from fastdata.loading.choice import Choice
+from fastdata.loading.iterator import ON_ERROR
+from fastdata.loading.seek_cache import DEFAULT_BYTES
+from fastdata.order import ORDERS
+from fastdata.sampler import ShardedSampler
+
+#: Arguments that only the native path can honour, and what they are by default.
+NATIVE_ONLY: Mapping[str, Any] = {
+    "dtype": None,
+    "mean": None,
+    "std": None,
+    "views": 1,
+    "on_error": "raise",
+    "return_index": False,
+    "return_key": False,
+    "batch_transform": None,
+    "dct_scaling": False,
+    "check": True,
+    "seek_cache_bytes": DEFAULT_BYTES,
+    "seek_cache_file": None,
+}
+
+_DTYPES = ("uint8", "float32", "float16", "bfloat16")
+
+
+def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
+    """Refuses what cannot be honoured; puts the loader's own output format into the recipe.
+
+    Args:
+        choice: The path to take.
+        given: The arguments of `NATIVE_ONLY`.
+
+    Raises:
+        UsageError: They contradict each other, the transform, or the path.
+    """
+    if given["on_error"] not in ON_ERROR:
+        raise UsageError(f"on_error={given['on_error']!r}", f"Give one of {', '.join(ON_ERROR)}.")
+    views = given["views"]
+    if isinstance(views, bool) or not isinstance(views, int) or views < 1:
+        raise UsageError(f"views={views!r}", "Give the number of crops of each sample.")
+    if given["seek_cache_bytes"] < 0:
+        raise UsageError(f"seek_cache_bytes={given['seek_cache_bytes']}", "Give 0 or more.")
+    if choice.path != "native":
+        for name, default in NATIVE_ONLY.items():
+            if given[name] is not default and given[name] != default:
+                raise UsageError(
+                    f"{name}={given[name]!r} needs the native path, which is not taken: "
+                    f"{choice.reason}",
+                    "Leave it out, or change what stands in the way.",
+                )
+        return choice
+    if given["seek_cache_file"] is not None and not (choice.images and choice.images.learns):
+        raise UsageError(
+            "seek_cache_file= is for folders of images that have no index; this dataset has one",
+            "Add seek points to it with fastdata index.",
+        )
+    return _with_format(choice, given["dtype"], given["mean"], given["std"])
+
+
+def _with_format(
+    choice: Choice, dtype: str | None, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> Choice:
+    if dtype is None and mean is None and std is None:
+        return choice
+    if dtype is None:
+        dtype = "float32"
+    if dtype not in _DTYPES:
+        raise UsageError(f"dtype={dtype!r}", f"Give one of {', '.join(_DTYPES)}.")
+    if dtype == "uint8" and not (mean is std is None):
+        raise UsageError("mean= and std= are for floats, but dtype is uint8", "Leave one out.")
+    assert choice.recipe is not None
+    if choice.recipe.output.dtype != "uint8":
+        raise UsageError(
+            "both the transform and the loader's dtype=, mean= or std= say what becomes of pixels",
+            "Leave one of them out.",
+        )
+    return choice.with_output(dtype=dtype, mean=_three("mean", mean), std=_three("std", std))
+
+
+def _three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
+    if values is None:
+        return None
+    found = tuple(float(value) for value in values)
+    if len(found) != 3:
+        raise UsageError(
+            f"{name} has {len(found)} values", "Give one for each of red, green, blue."
+        )
+    if name == "std" and not all(value > 0 for value in found):
+        raise UsageError(f"std={found} has values that are not above 0", "Give positive ones.")
+    return found[0], found[1], found[2]
+
+
+def find_ranks(
+    distributed: bool, rank: int | None, world_size: int | None
+) -> tuple[int, int] | None:
+    """This rank and the world size; None where the loader is not asked to shard.
+
+    Raises:
+        UsageError: The arguments contradict each other, or torch.distributed is not initialised.
+    """
+    if distributed:
+        if rank is not None or world_size is not None:
+            raise UsageError(
+                "distributed=True asks torch.distributed for the rank, and rank= or world_size= "
+                "were given too",
+                "Leave one out.",
+            )
+        if not (dist.is_available() and dist.is_initialized()):
+            raise UsageError(
+                "distributed=True, but torch.distributed is not initialised",
+                "Call torch.distributed.init_process_group first, or give rank= and world_size=.",
+            )
+        return dist.get_rank(), dist.get_world_size()
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
+        raise UsageError("rank= and world_size= belong together", "Give both, or neither.")
+    return rank, world_size
+
+
+def own_sampler(
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool | None,
+    drop_last: bool,
+    order: str | None,
+    seed: int | None,
+    ranks: tuple[int, int] | None,
+    samplers: Sequence[Any],
+) -> ShardedSampler:
+    """The sampler for an order, a seed or ranks of ours.
+
+    Raises:
+        UsageError: They contradict torch's arguments.
+    """
+    if order is not None and order not in ORDERS:
+        raise UsageError(f"order={order!r}", f"Give one of {', '.join(ORDERS)}.")
+    if any(sampler is not None for sampler in samplers):
+        raise UsageError(
+            "a sampler was given, and order=, seed=, distributed= or rank= as well",
+            "Leave one of them out.",
+        )
+    if isinstance(dataset, IterableDataset):
+        raise UsageError(
+            "order=, seed=, distributed= and rank= have no meaning with an IterableDataset",
+            "Let the dataset shard itself, as fastdata.ShardedIterable does.",
+        )
+    if order is not None and shuffle is not None and shuffle == (order == "sequential"):
+        raise UsageError(
+            f"order={order!r} and shuffle={shuffle} contradict each other", "Leave one out."
+        )
+    rank, world_size = ranks or (0, 1)
+    return ShardedSampler(
+        dataset,
+        batch_size or 1,
+        order=order or ("random" if shuffle else "sequential"),
+        seed=seed or 0,
+        rank=rank,
+        world_size=world_size,
+        drop_last=drop_last,
+    )

@@ -1,0 +1,105 @@
+"""Native decoding for single samples: what torch's own loader gets from a dataset of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from fastdata.draws import epoch_key
+from fastdata.loading.buffers import BufferPool
+from fastdata.loading.images import recognise
+from fastdata.loading.iterator import InlineExecutor
+from fastdata.loading.pipeline import Pipeline, Settings
+from fastdata.loading.schedule import Planned
+from fastdata.loading.source import Source
+from fastdata.loading.stats import Counters
+from fastdata.recipe import Recipe, Refusal, compile_recipe
+
+
+class Head:
+    """Decodes and crops samples in the calling thread; the rest of their transform follows.
+
+    Args:
+        source: Where samples come from.
+        recipe: What is done to their images; ends with its tail.
+        target_transform: What is done to labels.
+    """
+
+    def __init__(
+        self, source: Source, recipe: Recipe, target_transform: Callable[[int], Any] | None
+    ) -> None:
+        self._recipe = recipe
+        self._target_transform = target_transform
+        self._pipeline = Pipeline(
+            source, Settings(recipe), BufferPool(1, False), None, InlineExecutor(), Counters(0)
+        )
+
+    def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Samples as the dataset's own ``__getitem__`` returns them: (image, label).
+
+        Crops and flips come from torch's global generator, as torchvision's do.
+
+        Raises:
+            FastdataError: One of them cannot be read or decoded.
+        """
+        numbers = np.array(indices, np.int64)
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        batch = self._pipeline.begin(Planned(numbers, 0, numbers), epoch_key(seed, 0))
+        for error in self._pipeline.finish(batch).values():
+            raise error
+        memory = batch.views[0].memory
+        found = []
+        for place, label in enumerate(batch.gathered.labels.tolist()):
+            image: Any = memory.tensor[place]
+            if self._recipe.output.as_pil:
+                image = Image.fromarray(memory.array[place])
+            for step in self._recipe.tail:
+                image = step(image)
+            if self._target_transform is not None:
+                label = self._target_transform(label)
+            found.append((image, label))
+        return found
+
+
+def head_of(dataset: Any) -> Head | None:
+    """The head of a dataset; None where fastdata cannot read it, or knows not even the crop."""
+    images = recognise(dataset)
+    if isinstance(images, Refusal):
+        return None
+    recipe = compile_recipe(images.transform)
+    if isinstance(recipe, Refusal):
+        return None
+    return Head(images.open(None), recipe, images.target_transform)
+
+
+class HeadDataset(Dataset[tuple[Any, Any]]):
+    """A torchvision folder dataset, decoded natively, for torch's worker processes.
+
+    Args:
+        dataset: The dataset; `head_of` must know it.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._head: Head | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_dataset": self._dataset, "_head": None}
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Samples by number, for torch's fetcher."""
+        if self._head is None:
+            self._head = head_of(self._dataset)
+            assert self._head is not None
+        return self._head.samples(indices)

@@ -1,0 +1,88 @@
+"""Datasets whose images fastdata can read by itself: its own, and torchvision's folders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Subset
+
+from fastdata.dataset import ImageDataset
+from fastdata.loading.seek_cache import SeekCache
+from fastdata.loading.source import FolderSource, PackedSource, Source, SubsetSource
+from fastdata.recipe import Refusal
+
+
+@dataclass(frozen=True)
+class Images:
+    """A dataset of images that fastdata can read by itself.
+
+    Attributes:
+        what: What it is, in words.
+        transform: What is done to an image.
+        target_transform: What is done to a label.
+        learns: Whether nothing is known of its files, so that seek points are worth learning.
+        root: Where its files are.
+        open: Opens it; takes where to keep seek points that are learnt.
+    """
+
+    what: str
+    transform: Any
+    target_transform: Callable[[int], Any] | None
+    learns: bool
+    root: str
+    open: Callable[[SeekCache | None], Source]
+
+
+def recognise(dataset: Any) -> Images | Refusal:
+    """What is known of a dataset; a refusal if it is not one that fastdata can read."""
+    if isinstance(dataset, Subset):
+        if type(dataset).__getitem__ is not Subset.__getitem__:
+            return Refusal(f"{type(dataset).__name__} has a __getitem__ of its own")
+        whole = recognise(dataset.dataset)
+        if isinstance(whole, Refusal):
+            return whole
+        indices = np.asarray(dataset.indices, np.int64)
+        return replace(
+            whole,
+            what=f"{len(indices)} samples of {whole.what}",
+            open=lambda cache: SubsetSource(whole.open(cache), indices),
+        )
+    if isinstance(dataset, ImageDataset):
+        if type(dataset).__getitem__ is not ImageDataset.__getitem__:
+            return Refusal(f"{type(dataset).__name__} has a __getitem__ of its own")
+        return Images(
+            repr(dataset),
+            dataset.transform,
+            dataset.target_transform,
+            False,
+            str(dataset.location),
+            lambda cache: PackedSource(dataset),
+        )
+    folders = sys.modules.get("torchvision.datasets.folder")
+    if folders is not None and isinstance(dataset, folders.DatasetFolder):
+        return _recognise_folder(dataset, folders)
+    return Refusal(f"{type(dataset).__name__} is not a dataset that fastdata knows how to read")
+
+
+def _recognise_folder(dataset: Any, folders: Any) -> Images | Refusal:
+    name = type(dataset).__name__
+    if type(dataset).__getitem__ is not folders.DatasetFolder.__getitem__:
+        return Refusal(f"{name} has a __getitem__ of its own")
+    if dataset.loader not in (folders.default_loader, folders.pil_loader):
+        return Refusal(f"{name} has a loader of its own")
+    import torchvision
+
+    if dataset.loader is folders.default_loader and torchvision.get_image_backend() != "PIL":
+        return Refusal("torchvision's image backend is not PIL")
+    return Images(
+        f"{name} of {len(dataset.samples)} files",
+        dataset.transform,
+        dataset.target_transform,
+        True,
+        str(dataset.root),
+        lambda cache: FolderSource(dataset.samples, cache),
+    )

@@ -1,0 +1,318 @@
+"""One pass over a loader's samples: what ``iter(loader)`` is on the native path."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import default_collate
+
+from fastdata.errors import FastdataError, SampleError
+from fastdata.loading.pipeline import Batch, Pipeline
+from fastdata.loading.schedule import Planned, Schedule
+from fastdata.loading.source import Source
+from fastdata.loading.stats import Counters
+
+#: What ``on_error`` may be.
+ON_ERROR = ("raise", "skip", "zero")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a batch consists of, and what becomes of bad samples.
+
+    Attributes:
+        on_error: One of `ON_ERROR`.
+        target_transform: Applied to each label; None for none.
+        batch_transform: Applied to the finished batch; None for none.
+        return_index: Whether sample numbers are part of a batch.
+        return_key: Whether sample names are part of a batch.
+        timeout: Seconds to wait for a batch; 0 for ever.
+        ahead: Batches prepared ahead of the consumer.
+    """
+
+    on_error: str = "raise"
+    target_transform: Callable[[int], Any] | None = None
+    batch_transform: Callable[..., Any] | None = None
+    return_index: bool = False
+    return_key: bool = False
+    timeout: float = 0.0
+    ahead: int = 2
+
+
+@dataclass
+class Progress:
+    """How far an epoch has been delivered; outlives its iterator.
+
+    Attributes:
+        seed: Seed of the epoch's order and crops.
+        epoch: Number of the epoch.
+        position: Positions of the order delivered, by all ranks together.
+        ahead: Samples delivered from beyond that, in place of bad ones.
+        ended: Whether all batches have been delivered.
+    """
+
+    seed: int
+    epoch: int
+    position: int
+    ahead: int
+    ended: bool = False
+
+
+class NativeIterator(Iterator[Any]):
+    """Batches in order, decoded ahead.
+
+    There is no thread of Python's but for images that are Pillow's: the consumer's own thread
+    plans a batch in a fraction of a millisecond whenever it takes one, and the decode threads
+    need no interpreter.
+
+    Args:
+        pipeline: Decodes batches.
+        schedule: Which samples go into which batch.
+        key: Key of the epoch's random numbers.
+        source: Where samples come from.
+        delivery: What a batch consists of.
+        counters: Counts what was done.
+        progress: Kept up to date.
+        length: Batches that the schedule will give.
+        close: Called once when no more batches will be asked for.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        schedule: Schedule,
+        key: int,
+        source: Source,
+        delivery: Delivery,
+        counters: Counters,
+        progress: Progress,
+        length: int,
+        close: Callable[[], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._schedule = schedule
+        self._key = key
+        self._source = source
+        self._delivery = delivery
+        self._counters = counters
+        self._length = length
+        self._progress = progress
+        self._close: Callable[[], None] | None = close
+        self._process = os.getpid()
+        self._under_way: deque[Batch] = deque()
+        self._skipped: list[str] = []
+        _LIVE.add(self)
+
+    def __iter__(self) -> NativeIterator:
+        return self
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __next__(self) -> Any:
+        if self._close is None:
+            raise StopIteration
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this iterator was made before a fork, and its threads are in the parent process: "
+                "make a new one in this process, with iter(loader)"
+            )
+        began = time.perf_counter()
+        try:
+            batch = self._next_batch()
+        except BaseException as error:
+            # A sample's error costs its batch only; anything else (Ctrl-C) ends the iteration.
+            if not isinstance(error, FastdataError):
+                self.close()
+            raise
+        finally:
+            self._counters.wait += time.perf_counter() - began
+        if batch is None:
+            self._finish()
+            raise StopIteration
+        return batch
+
+    def _next_batch(self) -> Any:
+        self._top_up(max(self._delivery.ahead, 1))
+        if not self._under_way:
+            return None
+        batch = self._under_way[0]
+        errors = self._wait(batch)
+        self._under_way.popleft()
+        self._progress.position = batch.planned.position
+        whole = None
+        if errors:
+            whole = self._mend(batch, errors)
+        elif self._delivery.on_error == "zero":
+            whole = np.ones(len(batch.planned.indices), np.bool_)
+        self._progress.ahead = self._ahead()
+        self._counters.samples += len(batch.planned.indices)
+        self._counters.batches += 1
+        # The threads go on with this while the consumer works.
+        self._top_up(self._delivery.ahead)
+        return self._assemble(batch, whole)
+
+    def _top_up(self, ahead: int) -> None:
+        for batch in self._under_way:
+            self._pipeline.advance(batch)
+        while len(self._under_way) < ahead:
+            planned = self._schedule.take()
+            if planned is None:
+                return
+            self._under_way.append(self._pipeline.begin(planned, self._key))
+
+    def _wait(self, batch: Batch) -> dict[int, FastdataError]:
+        timeout = self._delivery.timeout
+        deadline = time.monotonic() + timeout if timeout > 0 else None
+        try:
+            return self._pipeline.finish(batch, deadline)
+        except TimeoutError:
+            # torch's own words.
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
+
+    def _mend(self, batch: Batch, errors: dict[int, FastdataError]) -> npt.NDArray[np.bool_] | None:
+        """Does what ``on_error`` says; returns which samples are whole, if it says "zero"."""
+        if self._delivery.on_error == "raise":
+            raise next(iter(errors.values()))
+        indices = batch.planned.indices
+        for place, error in errors.items():
+            if len(self._skipped) < _NAMED:
+                self._skipped.append(error.what)
+            self._counters.skipped += 1
+            for view in batch.views:
+                view.memory.array[place] = 0
+        if self._delivery.on_error == "zero":
+            whole = np.ones(len(indices), np.bool_)
+            whole[list(errors)] = False
+            return whole
+        self._refill(batch, list(errors), next(iter(errors.values())))
+        return None
+
+    def _refill(self, batch: Batch, holes: list[int], cause: FastdataError) -> None:
+        """Fills holes with the order's next samples, and begins anew what came after."""
+        self._schedule.exclude(int(batch.planned.indices[place]) for place in holes)
+        self._give_back()
+        while holes:
+            found = self._schedule.more(len(holes))
+            if not found:
+                raise SampleError(
+                    f"no sample is left to take the place of bad ones; the last was: {cause.what}",
+                    cause.mend,
+                )
+            numbers = np.array(found, np.int64)
+            patch = self._pipeline.begin(Planned(numbers, 0, numbers), self._key)
+            errors = self._wait(patch)
+            self._schedule.exclude(int(numbers[place]) for place in errors)
+            self._counters.skipped += len(errors)
+            good = [place for place in range(len(numbers)) if place not in errors]
+            filled, holes = holes[: len(good)], holes[len(good) :]
+            for old, new in zip(batch.views, patch.views, strict=True):
+                old.memory.array[filled] = new.memory.array[good]
+            batch.planned.indices[filled] = numbers[good]
+            batch.gathered.labels[filled] = patch.gathered.labels[good]
+
+    def _give_back(self) -> None:
+        """Gives up all batches under way; their samples will be taken again."""
+        for batch in self._under_way:
+            self._pipeline.cancel(batch)
+        self._schedule.put_back([batch.planned for batch in self._under_way])
+        self._under_way.clear()
+
+    def _assemble(self, batch: Batch, whole: npt.NDArray[np.bool_] | None) -> Any:
+        """The batch as the user gets it."""
+        delivery = self._delivery
+        images = batch.tensors
+        labels: Any = torch.from_numpy(batch.gathered.labels)
+        if delivery.target_transform is not None:
+            labels = default_collate([delivery.target_transform(int(label)) for label in labels])
+        result = [images if len(images) > 1 else images[0], labels]
+        if delivery.return_index:
+            result.append(torch.from_numpy(batch.planned.indices.copy()))
+        if delivery.return_key:
+            result.append([self._source.key(i) for i in batch.planned.indices.tolist()])
+        if whole is not None:
+            result.append(torch.from_numpy(whole))
+        if delivery.batch_transform is not None:
+            return delivery.batch_transform(*result)
+        return result
+
+    def _finish(self) -> None:
+        """The epoch is over."""
+        self._source.end_epoch()
+        if self._counters.skipped:
+            named = "".join(f"\n  {what}" for what in self._skipped)
+            more = self._counters.skipped - len(self._skipped)
+            warnings.warn(
+                f"{self._counters.skipped} samples could not be decoded and were "
+                f"{'left out' if self._delivery.on_error == 'skip' else 'zeroed'}:{named}"
+                + (f"\n  and {more} more" if more > 0 else ""),
+                stacklevel=3,
+            )
+        self._progress.ended = True
+        self.close()
+
+    def _ahead(self) -> int:
+        """How many samples were taken beyond the last batch delivered, in place of bad ones."""
+        under_way = (batch.planned for batch in self._under_way)
+        return self._schedule.ahead - sum(len(p.taken) - len(p.indices) for p in under_way)
+
+    def close(self) -> None:
+        """Stops decoding and frees what is under way. Iteration ends."""
+        close, self._close = getattr(self, "_close", None), None
+        if close is None:
+            return
+        self._counters.ended = time.perf_counter()
+        if os.getpid() == self._process:
+            for batch in self._under_way:
+                self._pipeline.cancel(batch)
+            self._under_way.clear()
+            close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Stops decoding while the interpreter is still whole."""
+    for iterator in list(_LIVE):
+        iterator.close()
+
+
+#: Bad samples that are named in the warning at an epoch's end.
+_NAMED = 10
+
+
+class InlineExecutor(Executor):
+    """Runs everything at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `concurrent.futures.Executor.submit`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def helper_threads(threads: int) -> Executor:
+    """Threads for what is Pillow's; none is started before there is work for it."""
+    if not threads:
+        return InlineExecutor()
+    return ThreadPoolExecutor(threads, "fastdata-pillow")

@@ -1,0 +1,138 @@
+"""The native path of one loader: what stays open from epoch to epoch, and starting an epoch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fastdata.decode import Engine
+from fastdata.draws import epoch_key
+from fastdata.loading.buffers import BufferPool
+from fastdata.loading.images import Images
+from fastdata.loading.iterator import Delivery, NativeIterator, Progress, helper_threads
+from fastdata.loading.pipeline import Pipeline, Settings
+from fastdata.loading.schedule import Indices, Schedule
+from fastdata.loading.seek_cache import SeekCache
+from fastdata.loading.source import Source
+from fastdata.loading.stats import Counters
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a loader may use.
+
+    Attributes:
+        threads: Decode threads; 0 for the caller's own.
+        keep: Whether threads and batch memory stay from epoch to epoch.
+        pin_memory: Whether batches are to be page-locked.
+        seek_cache_bytes: Memory for seek points that are learnt; 0 for none.
+        seek_cache_file: Where they are saved; None for nowhere.
+    """
+
+    threads: int
+    keep: bool
+    pin_memory: bool
+    seek_cache_bytes: int
+    seek_cache_file: Path | None
+
+
+class NativePath:
+    """Opens a dataset when it is first needed, and starts passes over it.
+
+    Args:
+        images: The dataset.
+        settings: How it is decoded.
+        delivery: What a batch consists of.
+        resources: What may be used.
+
+    Attributes:
+        counters: Of the pass that was started last; None before the first.
+    """
+
+    def __init__(
+        self, images: Images, settings: Settings, delivery: Delivery, resources: Resources
+    ) -> None:
+        self._images = images
+        self._settings = settings
+        self._delivery = delivery
+        self._resources = resources
+        self._source: Source | None = None
+        self._engine: Engine | None = None
+        self._pool: BufferPool | None = None
+        self._bad: set[int] = set()
+        self.counters: Counters | None = None
+
+    @property
+    def source(self) -> Source:
+        """Where samples come from."""
+        if self._source is None:
+            cache = None
+            resources = self._resources
+            if self._images.learns and resources.seek_cache_bytes:
+                cache = SeekCache(
+                    self._images.root, resources.seek_cache_bytes, resources.seek_cache_file
+                )
+            self._source = self._images.open(cache)
+        return self._source
+
+    def start(
+        self, batches: Iterator[tuple[Indices, int]], progress: Progress, length: int
+    ) -> NativeIterator:
+        """Starts a pass.
+
+        Args:
+            batches: (indices, position after) of each batch.
+            progress: Where the pass begins; kept up to date.
+            length: Number of batches.
+        """
+        resources, delivery = self._resources, self._delivery
+        if delivery.on_error == "skip":
+            schedule = Schedule(batches, progress.ahead, self._bad)
+        else:
+            schedule = Schedule(batches)
+        engine, pool = self._engine, self._pool
+        if engine is None and resources.threads:
+            engine = Engine(resources.threads)
+        if pool is None:
+            # One that is filled, those ahead, and the one that the consumer still has.
+            pool = BufferPool((delivery.ahead + 2) * self._settings.views, self._pins())
+        if resources.keep:
+            self._engine, self._pool = engine, pool
+        helpers = helper_threads(resources.threads)
+        self.counters = Counters(max(resources.threads, 1))
+
+        def close() -> None:
+            if isinstance(helpers, ThreadPoolExecutor):
+                helpers.shutdown(wait=False, cancel_futures=True)
+            if engine is not None and not resources.keep:
+                engine.close()
+
+        return NativeIterator(
+            Pipeline(self.source, self._settings, pool, engine, helpers, self.counters),
+            schedule,
+            epoch_key(progress.seed, progress.epoch),
+            self.source,
+            delivery,
+            self.counters,
+            progress,
+            length,
+            close,
+        )
+
+    def _pins(self) -> bool:
+        if not self._resources.pin_memory:
+            return False
+        if torch.cuda.is_available():
+            return True
+        warnings.warn(
+            # torch's own words
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=5,
+        )
+        return False

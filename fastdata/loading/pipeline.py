@@ -1,0 +1,371 @@
+"""Batches under way: gathered, cropped, decoded by threads, mended by Pillow where need be."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch
+from fastdata.draws import sample_keys
+from fastdata.errors import FastdataError, SampleError
+from fastdata.loading.buffers import BatchMemory, BufferPool
+from fastdata.loading.schedule import Planned
+from fastdata.loading.seek_cache import Stamped
+from fastdata.loading.source import Gathered, Source
+from fastdata.loading.stats import Counters
+from fastdata.recipe import Geometry, Recipe
+
+#: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
+_SLICE = 0.05
+
+# Failures that no decoder can mend.
+_FINAL = (
+    "file_missing",
+    "file_unreadable",
+    "cut_short",
+    "changed",
+    "corrupt_index",
+    "cancelled",
+    "out_of_memory",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all batches of a loader have in common.
+
+    Attributes:
+        recipe: Crops and output format.
+        views: Crops of each sample.
+        check: Whether checksums are checked.
+        dct_scaling: See `fastdata.decode.decode_jpeg`.
+    """
+
+    recipe: Recipe
+    views: int = 1
+    check: bool = True
+    dct_scaling: bool = False
+
+
+@dataclass
+class View:
+    """One crop of each sample of a batch."""
+
+    memory: BatchMemory
+    geometry: Geometry
+    pending: PendingBatch
+
+
+@dataclass
+class Batch:
+    """A batch under way.
+
+    Attributes:
+        planned: Which samples.
+        key: Key of the epoch's random numbers.
+        gathered: What is known of them.
+        probe: Reading sizes that only the files tell, if that is still to do.
+        views: Their decoding; empty until all sizes are known.
+        slow: Samples that Pillow decodes, by their place in the batch.
+        failed: What is wrong with samples, by their place in the batch.
+        error: What is wrong with the batch as a whole.
+    """
+
+    planned: Planned
+    key: int
+    gathered: Gathered
+    probe: _native.ProbeJob | None = None
+    views: list[View] = field(default_factory=list)
+    slow: dict[int, Future[FastdataError | None]] = field(default_factory=dict)
+    failed: dict[int, FastdataError] = field(default_factory=dict)
+    error: FastdataError | None = None
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The batch's images, one tensor a view."""
+        return [view.memory.tensor for view in self.views]
+
+
+class Pipeline:
+    """Begins and finishes batches. Only the consumer's thread calls it.
+
+    Args:
+        source: Where samples come from.
+        settings: How they are decoded.
+        pool: Memory for their pixels.
+        engine: Threads that decode; None for the consumer's own.
+        helpers: Runs what is Pillow's.
+        counters: Counts what was done.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        settings: Settings,
+        pool: BufferPool,
+        engine: Engine | None,
+        helpers: Executor,
+        counters: Counters,
+    ) -> None:
+        self._source = source
+        self._settings = settings
+        self._pool = pool
+        self._engine = engine
+        self._helpers = helpers
+        self._counters = counters
+
+    def begin(self, planned: Planned, key: int) -> Batch:
+        """Begins a batch.
+
+        Args:
+            planned: Which samples.
+            key: Key of the epoch's random numbers (`fastdata.draws.epoch_key`).
+        """
+        gathered = self._source.gather(planned.indices)
+        self._counters.seekable += int(np.count_nonzero(np.asarray(gathered.extents.seekable)))
+        batch = Batch(planned, key, gathered)
+        if not gathered.widths.all():
+            if self._engine is None:
+                batch.probe = _native.ProbeJob(gathered.extents)
+                batch.probe.run()
+            else:
+                batch.probe = self._engine.probe(gathered.extents)
+        else:
+            self._decode(batch)
+        return batch
+
+    def advance(self, batch: Batch) -> None:
+        """Begins decoding if the sizes of all samples have become known."""
+        if batch.probe is not None and batch.probe.done():
+            self._decode_probed(batch)
+
+    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
+        """Waits for a batch.
+
+        Args:
+            batch: The batch.
+            deadline: When to give up, by `time.monotonic`.
+
+        Returns:
+            What is wrong with samples that could not be decoded, by their place in the batch.
+
+        Raises:
+            TimeoutError: The deadline is over.
+            UsageError: The crops do not suit an image.
+        """
+        if batch.probe is not None:
+            _await(batch.probe, deadline)
+            self._decode_probed(batch)
+        if batch.error is not None:
+            raise batch.error
+        for view in batch.views:
+            _await(view.pending, deadline)
+        for number, view in enumerate(batch.views):
+            self._collect(batch, view, number)
+        for place in sorted(batch.slow):
+            error = _result(batch.slow[place], deadline)
+            if error is not None:
+                batch.failed.setdefault(place, error)
+        return dict(sorted(batch.failed.items()))
+
+    def cancel(self, batch: Batch) -> None:
+        """Gives a batch up."""
+        if batch.probe is not None:
+            batch.probe.cancel()
+        for view in batch.views:
+            view.pending.cancel()
+        for future in batch.slow.values():
+            future.cancel()
+
+    def _decode(self, batch: Batch) -> None:
+        """Draws crops and begins decoding."""
+        settings, recipe = self._settings, self._settings.recipe
+        gathered, indices = batch.gathered, batch.planned.indices
+        slow = gathered.pillow.copy()
+        if batch.failed:
+            slow[list(batch.failed)] = True
+        geometries = []
+        for number in range(settings.views):
+            keys = sample_keys(batch.key, indices, number)
+            try:
+                geometry = recipe.draw(gathered.widths, gathered.heights, keys)
+            except FastdataError as error:
+                batch.error = error  # for when it is this batch's turn
+                return
+            geometries.append(geometry)
+            if geometry.odd is not None:
+                slow |= geometry.odd
+        skip = slow.view(np.uint8) if slow.any() else None
+        for number, geometry in enumerate(geometries):
+            memory = self._pool.batch(
+                len(indices), recipe.size, recipe.output.dtype, recipe.output.channels_last
+            )
+            pending = PendingBatch(
+                gathered.extents,
+                memory.array,
+                regions=geometry.boxes,
+                sizes=geometry.sizes,
+                windows=geometry.windows,
+                flips=geometry.flips,
+                skip=skip,
+                filter=recipe.filter,
+                dtype=recipe.output.dtype,
+                mean=recipe.output.mean,
+                std=recipe.output.std,
+                # Once is enough.
+                stride=self._source.stride if number == 0 else 0,
+                check=settings.check and number == 0,
+                dct_scaling=settings.dct_scaling,
+                fallback="never",
+            )
+            batch.views.append(View(memory, geometry, pending))
+            if self._engine is None:
+                pending.run()
+            else:
+                self._engine.begin(pending)
+        if skip is not None:
+            for place in np.flatnonzero(slow).tolist():
+                if place not in batch.failed:
+                    self._by_pillow(batch, place)
+
+    def _decode_probed(self, batch: Batch) -> None:
+        probe, batch.probe = batch.probe, None
+        assert probe is not None
+        gathered, indices = batch.gathered, batch.planned.indices
+        # Those that were known already stay.
+        widths, heights = gathered.widths.copy(), gathered.heights.copy()
+        new = np.flatnonzero(widths == 0)
+        widths[new] = np.asarray(gathered.extents.widths)[new]
+        heights[new] = np.asarray(gathered.extents.heights)[new]
+        pillow = gathered.pillow.copy()
+        for place, code, detail, _ in probe.failures():
+            if widths[place] and code not in _FINAL:
+                continue
+            index = int(indices[place])
+            if code in _FINAL:
+                batch.failed[place] = self._source.problem(index, detail, code)
+                continue
+            # Not a JPEG that the core knows: whoever will decode it says how large it is.
+            try:
+                widths[place], heights[place] = self._source.size(index)
+            except FastdataError as error:
+                batch.failed[place] = error
+            else:
+                pillow[place] = True
+                self._source.not_native(index)
+        for place in batch.failed:
+            widths[place] = heights[place] = 1  # so that a crop can be drawn; it is not used
+        known = [place for place in new.tolist() if place not in batch.failed]
+        self._source.probed(indices[known], widths[known], heights[known])
+        batch.gathered = gathered._replace(widths=widths, heights=heights, pillow=pillow)
+        self._decode(batch)
+
+    def _collect(self, batch: Batch, view: View, number: int) -> None:
+        """What a view's decoding came to."""
+        self._counters.add_work(*view.pending.timings())
+        built = [
+            (int(batch.planned.indices[place]), Stamped(table, size, mtime_ns))
+            for place, table, size, mtime_ns in view.pending.built()
+        ]
+        if built:
+            self._counters.built += len(built)
+            self._source.built(built)
+        for place, code, detail, _ in view.pending.raw_failures():
+            index = int(batch.planned.indices[place])
+            if code in _FINAL:
+                error = self._source.problem(index, detail, code)
+                batch.failed.setdefault(place, error)
+            elif place not in batch.slow:
+                if code in ("unsupported", "not_jpeg"):
+                    self._source.not_native(index)
+                self._by_pillow(batch, place, None if code == "unsupported" else detail)
+
+    def _by_pillow(self, batch: Batch, place: int, detail: str | None = None) -> None:
+        """Has one sample decoded by Pillow, in all its views.
+
+        Args:
+            batch: The batch.
+            place: The sample's place in it.
+            detail: What the native core has found wrong with it.
+        """
+        batch.slow[place] = self._helpers.submit(
+            _decode_by_pillow, self._source, self._settings.recipe, batch, place, detail
+        )
+        self._counters.by_pillow += 1
+
+
+def _decode_by_pillow(
+    source: Source, recipe: Recipe, batch: Batch, place: int, detail: str | None
+) -> FastdataError | None:
+    """Decodes one sample by Pillow; returns what is wrong if that does not work either."""
+    index = int(batch.planned.indices[place])
+    try:
+        image = source.open_image(index)
+        for view in batch.views:
+            _place_pixels(recipe, view, place, image)
+    except DecodeError as error:
+        return source.problem(index, error.what)
+    except SampleError as error:
+        # Of two accounts of a damaged JPEG ours is the better one.
+        return error if detail is None else source.problem(index, detail)
+    except FastdataError as error:
+        return error
+    return None
+
+
+def _place_pixels(recipe: Recipe, view: View, place: int, image: Any) -> None:
+    """Puts one crop of an image into its place in the batch."""
+    geometry, output = view.geometry, recipe.output
+    pixels: npt.NDArray[np.uint8]
+    options: dict[str, Any] = {}
+    at = slice(place, place + 1)
+    if geometry.odd is not None and geometry.odd[place]:
+        pixels = recipe.pillow(
+            image,
+            geometry.boxes[place],
+            None if geometry.sizes is None else geometry.sizes[place],
+            None if geometry.windows is None else geometry.windows[place],
+            bool(geometry.flips[place]),
+        )
+    else:
+        pixels = np.asarray(image)
+        options = {
+            "regions": geometry.boxes[at],
+            "sizes": None if geometry.sizes is None else geometry.sizes[at],
+            "windows": None if geometry.windows is None else geometry.windows[at],
+            "flips": geometry.flips[at],
+            "filter": recipe.filter,
+        }
+    decode_batch(
+        [pixels],
+        recipe.size,
+        dtype=output.dtype,
+        mean=output.mean,
+        std=output.std,
+        out=view.memory.array[at],
+        **options,
+    )
+
+
+def _await(pending: PendingBatch | _native.ProbeJob, deadline: float | None) -> None:
+    """Waits, and lets signals through meanwhile."""
+    while not pending.wait(_SLICE):
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+
+
+def _result(future: Future[FastdataError | None], deadline: float | None) -> FastdataError | None:
+    while True:
+        try:
+            return future.result(_SLICE)
+        except TimeoutError:
+            if future.done():
+                raise  # the work's own
+            if deadline is not None and time.monotonic() > deadline:
+                raise

@@ -1,0 +1,160 @@
+"""Seek points of image files that were not packed: learnt in the first epoch, kept in memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fastdata.arrow import array
+from fastdata.decode import DEFAULT_STRIDE
+from fastdata.storage import file_lock, whole_file
+
+#: Memory for seek points unless told otherwise: about 250,000 photographs of ImageNet's size.
+DEFAULT_BYTES = 256 << 20
+
+#: What an entry takes beside its table: key, objects, a place in the dictionary.
+_OVERHEAD = 500
+
+# What reading a damaged file may raise.
+_DAMAGED = (OSError, pa.ArrowException, KeyError, UnicodeError, ValueError)
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("seek_points", pa.binary(), nullable=False),
+    ],
+    metadata={"fastdata": "seek-cache-1"},
+)
+
+
+class Stamped(NamedTuple):
+    """A seek table and the file that it is of, as it was then.
+
+    Attributes:
+        table: The packed table (docs/formats/seek-points.md).
+        size: The file's size in bytes.
+        mtime_ns: When it was last changed, in nanoseconds since 1970.
+    """
+
+    table: bytes
+    size: int
+    mtime_ns: int
+
+
+class SeekCache:
+    """Seek points by path, within a bound of memory, saved to a file if there is one.
+
+    A table is used only for a file whose size and time of change are those that it was built
+    from. What does not fit is not kept: it is decoded without seek points.
+
+    Args:
+        root: The folder of the images, as their paths begin. In the file they are relative to it.
+        limit: Bytes of memory.
+        file: Where `save` writes to, and what is there is read from; None for nowhere.
+        stride: Pixels between points.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        limit: int = DEFAULT_BYTES,
+        file: Path | None = None,
+        stride: int = DEFAULT_STRIDE,
+    ) -> None:
+        self._root = os.path.join(root, "")
+        self.stride = stride
+        self.full = False
+        self._limit = limit
+        self._file = file
+        self._entries: dict[str, Stamped] = {}
+        self._bytes = 0
+        self._unsaved = False
+        if file is not None and file.exists():
+            try:
+                for path, entry in self._load():
+                    self.put(path, entry)
+            except _DAMAGED as error:
+                # It is a cache: it can be made again.
+                warnings.warn(
+                    f"{file}: these seek points cannot be read and are built anew: {error}",
+                    stacklevel=4,
+                )
+            self._unsaved = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, path: str) -> Stamped | None:
+        """The seek table of a file, if it is there."""
+        return self._entries.get(path)
+
+    def put(self, path: str, entry: Stamped) -> None:
+        """Keeps a seek table, if it fits."""
+        old = self._entries.get(path)
+        if old is not None:
+            self._bytes -= len(old.table) + _OVERHEAD
+        size = len(entry.table) + _OVERHEAD
+        if self._bytes + size > self._limit:
+            self.full = True
+            self._entries.pop(path, None)
+            return
+        self._bytes += size
+        self._entries[path] = entry
+        self._unsaved = True
+
+    def save(self) -> None:
+        """Writes what is new to the file, beside what other processes have written to it."""
+        if self._file is None or not self._unsaved:
+            return
+        with file_lock(self._file.with_name(self._file.name + ".lock")):
+            entries = self._entries
+            if self._file.exists():
+                with suppress(*_DAMAGED):  # then it is replaced
+                    entries = dict(self._load()) | entries
+            paths = sorted(path for path in entries if _is_text(path))
+            table = pa.Table.from_arrays(
+                [
+                    array([self._relative(path) for path in paths], pa.string()),
+                    array([entries[path].size for path in paths], pa.int64()),
+                    array([entries[path].mtime_ns for path in paths], pa.int64()),
+                    array([entries[path].table for path in paths], pa.binary()),
+                ],
+                schema=_SCHEMA,
+            )
+            with (
+                whole_file(self._file) as temporary,
+                pa.OSFile(str(temporary), "wb") as sink,
+                pa.ipc.new_file(sink, _SCHEMA) as writer,
+            ):
+                writer.write_table(table, 16_384)
+        self._unsaved = False
+
+    def _load(self) -> Iterator[tuple[str, Stamped]]:
+        assert self._file is not None
+        with pa.memory_map(str(self._file)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                batch.validate(full=True)
+                columns = (batch.column(name).to_pylist() for name in _SCHEMA.names)
+                for path, size, mtime_ns, table in zip(*columns, strict=True):
+                    yield os.path.join(self._root, path), Stamped(table, size, mtime_ns)
+
+    def _relative(self, path: str) -> str:
+        return path[len(self._root) :] if path.startswith(self._root) else path
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # a name that is not UTF-8
+        return False
+    return True

@@ -1,0 +1,353 @@
+"""Where a loader's samples come from: a packed dataset, or the files of an ``ImageFolder``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from fastdata import _native
+from fastdata.dataset import ImageDataset
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
+from fastdata.loading.seek_cache import SeekCache, Stamped
+from fastdata.probe import ENCODINGS, ImageInfo, open_image
+
+#: Encodings that the native core reads: by their place in `ENCODINGS`.
+_NATIVE = np.isin(ENCODINGS, ("jpeg", "raw"))
+
+
+class Gathered(NamedTuple):
+    """What is known of a batch's samples before they are read.
+
+    Attributes:
+        extents: Where they lie.
+        labels: int64, shape (N,).
+        widths: int32, shape (N,), in pixels; 0 where only the file can tell.
+        heights: As ``widths``.
+        pillow: bool, shape (N,): which ones the native core does not decode.
+    """
+
+    extents: _native.Extents
+    labels: npt.NDArray[np.int64]
+    widths: npt.NDArray[np.int32]
+    heights: npt.NDArray[np.int32]
+    pillow: npt.NDArray[np.bool_]
+
+
+class Source(Protocol):
+    """Samples by number."""
+
+    @property
+    def stride(self) -> int:
+        """Pixels between the seek points to build for samples without any; 0: build none."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+        """What is known of some samples.
+
+        Raises:
+            DatasetError: The index cannot be read.
+        """
+
+    def open_image(self, index: int) -> Image.Image:
+        """A sample decoded by Pillow, mode RGB.
+
+        Raises:
+            FastdataError: It cannot be read, has changed, or cannot be decoded.
+        """
+
+    def size(self, index: int) -> tuple[int, int]:
+        """A sample's (width, height), asked of Pillow.
+
+        Raises:
+            FastdataError: It cannot be read, or is no image.
+        """
+
+    def key(self, index: int) -> str:
+        """A sample's name, unique in the dataset."""
+
+    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
+        """The error for a sample: which it is, where it lies, how to mend it."""
+
+    def probed(
+        self,
+        indices: npt.NDArray[np.int64],
+        widths: npt.NDArray[np.int32],
+        heights: npt.NDArray[np.int32],
+    ) -> None:
+        """Remembers sizes that `gather` did not know."""
+
+    def not_native(self, index: int) -> None:
+        """Remembers that a sample is one for Pillow."""
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """Remembers seek points that were built: (index, table)."""
+
+    def end_epoch(self) -> None:
+        """All samples of an epoch have been delivered."""
+
+
+class PackedSource:
+    """The samples of an `ImageDataset`."""
+
+    stride = 0
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self._dataset = dataset
+        self._table = dataset.blobs.extents()
+        # Progressive JPEGs have no seek points where the others have, and are Pillow's.
+        self._has_seek_points = bool(dataset.manifest.options.get("seek_points"))
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+        """See `Source.gather`."""
+        extents = self._table.gather(indices)
+        encodings = np.asarray(extents.encodings)
+        native = _NATIVE[encodings]
+        if self._has_seek_points:
+            native &= (encodings != _JPEG) | (np.asarray(extents.seekable) != 0)
+        return Gathered(
+            extents,
+            np.array(extents.labels),
+            np.asarray(extents.widths),
+            np.asarray(extents.heights),
+            ~native,
+        )
+
+    def open_image(self, index: int) -> Image.Image:
+        """See `Source.open_image`."""
+        return self._dataset.open_image(index)
+
+    def size(self, index: int) -> tuple[int, int]:
+        """See `Source.size`."""
+        row = self._dataset.row(index)
+        return row.width, row.height
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        return self._dataset.row(index).key
+
+    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        dataset = self._dataset
+        row = dataset.row(index)
+        try:
+            file = dataset.blobs.file(row, index)
+        except CorruptionError as error:
+            return error
+        what = f"{dataset.location}: sample {index} ({row.key}) in {file}: {detail}"
+        if code in ("changed", "cut_short", "corrupt_index"):
+            return CorruptionError(
+                what,
+                "See what else is damaged with fastdata verify; copy or pack the dataset again.",
+            )
+        if code in ("file_missing", "file_unreadable"):
+            return DatasetError(what, "Put the file back, or pack the dataset again.")
+        return SampleError(what, _MEND_SAMPLE)
+
+    def probed(
+        self,
+        indices: npt.NDArray[np.int64],
+        widths: npt.NDArray[np.int32],
+        heights: npt.NDArray[np.int32],
+    ) -> None:
+        """See `Source.probed`. The index knows all sizes."""
+
+    def not_native(self, index: int) -> None:
+        """See `Source.not_native`. Rare where the index has seek points; not kept."""
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`. ``fastdata index`` is for this."""
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`."""
+
+
+_JPEG = ENCODINGS.index("jpeg")
+_MEND_SAMPLE = (
+    'Leave such samples out with on_error="skip", or find them all with fastdata verify and pack '
+    "without them (--skip-bad)."
+)
+
+
+class FolderSource:
+    """Image files, one a sample, as torchvision's ``ImageFolder`` lists them.
+
+    What is learnt from them in the first epoch is kept for the next ones: their sizes (8 bytes
+    a sample) and, within a bound, their seek points.
+
+    Args:
+        samples: (path, label) of each.
+        cache: Keeps seek points; None to build none.
+    """
+
+    def __init__(self, samples: Sequence[tuple[Any, int]], cache: SeekCache | None) -> None:
+        self._samples = samples
+        self._cache = cache
+        self.stride = 0 if cache is None else cache.stride
+        self._widths = np.zeros(len(samples), np.int32)
+        self._heights = np.zeros(len(samples), np.int32)
+        self._pillow: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+        """See `Source.gather`."""
+        numbers = indices.tolist()
+        chosen = [self._samples[i] for i in numbers]
+        paths = [os.fspath(path) for path, _ in chosen]
+        tables = stamps = None
+        if self._cache is not None:
+            found = [self._cache.get(path) for path in paths]
+            tables = [entry.table if entry is not None else None for entry in found]
+            stamps = np.array(
+                [(entry.size, entry.mtime_ns) if entry is not None else (0, 0) for entry in found],
+                np.int64,
+            ).reshape(-1, 2)
+            if self._cache.full:
+                self.stride = 0
+        pillow = np.zeros(len(numbers), np.bool_)
+        if self._pillow:
+            pillow[:] = [i in self._pillow for i in numbers]
+        return Gathered(
+            _native.Extents(paths, seek_points=tables, stamps=stamps),
+            np.array([label for _, label in chosen], np.int64),
+            self._widths[indices],
+            self._heights[indices],
+            pillow,
+        )
+
+    def open_image(self, index: int) -> Image.Image:
+        """See `Source.open_image`."""
+        try:
+            with open(self._samples[index][0], "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise self._unreadable(index, error) from None
+        try:
+            return open_image(data, ImageInfo("", 0, 0, 3))
+        except SampleError as error:
+            raise self.problem(index, error.what) from None
+
+    def size(self, index: int) -> tuple[int, int]:
+        """See `Source.size`."""
+        try:
+            with Image.open(self._samples[index][0]) as image:
+                return image.size
+        except UnidentifiedImageError:
+            raise self.problem(index, "it is no image that Pillow knows") from None
+        except OSError as error:
+            raise self._unreadable(index, error) from None
+        except Exception as error:  # Pillow's plugins raise almost anything
+            raise self.problem(index, f"Pillow: {error}") from None
+
+    def _unreadable(self, index: int, error: OSError) -> FastdataError:
+        detail = f"it cannot be read: {error.strerror or error}"
+        return self.problem(index, detail, "file_unreadable")
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        path: str = os.fspath(self._samples[index][0])
+        return path
+
+    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        what = f"{self.key(index)}: sample {index}: {detail}"
+        if code in ("file_missing", "file_unreadable"):
+            return DatasetError(what, "Put the file back, or make the dataset anew.")
+        return SampleError(what, 'Leave such samples out with on_error="skip".')
+
+    def probed(
+        self,
+        indices: npt.NDArray[np.int64],
+        widths: npt.NDArray[np.int32],
+        heights: npt.NDArray[np.int32],
+    ) -> None:
+        """See `Source.probed`."""
+        self._widths[indices] = widths
+        self._heights[indices] = heights
+
+    def not_native(self, index: int) -> None:
+        """See `Source.not_native`."""
+        self._pillow.add(index)
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`."""
+        if self._cache is not None:
+            for index, entry in tables:
+                self._cache.put(self.key(index), entry)
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`."""
+        if self._cache is not None:
+            self._cache.save()
+
+
+class SubsetSource:
+    """Some samples of another source.
+
+    Args:
+        source: The whole.
+        indices: Their numbers in the whole: int64, shape (N,).
+    """
+
+    def __init__(self, source: Source, indices: npt.NDArray[np.int64]) -> None:
+        self._source = source
+        self._indices = indices
+
+    @property
+    def stride(self) -> int:
+        """See `Source.stride`."""
+        return self._source.stride
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+        """See `Source.gather`."""
+        return self._source.gather(self._indices[indices])
+
+    def open_image(self, index: int) -> Image.Image:
+        """See `Source.open_image`."""
+        return self._source.open_image(int(self._indices[index]))
+
+    def size(self, index: int) -> tuple[int, int]:
+        """See `Source.size`."""
+        return self._source.size(int(self._indices[index]))
+
+    def key(self, index: int) -> str:
+        """See `Source.key`."""
+        return self._source.key(int(self._indices[index]))
+
+    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        return self._source.problem(int(self._indices[index]), detail, code)
+
+    def probed(
+        self,
+        indices: npt.NDArray[np.int64],
+        widths: npt.NDArray[np.int32],
+        heights: npt.NDArray[np.int32],
+    ) -> None:
+        """See `Source.probed`."""
+        self._source.probed(self._indices[indices], widths, heights)
+
+    def not_native(self, index: int) -> None:
+        """See `Source.not_native`."""
+        self._source.not_native(int(self._indices[index]))
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`."""
+        self._source.built([(int(self._indices[index]), entry) for index, entry in tables])
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`."""
+        self._source.end_epoch()

@@ -1,0 +1,82 @@
+"""What a loader has done, and where its time went."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Stats(NamedTuple):
+    """What a loader has done since its iteration began; see `fastdata.DataLoader.stats`.
+
+    Attributes:
+        samples: Samples delivered.
+        batches: Batches delivered.
+        seconds: Wall time.
+        images_per_second: Samples by wall time.
+        wait_seconds: What the consumer has waited for batches.
+        read_share: Part of the decode threads' time spent on reading and checking bytes, 0 to 1.
+        decode_share: Part spent on decoding.
+        idle_share: Part spent on waiting for work: the consumer is what is slow.
+        by_pillow: Samples that Pillow decoded, as the native core does not know their kind.
+        with_seek_points: Samples whose seek points were there.
+        seek_points_built: Seek tables built for files that were not packed.
+        skipped: Samples left out by ``on_error="skip"``, or zeroed by ``"zero"``.
+    """
+
+    samples: int
+    batches: int
+    seconds: float
+    images_per_second: float
+    wait_seconds: float
+    read_share: float
+    decode_share: float
+    idle_share: float
+    by_pillow: int
+    with_seek_points: int
+    seek_points_built: int
+    skipped: int
+
+
+@dataclass
+class Counters:
+    """Counted by the consumer's thread alone: a few additions a batch."""
+
+    threads: int
+    started: float = field(default_factory=time.perf_counter)
+    ended: float | None = None
+    samples: int = 0
+    batches: int = 0
+    wait: float = 0.0
+    read: float = 0.0
+    decode: float = 0.0
+    by_pillow: int = 0
+    seekable: int = 0
+    built: int = 0
+    skipped: int = 0
+
+    def add_work(self, read: float, decode: float) -> None:
+        """Adds seconds of the decode threads."""
+        self.read += read
+        self.decode += decode
+
+    def stats(self) -> Stats:
+        """As `Stats`."""
+        seconds = (time.perf_counter() if self.ended is None else self.ended) - self.started
+        available = max(seconds * self.threads, 1e-9)
+        busy = min(self.read + self.decode, available)
+        return Stats(
+            samples=self.samples,
+            batches=self.batches,
+            seconds=seconds,
+            images_per_second=self.samples / max(seconds, 1e-9),
+            wait_seconds=self.wait,
+            read_share=min(self.read / available, 1.0),
+            decode_share=min(self.decode / available, 1.0),
+            idle_share=1 - busy / available,
+            by_pillow=self.by_pillow,
+            with_seek_points=self.seekable,
+            seek_points_built=self.built,
+            skipped=self.skipped,
+        )
