@@ -1,0 +1,194 @@
+"""A window of a resized region: Pillow's crop, resize, crop; only what it needs is decoded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jpegs import encode, picture, pillow
+from PIL import Image
+
+from fastdata.decode import DecodeError, decode_batch, seek_points
+
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+LIMITS = {"nearest": 0, "bilinear": 1, "bicubic": 0, "lanczos": 0}
+
+
+def by_pillow(pixels, box, full, window, size, name, flip):
+    image = Image.fromarray(pixels).crop(box).resize(full, FILTERS[name]).convert("RGB")
+    x, y = window
+    image = image.crop((x, y, x + size[0], y + size[1]))
+    if flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(image).astype(int)
+
+
+@st.composite
+def requests(draw, most=200):
+    width, height = draw(st.integers(1, most)), draw(st.integers(1, most))
+    x0, y0 = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
+    box = (x0, y0, draw(st.integers(x0 + 1, width)), draw(st.integers(y0 + 1, height)))
+    own = (box[2] - box[0], box[3] - box[1])
+    full = draw(st.one_of(st.tuples(st.integers(1, most), st.integers(1, most)), st.just(own)))
+    x, y = draw(st.integers(0, full[0] - 1)), draw(st.integers(0, full[1] - 1))
+    size = (draw(st.integers(1, full[0] - x)), draw(st.integers(1, full[1] - y)))
+    return (width, height), box, full, (x, y), size
+
+
+# The fixture only chooses the instruction set, for all examples alike.
+_SETTINGS = settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@_SETTINGS
+@given(
+    request_=requests(),
+    name=st.sampled_from(list(FILTERS)),
+    flip=st.booleans(),
+    grey=st.booleans(),
+    noise=st.sampled_from([0, 60, 255]),
+)
+def test_pixels_within_one_of_pillow(simd, request_, name, flip, grey, noise):
+    (width, height), box, full, window, size = request_
+    pixels = picture(width, height, width + height, noise)
+    if grey:
+        pixels = np.ascontiguousarray(pixels[:, :, 0])
+    out = decode_batch(
+        [pixels], size, regions=[box], sizes=[full], windows=[window], flips=[flip], filter=name
+    )
+    expected = by_pillow(pixels, box, full, window, size, name, flip)
+    assert np.abs(out[0] - expected).max() <= LIMITS[name]
+
+
+@settings(_SETTINGS, max_examples=60)
+@given(
+    request_=requests(most=150),
+    sampling=st.sampled_from(["4:2:0", "4:4:4", "4:2:2", "grey"]),
+    seeking=st.booleans(),
+    flip=st.booleans(),
+)
+def test_jpegs_within_one_of_pillow(simd, request_, sampling, seeking, flip):
+    (width, height), box, full, window, size = request_
+    data = encode(picture(width, height, 3), sampling)
+    out = decode_batch(
+        [data],
+        size,
+        regions=[box],
+        sizes=np.array([full]),
+        windows=np.array([window]),
+        flips=[flip],
+        seek_points=[seek_points(data, 32)] if seeking else None,
+        fallback="never",
+    )
+    expected = by_pillow(pillow(data), box, full, window, size, "bilinear", flip)
+    assert np.abs(out[0] - expected).max() <= 1
+
+
+def test_every_window_is_a_part_of_the_whole(simd):
+    """Exactly: the same weights, the same order of passes, the same rounding."""
+    pixels = picture(190, 260, 5, 255)
+    box = (3, 5, 187, 251)
+    for full in [(60, 70), (184, 246), (300, 90), (90, 300)]:
+        for name in FILTERS:
+            whole = decode_batch([pixels], full, regions=[box], filter=name)[0]
+            for x, y, w, h in [(0, 0, *full), (full[0] - 33, 7, 33, 20), (9, full[1] - 1, 2, 1)]:
+                part = decode_batch(
+                    [pixels], (w, h), regions=[box], sizes=[full], windows=[(x, y)], filter=name
+                )[0]
+                assert np.array_equal(part, whole[y : y + h, x : x + w]), (full, name, x, y)
+
+
+def test_resize_and_centre_crop_of_several(simd):
+    """As for validation: the shorter side to 64, the middle 56 x 56; without regions."""
+    images = [encode(picture(100 + 30 * i, 170 - 20 * i, i), "4:2:0") for i in range(5)]
+    sizes, windows = [], []
+    for i in range(5):
+        width, height = 100 + 30 * i, 170 - 20 * i
+        short = min(width, height)
+        sizes.append((width * 64 // short, height * 64 // short))
+        windows.append(((sizes[-1][0] - 56) // 2, (sizes[-1][1] - 56) // 2))
+    out = decode_batch(images, (56, 56), sizes=sizes, windows=windows)
+    for data, full, window, image in zip(images, sizes, windows, out, strict=True):
+        whole = (0, 0, *pillow(data).shape[1::-1])
+        expected = by_pillow(pillow(data), whole, full, window, (56, 56), "bilinear", False)
+        assert np.abs(image - expected).max() <= 1
+
+
+def test_what_pillow_decodes_takes_the_same_window(simd):
+    import io
+
+    file = io.BytesIO()
+    pixels = picture(90, 80, 2)
+    Image.fromarray(pixels).save(file, "PNG")
+    out = decode_batch([file.getvalue()], (20, 30), sizes=[(70, 60)], windows=[(11, 13)])
+    expected = by_pillow(pixels, (0, 0, 90, 80), (70, 60), (11, 13), (20, 30), "bilinear", False)
+    assert np.abs(out[0] - expected).max() <= 1
+
+
+def test_only_what_the_window_needs_is_decoded():
+    """Damage far from the window does not show; the whole image has it."""
+    data = bytearray(encode(picture(400, 400, 1), "4:4:4"))
+    table = seek_points(bytes(data), 64)
+    middle = len(data) * 9 // 10
+    data[middle : middle + 200] = b"\xff\xd9" * 100
+    damaged = bytes(data)
+    whole = [(0, 0, 400, 400)]
+    options = {"regions": whole, "seek_points": [table], "fallback": "never"}
+    with pytest.raises(DecodeError):
+        decode_batch([damaged], (200, 200), **options)
+    decode_batch([damaged], (50, 50), sizes=[(200, 200)], windows=[(20, 10)], **options)
+
+
+@pytest.mark.parametrize(
+    ("full", "window"),
+    [
+        ((63, 64), (0, 0)),
+        ((64, 63), (0, 0)),
+        ((100, 100), (37, 0)),
+        ((100, 100), (0, 37)),
+        ((100, 100), (-1, 0)),
+        ((100, 100), (0, -(2**31))),
+        ((100, 100), (2**31 - 1, 2**31 - 1)),
+        ((0, 100), (0, 0)),
+        ((-5, 100), (0, 0)),
+        ((-(2**31), -(2**31)), (0, 0)),
+    ],
+)
+def test_a_window_outside_is_a_bad_region(full, window):
+    data = encode(picture(90, 80, 2))
+    with pytest.raises(DecodeError, match=r"bad_region") as info:
+        decode_batch([data], (64, 64), sizes=[full], windows=[window])
+    assert info.value.code == "bad_region" and str(window) in str(info.value)
+
+
+def test_absurd_sizes_are_refused():
+    data = encode(picture(9, 8, 2))
+    with pytest.raises(DecodeError, match="too_large"):
+        decode_batch([data], (8, 8), sizes=[(2**31 - 1, 9)], windows=[(2**31 - 100, 0)])
+
+
+def test_arguments():
+    data = encode(picture(9, 8, 2))
+    with pytest.raises(ValueError, match="sizes"):
+        decode_batch([data], (8, 8), windows=[(0, 0)])
+    with pytest.raises(ValueError, match="2 sizes for 1"):
+        decode_batch([data], (8, 8), sizes=[(9, 9), (9, 9)])
+    with pytest.raises(TypeError, match="window"):
+        decode_batch([data], (8, 8), window=[(0, 0)])  # type: ignore[call-arg]
+
+
+def test_dct_scaling_goes_by_the_whole_resize():
+    """A small window of a large resize is not decoded coarsely."""
+    data = encode(picture(256, 256, 3), "4:4:4")
+    full = decode_batch([data], (256, 256), dct_scaling=True)[0]
+    part = decode_batch([data], (32, 32), sizes=[(256, 256)], windows=[(5, 6)], dct_scaling=True)[0]
+    assert np.array_equal(part, full[6:38, 5:37])
