@@ -14,7 +14,6 @@ from fastdata.index import Index
 from fastdata.probe import ENCODINGS
 
 _FIXED = ("file", "offset", "length", "width", "height", "crc32c", "label")
-_COLUMNS = (*_FIXED, "encoding", "path", "seek_points")
 _CODES = {name: code for code, name in enumerate(ENCODINGS)}
 _NO_CODE = 255
 
@@ -44,7 +43,7 @@ class ExtentTable:
         root: str | os.PathLike[str] | None,
     ) -> None:
         self._index = index
-        self._reader = index.unchecked(_COLUMNS)
+        self._reader = index.unchecked()
         self._table = _native.ExtentTable(
             [os.fsencode(file) for file in files],
             list(file_sizes),
@@ -76,16 +75,15 @@ class ExtentTable:
             batch = self._reader.get_batch(number)
             # Not in full: that would read all of it. The core checks each value that it uses.
             batch.validate()
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            encoding = columns["encoding"]
+            encoding = batch.column("encoding")
             self._table.add(
                 number,
                 batch.num_rows,
-                **{name: _fixed(columns[name]) for name in _FIXED},
+                **{name: _fixed(batch.column(name)) for name in _FIXED},
                 encoding=_fixed(encoding.indices),
                 encoding_codes=_encoding_codes(encoding.dictionary),
-                path=_variable(columns["path"]),
-                seek_points=_variable(columns["seek_points"]),
+                path=_variable(batch.column("path")),
+                seek_points=_variable(batch.column("seek_points")),
             )
         except (OSError, ValueError, TypeError, pa.ArrowException) as error:
             raise self._index.corrupt(f"is damaged at record batch {number}: {error}") from None

@@ -189,9 +189,12 @@ class Index(Sequence[Row]):
         """Rows in every record batch but the last; at least 1."""
         return self._batch_rows
 
-    def unchecked(self, columns: Sequence[str]) -> pa.RecordBatchFileReader:
-        """Maps some columns anew, for who checks every value before using it."""
-        return self._map(columns)
+    def unchecked(self) -> pa.RecordBatchFileReader:
+        """Maps the file anew, for who checks every value before using it.
+
+        All columns: Arrow copies record batches of which it is to read only some.
+        """
+        return self._map()
 
     def corrupt(self, problem: str) -> CorruptionError:
         """The error for an index that ``problem``: what follows "the index" in its text."""

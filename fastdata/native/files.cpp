@@ -86,9 +86,9 @@ Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_n
   file = std::make_shared<OpenFile>(descriptor, stamp_of(about));
   if (S_ISREG(about.st_mode)) return {};
   file.reset();
-  error_number = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
-  if (S_ISDIR(about.st_mode)) return io_failure(EISDIR);
-  return {Code::file_unreadable, "not a regular file"};
+  if (!S_ISDIR(about.st_mode)) return {Code::file_unreadable, "not a regular file"};
+  error_number = EISDIR;
+  return io_failure(error_number);
 }
 
 /// Belongs to the process that made it: in a forked child the lock may be in any state.
