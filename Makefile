@@ -16,11 +16,14 @@ help:  ## list the targets
 
 setup: $(VENV)/.done  ## make the virtual environment with everything for development
 
-# Torch first and pinned: left to the resolver, it would bring several GB of CUDA.
+# Torch first and pinned: left to the resolver, it would bring several GB of CUDA. torchvision
+# without its dependencies: it asks for another build of torch, and tests want its transforms
+# only (tests/torchvision_stub.py).
 $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(wildcard fastdata/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
 	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt --no-deps torchvision
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 

@@ -263,9 +263,9 @@ class _Program:
         return tuple(self.tail)
 
     def refusal(self, misplaced: Any) -> str:
-        if self.tail and (misplaced is None or misplaced is self.tail[0]):
+        if self.tail and (self.fixed is None or misplaced is self.tail[0]):
             name = _name(self.tail[0])
-            if misplaced is not None:
+            if misplaced is self.tail[0]:
                 return f"{name} cannot be done here: {self.why}."
             return (
                 f"{name} comes before the images have one size: {self.why}. Put it after what "

@@ -84,6 +84,7 @@ def _interpolation(transform: Any, kind: str, dtype: str) -> tuple[str, str]:
     """The filter's name, or "" and why it cannot be used."""
     mode: Any = transform.interpolation
     if isinstance(mode, int):
+        # Pillow's numbers for them.
         mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
     mode = getattr(mode, "value", mode)
     if mode not in ("bilinear", "nearest", "nearest-exact", "bicubic", "lanczos"):
@@ -91,13 +92,13 @@ def _interpolation(transform: Any, kind: str, dtype: str) -> tuple[str, str]:
     if kind in ("tensor", "image"):
         if dtype != "uint8":
             return "", "it resizes floats; put it before the conversion"
-        if mode == "nearest":
-            return "", "'nearest' takes other pixels of tensors than of PIL images"
-        if mode in ("bicubic", "lanczos"):
+        # Measured against Pillow on noise: bilinear is within 1 of 255; bicubic 2 (v2) and 30
+        # (v1) off; of the nearest ones even nearest-exact takes other pixels where two are as near.
+        if mode != "bilinear":
             return "", f"{mode!r} gives other values on tensors than on PIL images"
-        if mode == "bilinear" and not transform.antialias:
+        if not transform.antialias:
             return "", "on tensors it does not antialias"
-    # Of PIL images torchvision takes the same pixels for both.
+    # Pillow has one way of taking the nearest pixel; torchvision uses it for both names.
     return ("nearest" if mode == "nearest-exact" else mode), ""
 
 

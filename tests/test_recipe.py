@@ -1,0 +1,441 @@
+"""Recipes: boxes as torchvision draws them, and geometry that Pillow's own operations confirm."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata import draws
+from fastdata.errors import UsageError
+from fastdata.recipe import Output, Recipe, Refusal, compile_recipe
+from fastdata.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FILTERS = ["bilinear", "nearest", "bicubic", "lanczos"]
+_RESAMPLING = {name: Image.Resampling[name.upper()] for name in FILTERS}
+
+Keys = npt.NDArray[np.uint64]
+
+
+def recipe_of(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    assert isinstance(recipe, Recipe), recipe
+    return recipe
+
+
+def reason_of(transform: Any) -> str:
+    refusal = compile_recipe(transform)
+    assert isinstance(refusal, Refusal), refusal
+    return refusal.reason
+
+
+def keys_of(count: int, seed: int = 0) -> Keys:
+    return draws.sample_keys(seed, np.arange(count))
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    numbers = np.random.default_rng(seed)
+    return Image.fromarray(numbers.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def by_recipe(recipe: Recipe, image: Image.Image, keys: Keys) -> npt.NDArray[np.uint8]:
+    got = recipe.draw([image.width], [image.height], keys)
+    pixels = recipe.pillow(
+        image,
+        got.boxes[0],
+        None if got.sizes is None else got.sizes[0],
+        None if got.windows is None else got.windows[0],
+        got.flips[0],
+    )
+    assert pixels.dtype == np.uint8 and pixels.shape == (recipe.size[1], recipe.size[0], 3)
+    return pixels
+
+
+# --- RandomResizedCrop -----------------------------------------------------------------------
+
+
+def torchvisions_box(
+    width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """torchvision.transforms.RandomResizedCrop.get_params, with Python's generator."""
+    for _ in range(10):
+        area = width * height * random.uniform(*scale)
+        aspect = math.exp(random.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return random.randint(0, width - w), random.randint(0, height - h), w, h
+    if width / height < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif width / height > max(ratio):
+        w, h = round(height * max(ratio)), height
+    else:
+        w, h = width, height
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=40),
+    scale=st.tuples(st.floats(0.01, 1.2), st.floats(0.01, 1.2)).map(sorted).map(tuple),
+    ratio=st.tuples(st.floats(0.2, 5.0), st.floats(0.2, 5.0)).map(sorted).map(tuple),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_boxes_are_in_the_image_and_as_large_and_wide_as_asked(
+    sizes: list[tuple[int, int]], scale: Any, ratio: Any, seed: int
+) -> None:
+    recipe = recipe_of(RandomResizedCrop(32, scale, ratio))
+    width, height = np.array(sizes).T
+    got = recipe.draw(width, height, keys_of(len(sizes), seed))
+    assert got.boxes.dtype == np.int32 and got.boxes.flags.c_contiguous
+    assert got.sizes is None and got.windows is None and got.odd is None
+    assert got.flips.dtype == np.uint8 and not got.flips.any()
+    for (left, upper, right, lower), (w, h) in zip(got.boxes.tolist(), sizes, strict=True):
+        assert 0 <= left < right <= w and 0 <= upper < lower <= h
+        wide, high = right - left, lower - upper
+        # Rounding moves each side by half a pixel at most.
+        smallest, largest = (wide - 0.5) * (high - 0.5), (wide + 0.5) * (high + 0.5)
+        drawn = smallest <= scale[1] * w * h * 1.0001 and largest >= scale[0] * w * h * 0.9999
+        drawn &= (wide - 0.5) / (high + 0.5) <= ratio[1] * 1.0001
+        drawn &= (wide + 0.5) / max(high - 0.5, 1e-9) >= ratio[0] * 0.9999
+        central = (left, upper) == ((w - wide) // 2, (h - high) // 2)
+        if w / h < ratio[0]:
+            central &= (wide, high) == (w, max(round(w / ratio[0]), 1))
+        elif w / h > ratio[1]:
+            central &= (wide, high) == (max(round(h * ratio[1]), 1), h)
+        else:
+            central &= (wide, high) == (w, h)
+        assert drawn or central
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "ratio"),
+    [
+        ((500, 375), (0.08, 1.0), (3 / 4, 4 / 3)),
+        ((375, 500), (0.35, 1.0), (3 / 4, 4 / 3)),
+        ((640, 120), (0.08, 1.0), (3 / 4, 4 / 3)),  # attempts often fail
+        ((2000, 100), (0.5, 1.0), (3 / 4, 4 / 3)),  # they always fail: too wide
+        ((100, 1100), (0.5, 1.0), (3 / 4, 4 / 3)),  # too high
+        ((33, 33), (1.0, 1.0), (0.1, 0.1)),
+        ((64, 64), (0.9, 1.1), (0.5, 2.0)),
+    ],
+)
+def test_boxes_are_distributed_as_torchvisions(
+    size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float]
+) -> None:
+    count = 20_000
+    recipe = recipe_of(RandomResizedCrop(8, scale, ratio))
+    width, height = np.full(count, size[0]), np.full(count, size[1])
+    left, upper, right, lower = recipe.draw(width, height, keys_of(count)).boxes.T
+    ours = np.stack([left, upper, right - left, lower - upper])
+    random.seed(1)
+    theirs = np.array([torchvisions_box(*size, scale, ratio) for _ in range(count)]).T
+    for name, a, b in [
+        *zip(("left", "upper", "width", "height"), ours, theirs, strict=True),
+        ("area", ours[2] * ours[3], theirs[2] * theirs[3]),
+        ("ratio", ours[2] / ours[3], theirs[2] / theirs[3]),
+        ("centre", 2 * ours[0] + ours[2], 2 * theirs[0] + theirs[2]),
+        ("joint", ours[0] * 7 + ours[1] * 3 - ours[2], theirs[0] * 7 + theirs[1] * 3 - theirs[2]),
+    ]:
+        both = np.sort(np.concatenate([a, b]))
+        distance = np.abs(
+            np.searchsorted(np.sort(a), both, "right") - np.searchsorted(np.sort(b), both, "right")
+        ).max()
+        # Kolmogorov and Smirnov's bound for one in a million.
+        assert distance / count < 2.7 * math.sqrt(2 / count), name
+
+
+# --- randomness ------------------------------------------------------------------------------
+
+
+def test_a_samples_geometry_is_its_own_whatever_batch_it_is_in() -> None:
+    recipe = recipe_of(Compose([RandomResizedCrop(8, (0.5, 1.0)), RandomHorizontalFlip()]))
+    width, height = np.random.default_rng(1).integers(8, 500, (2, 300))
+    whole = recipe.draw(width, height, keys_of(300))
+    for part in (slice(0, 1), slice(7, 60), slice(100, 300)):
+        got = recipe.draw(width[part], height[part], keys_of(300)[part])
+        np.testing.assert_array_equal(got.boxes, whole.boxes[part])
+        np.testing.assert_array_equal(got.flips, whole.flips[part])
+    assert len(recipe.draw([], [], keys_of(0)).boxes) == 0
+
+
+def test_steps_draw_independently() -> None:
+    count = 50_000
+    recipe = recipe_of(
+        Compose([RandomCrop(60), RandomCrop(50), RandomHorizontalFlip(0.3), RandomCrop(10)])
+    )
+    sizes = np.full(count, 70)
+    got = recipe.draw(sizes, sizes, keys_of(count))
+    assert abs(got.flips.mean() - 0.3) < 0.01
+    columns = np.stack([got.boxes[:, 0], got.boxes[:, 1], got.flips])
+    correlation = np.corrcoef(columns) - np.eye(3)
+    assert np.abs(correlation).max() < 0.03
+    # A sum of three uniform variables on 11, 11 and 41 places has their variances' sum.
+    for column in columns[:2]:
+        expected = (11**2 - 1 + 11**2 - 1 + 41**2 - 1) / 12
+        assert abs(column.var() / expected - 1) < 0.03
+
+
+def test_a_flip_is_as_probable_as_asked() -> None:
+    sizes = np.full(40_000, 9)
+    for p in (0.0, 0.1, 0.5, 1.0):
+        recipe = recipe_of([CenterCrop(9), RandomHorizontalFlip(p)])
+        share = recipe.draw(sizes, sizes, keys_of(40_000)).flips.mean()
+        assert share == p if p in (0.0, 1.0) else abs(share - p) < 0.012
+
+
+# --- composition, with Pillow as the oracle --------------------------------------------------
+
+
+def step_by_step(steps: list[Transform], image: Image.Image, keys: Keys) -> Image.Image:
+    """Each step by itself, with the numbers that it draws in a recipe."""
+    draw = 0
+    for step in steps:
+        size: Any = getattr(step, "size", None)
+        if isinstance(step, Resize):
+            if isinstance(size, tuple):
+                width, height = size[1], size[0]
+            else:
+                short, long = sorted(image.size)
+                sides = size, int(size * long / short)
+                if step.max_size is not None and sides[1] > step.max_size:
+                    sides = int(step.max_size * sides[0] / sides[1]), step.max_size
+                width, height = sides if image.width <= image.height else sides[::-1]
+            image = image.resize((width, height), _RESAMPLING[step.interpolation])
+        elif isinstance(step, RandomHorizontalFlip):
+            if draws.uniforms(keys, draw)[0] < step.p:
+                image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            draw += 32
+        elif isinstance(step, CenterCrop):
+            wide, high = max(size[1] - image.width, 0), max(size[0] - image.height, 0)
+            image = image.crop(
+                (
+                    -(wide // 2),
+                    -(high // 2),
+                    image.width + (wide + 1) // 2,
+                    image.height + (high + 1) // 2,
+                )
+            )
+            x = round((image.width - size[1]) / 2.0)
+            y = round((image.height - size[0]) / 2.0)
+            image = image.crop((x, y, x + size[1], y + size[0]))
+        elif isinstance(step, RandomCrop):
+            left, top, right, bottom = step.padding  # type: ignore[misc]
+            image = image.crop((-left, -top, image.width + right, image.height + bottom))
+            if step.pad_if_needed:
+                x, y = max(size[1] - image.width, 0), max(size[0] - image.height, 0)
+                image = image.crop((-x, -y, image.width + x, image.height + y))
+            bounds = np.array([image.width - size[1] + 1, image.height - size[0] + 1])
+            x = int(draws.integers(keys, draw, bounds[:1])[0])
+            y = int(draws.integers(keys, draw + 1, bounds[1:])[0])
+            image = image.crop((x, y, x + size[1], y + size[0]))
+            draw += 32
+        elif isinstance(step, RandomResizedCrop):
+            shifted = keys + np.uint64(draw * draws.GAMMA & 0xFFFF_FFFF_FFFF_FFFF)
+            box = recipe_of(step).draw([image.width], [image.height], shifted).boxes[0]
+            image = image.crop(tuple(box.tolist()))
+            image = image.resize((size[1], size[0]), _RESAMPLING[step.interpolation])
+            draw += 32
+    return image
+
+
+sides = st.integers(1, 40)
+pairs = st.tuples(sides, sides)
+crops = st.one_of(
+    pairs.map(CenterCrop),
+    st.builds(
+        RandomCrop,
+        pairs,
+        st.just(True),
+        padding=st.one_of(st.integers(0, 9), st.tuples(*[st.integers(0, 9)] * 4)),
+    ),
+)
+flips = st.sampled_from([0.0, 0.5, 1.0]).map(RandomHorizontalFlip)
+filters = st.sampled_from(FILTERS)
+resizes = st.one_of(
+    st.builds(Resize, pairs, filters),
+    st.builds(Resize, sides, filters),
+    st.builds(Resize, st.integers(1, 20), filters, st.integers(21, 60)),
+    st.builds(
+        RandomResizedCrop,
+        pairs,
+        st.sampled_from([(0.08, 1.0), (0.9, 1.0)]),
+        st.just((0.75, 4 / 3)),
+        filters,
+    ),
+)
+pipelines = st.tuples(
+    st.lists(st.one_of(crops, flips), max_size=3),
+    st.lists(resizes, max_size=1),
+    st.lists(st.one_of(crops, flips), max_size=3),
+).map(lambda three: [step for part in three for step in part])
+
+
+@given(pipelines, pairs, st.integers(0, 2**64 - 1))
+def test_composed_geometry_gives_the_pixels_of_its_steps(
+    steps: list[Transform], size: tuple[int, int], seed: int
+) -> None:
+    recipe = compile_recipe(steps)
+    if isinstance(recipe, Refusal):
+        return  # which are refused, other tests say
+    image, keys = noise(*size, seed % 1000), np.array([seed], np.uint64)
+    got = by_recipe(recipe, image, keys).astype(int)
+    expected = np.asarray(step_by_step(steps, image, keys)).astype(int)
+    before = [
+        any(isinstance(s, RandomHorizontalFlip) for s in steps[:n])
+        for n, step in enumerate(steps)
+        if isinstance(step, (Resize, RandomResizedCrop))
+    ]
+    # Pillow's sums of a mirrored image are added in another order.
+    assert np.abs(got - expected).max() <= (1 if any(before) else 0)
+
+
+def test_few_compositions_are_refused() -> None:
+    """The property above must not hold because everything was refused."""
+    padded, fixed = RandomCrop(30, True, padding=2), CenterCrop(20)
+    flip = RandomHorizontalFlip()
+    for steps in (
+        [fixed],
+        [padded, fixed, flip],
+        [flip, padded, RandomCrop(8), Resize(9)],
+        [Resize(40, max_size=70), flip, padded, flip, fixed],
+        [Resize((40, 50)), Resize((40, 50)), fixed],
+        [fixed, RandomResizedCrop(9), RandomCrop(8), CenterCrop(7)],
+        [RandomResizedCrop(9), RandomCrop(8, padding=3)],
+        [fixed, Resize(20), RandomResizedCrop(9)],
+    ):
+        recipe_of(steps)
+
+
+@given(
+    width=st.integers(20, 60),
+    crops=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    where=st.integers(0, 4),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_a_crop_after_a_flip_is_mirrored_exactly(
+    width: int, crops: list[int], where: int, seed: int
+) -> None:
+    steps: list[Transform] = [RandomCrop(side) for side in sorted(crops, reverse=True)]
+    steps.insert(min(where, len(steps)), RandomHorizontalFlip(1.0))
+    image, keys = noise(width, 25), np.array([seed], np.uint64)
+    expected = np.asarray(step_by_step(steps, image, keys))
+    np.testing.assert_array_equal(by_recipe(recipe_of(steps), image, keys), expected)
+
+
+def test_odd_samples_are_those_that_reach_outside() -> None:
+    width, height = np.array([10, 30, 30]), np.array([30, 30, 10])
+    got = recipe_of(CenterCrop(20)).draw(width, height, keys_of(3))
+    assert got.odd is not None and got.odd.tolist() == [True, False, True]
+    assert got.boxes.tolist() == [[-5, 5, 15, 25], [5, 5, 25, 25], [5, -5, 25, 15]]
+    got = recipe_of([Resize(20), CenterCrop((20, 40))]).draw(width, height, keys_of(3))
+    assert got.odd is not None and got.odd.tolist() == [True, True, False]
+    assert got.sizes is not None and got.sizes.tolist() == [[20, 60], [20, 20], [60, 20]]
+    assert got.windows is not None and got.windows.tolist() == [[-10, 20], [-10, 0], [10, 0]]
+    assert recipe_of(CenterCrop(10)).draw(width, height, keys_of(3)).odd is None
+    padded = recipe_of(RandomCrop(30, padding=1))
+    assert padded.draw([30] * 60, [30] * 60, keys_of(60)).odd is not None
+
+
+def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:
+    recipe = recipe_of(Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)]))
+    assert recipe.size == (224, 224) and recipe.filter == "bilinear" and recipe.tail == ()
+    assert recipe.output == Output("float32", MEAN, STD, True, False)
+    got = recipe.draw([500, 333], [375, 500], keys_of(2))
+    assert got.boxes.tolist() == [[0, 0, 500, 375], [0, 0, 333, 500]]
+    assert got.sizes is not None and got.sizes.tolist() == [[341, 256], [256, 384]]
+    assert got.windows is not None and got.windows.tolist() == [[58, 16], [16, 80]]
+    for table in (got.boxes, got.sizes, got.windows):
+        assert table.dtype == np.int32 and table.flags.c_contiguous
+
+
+# --- what is refused, what becomes the tail --------------------------------------------------
+
+
+def blur(image: Any) -> Any:
+    return image
+
+
+class Odd(CenterCrop):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (None, "RandomResizedCrop"),
+        (Resize(256), "Resize(256) and cannot make a batch"),
+        ([], "different sizes"),
+        (RandomHorizontalFlip(), "different sizes and"),
+        (blur, "blur comes before the images have one size"),
+        ([Resize(9), blur, CenterCrop(3)], "blur comes before"),
+        ([CenterCrop(9), blur, CenterCrop(3)], "CenterCrop(3 x 3) comes after blur"),
+        (Odd(3), "Odd"),
+        ([RandomResizedCrop(9), Resize(8)], "Resize(8) cannot be done here: it would resize a s"),
+        ([Resize(9), RandomResizedCrop(8)], "second time"),
+        ([RandomHorizontalFlip(), RandomResizedCrop(8, interpolation="nearest")], "after a flip"),
+        ([CenterCrop(9), CenterCrop(10)], "would pad what was cropped"),
+        ([RandomCrop(9), RandomCrop(9, padding=1)], "would pad what was cropped"),
+        ([RandomCrop(9), RandomCrop(10)], "larger than the images"),
+        ([Normalize(MEAN, STD), CenterCrop(9)], "zeros what is normalised"),
+        ([CenterCrop(9), Normalize(MEAN, STD), Normalize(MEAN, STD)], "already normalised"),
+    ],
+)
+def test_refusals_say_which_and_why(transform: Any, words: str) -> None:
+    assert words in reason_of(transform)
+
+
+def test_the_tail_is_what_comes_after_the_first_unknown() -> None:
+    recipe = recipe_of([RandomResizedCrop(8), blur, Compose([len, blur])])
+    assert recipe.tail == (blur, len, blur)
+    assert recipe.output == Output("uint8", None, None, True, False)
+
+
+def test_too_small_an_image_is_named() -> None:
+    recipe = recipe_of(RandomCrop(20))
+    with pytest.raises(UsageError, match="Sample 1 of the batch has 30 x 19 pixels") as caught:
+        recipe.draw([20, 30], [20, 19], keys_of(2))
+    assert "pad_if_needed" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (
+            Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(MEAN, STD)]),
+            "random resized crop to 224 x 224 (bilinear), flip with p 0.5, float32 normalised",
+        ),
+        (
+            [Resize(256, "bicubic"), CenterCrop((200, 224)), blur],
+            "resize to shorter side 256 (bicubic), centre crop of 224 x 200, uint8; then, one "
+            "sample at a time, blur",
+        ),
+        (
+            [Resize(64, max_size=99), RandomCrop(32, padding=4)],
+            "resize to shorter side 64 (bilinear), longer side at most 99, random crop of 32 x "
+            "32, padded, uint8",
+        ),
+        (
+            RandomResizedCrop(96, scale=(0.25, 1.0)),
+            "random resized crop to 96 x 96 (bilinear) of 0.25 to 1 of the area, uint8",
+        ),
+    ],
+)
+def test_a_recipe_describes_itself(transform: Any, words: str) -> None:
+    assert recipe_of(transform).describe() == words
+    assert str(recipe_of(transform)) == words
