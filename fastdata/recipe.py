@@ -14,8 +14,7 @@ padding.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata import geometry, torchvision_recipe
+from fastdata import geometry
 from fastdata.errors import UsageError
 from fastdata.geometry import Geometry
+from fastdata.pipeline import Program, dimensions, name_of, read, tensor_image
 from fastdata.transforms import (
     CenterCrop,
-    Compose,
-    Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -47,9 +45,6 @@ _FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-# Stands after each Compose of ours: what it is in gets a tensor from it.
-_RETURNED = object()
-_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip)
 
 
 class Output(NamedTuple):
@@ -139,9 +134,9 @@ class Recipe:
         kind = "PIL images" if self.output.as_pil else self.output.dtype
         words.append(kind + (" normalised" if self.output.mean is not None else ""))
         line = ", ".join(words)
-        calls = [call for call in self.tail if call is not _tensor_image()]
+        calls = [call for call in self.tail if call is not tensor_image()]
         if calls:
-            line += "; then, one sample at a time, " + ", ".join(_name(call) for call in calls)
+            line += "; then, one sample at a time, " + ", ".join(name_of(call) for call in calls)
         return line
 
     def __str__(self) -> str:
@@ -165,14 +160,13 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
             "There is no transform, and images of different sizes cannot make a batch: give one "
             "that brings them to one size, such as fastdata.transforms.RandomResizedCrop(224)."
         )
-    program = _compile(transform)
-    misplaced = next((call for call in program.tail if isinstance(call, Transform)), None)
-    if program.fixed is None or misplaced is not None:
-        return Refusal(program.refusal(misplaced))
+    program = read(transform)
+    if program.fixed is None or program.misplaced is not None:
+        return Refusal(program.refusal())
     return Recipe(
         program.fixed,
         program.filter or "bilinear",
-        program.output(),
+        _output(program),
         program.tail_calls(),
         tuple(program.steps),
     )
@@ -195,13 +189,12 @@ def call(transform: Transform, image: Any) -> Any:
 
     if not isinstance(image, Image.Image):
         raise UsageError(
-            f"{_name(transform)} was given a {type(image).__name__}, not a PIL image.",
+            f"{name_of(transform)} was given a {type(image).__name__}, not a PIL image.",
             "Put it before what makes tensors of images.",
         )
-    program = _compile(transform)
-    misplaced = next((call for call in program.tail if isinstance(call, Transform)), None)
-    if misplaced is not None:
-        raise UsageError(program.refusal(misplaced), "Change the order of the transforms.")
+    program = read(transform)
+    if program.misplaced is not None:
+        raise UsageError(program.refusal(), "Change the order of the transforms.")
     seed = 0
     if any(geometry.is_random(step) for step in program.steps):
         seed = int(torch.randint(-(2**63), 2**63 - 1, ()))
@@ -217,7 +210,7 @@ def call(transform: Transform, image: Any) -> Any:
         cut.flips[0],
     )
     tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-    output = program.output()
+    output = _output(program)
     if output.dtype != "uint8":
         tensor = tensor.to(torch.float32).div_(255)
         if output.mean is not None and output.std is not None:
@@ -230,175 +223,9 @@ def call(transform: Transform, image: Any) -> Any:
     return result
 
 
-class _Program:
-    """What the transforms so far amount to; :meth:`add` takes the next one or says why not.
-
-    ``kind`` is what the pipeline would have in hand: ``pil``, a ``tensor``, torchvision's tensor
-    ``image``; or ``own``: the result of ours, which stands for either.
-    """
-
-    def __init__(self) -> None:
-        self.steps: list[Transform] = []
-        self.tail: list[Callable[[Any], Any]] = []
-        self.why = ""  # the first of the tail is not in the head
-        self.last = ""  # what determined the size last, for messages
-        self.fixed: _Pair | None = None
-        self.filter: str | None = None
-        self.cropped = False  # in this stage: since the resize, or before it
-        self.flipped = False
-        self.kind = "pil"
-        self.dtype = "uint8"
-        self.mean: tuple[float, float, float] | None = None
-        self.std: tuple[float, float, float] | None = None
-        self.channels_last = True
-
-    def output(self) -> Output:
-        as_pil = self.kind == "pil"
-        return Output(self.dtype, self.mean, self.std, self.channels_last, as_pil)
-
-    def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
-        if self.tail and self.kind == "image":
-            # torchvision's own transforms may tell its image tensors from others.
-            return (_tensor_image(), *self.tail)
-        return tuple(self.tail)
-
-    def refusal(self, misplaced: Any) -> str:
-        if self.tail and (self.fixed is None or misplaced is self.tail[0]):
-            name = _name(self.tail[0])
-            if misplaced is self.tail[0]:
-                return f"{name} cannot be done here: {self.why}."
-            return (
-                f"{name} comes before the images have one size: {self.why}. Put it after what "
-                "brings them to one size, such as RandomResizedCrop or CenterCrop."
-            )
-        if self.tail:
-            return (
-                f"{_name(misplaced)} comes after {_name(self.tail[0])}, which the core cannot do: "
-                f"{self.why}. Put it before."
-            )
-        after = f" after {self.last}" if self.last else ""
-        return (
-            f"The images have different sizes{after} and cannot make a batch: add "
-            "fastdata.transforms.CenterCrop(224), or use a Resize to (height, width)."
-        )
-
-    def add(self, transform: Any, ours: bool) -> str | None:
-        """Take the next transform into the head.
-
-        Args:
-            transform: One transform.
-            ours: Whether the innermost Compose is ours or a list, rather than torchvision's.
-
-        Returns:
-            Why it cannot be done here; None if it can.
-        """
-        if type(transform) in (*_GEOMETRY, Normalize):
-            if self.kind in ("tensor", "image"):
-                return "it works on PIL images, and has a tensor here"
-            if isinstance(transform, Normalize):
-                reason = self.normalise(transform)
-            else:
-                reason = self.geometry(transform)
-            if reason is None:
-                # Each of ours returns a tensor, when it is called by somebody else.
-                self.kind = "own" if ours else "tensor"
-            return reason
-        found = torchvision_recipe.translate(transform, self.kind, self.dtype)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, Normalize):
-            return self.normalise(found)
-        if isinstance(found, Transform):
-            return self.geometry(found)
-        if found.kind is not None:
-            self.kind = found.kind
-            self.channels_last = False
-        if found.dtype is not None:
-            self.dtype = found.dtype
-        return None
-
-    def normalise(self, step: Normalize) -> str | None:
-        if self.mean is not None:
-            return "the values are already normalised"
-        if self.dtype == "uint8":
-            self.dtype = "float32"
-        self.mean, self.std = step.mean, step.std
-        return None
-
-    def geometry(self, step: Transform) -> str | None:
-        size: _Pair | None
-        if isinstance(step, RandomHorizontalFlip):
-            self.flipped = True
-        elif isinstance(step, (Resize, RandomResizedCrop)):
-            size = None
-            if isinstance(step.size, tuple):
-                size = (step.size[1], step.size[0])
-            elif isinstance(step, Resize) and self.fixed is not None:
-                wide, high = geometry.resized_size(step, *self.fixed)
-                size = (int(wide), int(high))
-            if isinstance(step, Resize) and size is not None and size == self.fixed:
-                return None  # nothing changes
-            if self.filter is not None:
-                return "it would resize a second time"
-            if step.interpolation == "nearest" and self.flipped:
-                return "resizing with 'nearest' after a flip gives other pixels than before it"
-            self.fixed, self.filter, self.cropped = size, step.interpolation, False
-        elif isinstance(step, (CenterCrop, RandomCrop)):
-            size = (step.size[1], step.size[0])  # type: ignore[index]
-            larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
-            pads = larger or self.fixed is None
-            if isinstance(step, RandomCrop):
-                padded = any(step.padding)  # type: ignore[arg-type]
-                if larger and not padded and not step.pad_if_needed:
-                    return "it is larger than the images, and may not pad them"
-                pads = padded or (pads and step.pad_if_needed)
-            if pads and self.cropped:
-                return "it would pad what was cropped"
-            if pads and self.mean is not None:
-                return "it would pad with zeros what is normalised"
-            self.fixed, self.cropped = size, True
-        self.steps.append(step)
-        if not isinstance(step, RandomHorizontalFlip):
-            self.last = _name(step)
-        return None
-
-
-def _compile(transform: Any) -> _Program:
-    program = _Program()
-    if isinstance(transform, Transform):
-        program.kind = "own"
-    for one, ours in _flat(transform, True):
-        if one is _RETURNED:
-            if not program.tail and program.kind in ("pil", "own"):
-                program.kind = "own" if ours else "tensor"
-            continue
-        if not program.tail:
-            reason = program.add(one, ours)
-            if reason is None:
-                continue
-            program.why = reason
-        program.tail.append(one)
-    return program
-
-
-def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
-    """The transforms one by one, each with whether it stands in a Compose of ours."""
-    if type(transform) is Compose:
-        for part in transform.transforms:
-            yield from _flat(part, True)
-        yield _RETURNED, ours
-        return
-    if isinstance(transform, (list, tuple)):
-        parts: Sequence[Any] = tuple(transform)
-        ours = True
-    else:
-        inner = torchvision_recipe.parts(transform)
-        if inner is None:
-            yield transform, ours
-            return
-        parts, ours = inner, False
-    for part in parts:
-        yield from _flat(part, ours)
+def _output(program: Program) -> Output:
+    as_pil = program.kind == "pil"
+    return Output(program.dtype, program.mean, program.std, program.channels_last, as_pil)
 
 
 def _pillow(
@@ -419,38 +246,21 @@ def _pillow(
     return np.ascontiguousarray(pixels[:, ::-1]) if flip else pixels
 
 
-def _tensor_image() -> Any:
-    """The class of torchvision's image tensors; None where torchvision is not in use."""
-    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
-
-
-def _name(transform: Any) -> str:
-    """What to call a transform in a message."""
-    name = getattr(transform, "__name__", None) or type(transform).__name__
-    if isinstance(transform, (Resize, CenterCrop, RandomCrop, RandomResizedCrop)):
-        return f"{name}({_by(transform)})"
-    return str(name)
-
-
-def _by(step: Any) -> str:
-    return f"{step.size[1]} x {step.size[0]}" if isinstance(step.size, tuple) else str(step.size)
-
-
 def _describe(step: Transform) -> str:
     if isinstance(step, RandomResizedCrop):
-        words = f"random resized crop to {_by(step)} ({step.interpolation})"
+        words = f"random resized crop to {dimensions(step)} ({step.interpolation})"
         if step.scale != (0.08, 1.0):
             words += f" of {step.scale[0]:g} to {step.scale[1]:g} of the area"
         return words
     if isinstance(step, Resize):
         side = "" if isinstance(step.size, tuple) else "shorter side "
         most = "" if step.max_size is None else f", longer side at most {step.max_size}"
-        return f"resize to {side}{_by(step)} ({step.interpolation}){most}"
+        return f"resize to {side}{dimensions(step)} ({step.interpolation}){most}"
     if isinstance(step, CenterCrop):
-        return f"centre crop of {_by(step)}"
+        return f"centre crop of {dimensions(step)}"
     if isinstance(step, RandomCrop):
         padded = ", padded" if step.pad_if_needed or any(step.padding) else ""  # type: ignore[arg-type]
-        return f"random crop of {_by(step)}{padded}"
+        return f"random crop of {dimensions(step)}{padded}"
     if isinstance(step, RandomHorizontalFlip):
         return f"flip with p {step.p:g}"
     raise TypeError(f"{step!r} is not geometry")

@@ -214,7 +214,8 @@ def step_by_step(steps: list[Transform], image: Image.Image, keys: Keys) -> Imag
                 short, long = sorted(image.size)
                 sides = size, int(size * long / short)
                 if step.max_size is not None and sides[1] > step.max_size:
-                    sides = int(step.max_size * sides[0] / sides[1]), step.max_size
+                    # torchvision fails at a side of 0.
+                    sides = max(int(step.max_size * sides[0] / sides[1]), 1), step.max_size
                 width, height = sides if image.width <= image.height else sides[::-1]
             image = image.resize((width, height), _RESAMPLING[step.interpolation])
         elif isinstance(step, RandomHorizontalFlip):

@@ -1,0 +1,470 @@
+"""torchvision's pipelines as recipes, compared with torchvision itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torchvision_stub import import_torchvision
+
+from fastdata import draws
+from fastdata import transforms as ours
+from fastdata.recipe import Output, Recipe, Refusal, compile_recipe
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+SIZES = [(500, 375), (375, 500), (333, 334), (256, 256), (64, 48), (31, 90), (1, 7), (640, 101)]
+
+Keys = npt.NDArray[np.uint64]
+
+
+@pytest.fixture(scope="module", params=["v1", "v2"])
+def tv(request: pytest.FixtureRequest) -> Any:
+    """torchvision's transforms, once in each version."""
+    module = import_torchvision()
+    return module.transforms if request.param == "v1" else module.transforms.v2
+
+
+@pytest.fixture(scope="module")
+def v1() -> Any:
+    return import_torchvision().transforms
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    return import_torchvision().transforms.v2
+
+
+def noise(width: int, height: int) -> Image.Image:
+    numbers = np.random.default_rng(width * 7 + height)
+    return Image.fromarray(numbers.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def recipe_of(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    assert isinstance(recipe, Recipe), recipe
+    return recipe
+
+
+def keys_of(count: int, seed: int = 0) -> Keys:
+    return draws.sample_keys(seed, np.arange(count))
+
+
+def head(recipe: Recipe, image: Image.Image, keys: Keys) -> Any:
+    """What comes before the tail: a PIL image, or a tensor (3, H, W)."""
+    got = recipe.draw([image.width], [image.height], keys)
+    sizes = None if got.sizes is None else got.sizes[0]
+    windows = None if got.windows is None else got.windows[0]
+    pixels = recipe.pillow(image, got.boxes[0], sizes, windows, got.flips[0])
+    output = recipe.output
+    if output.as_pil:
+        assert output.dtype == "uint8"
+        return Image.fromarray(pixels)
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    if output.dtype == "uint8":
+        return tensor
+    values = tensor.double() / 255
+    if output.mean is not None:
+        values = values - torch.tensor(output.mean).view(3, 1, 1)
+        values = values / torch.tensor(output.std).view(3, 1, 1)
+    return values.to(getattr(torch, output.dtype))
+
+
+def assert_same(got: Any, expected: Any, levels: int = 0, spread: float = 1.0) -> None:
+    """Equal but for so many 255ths, and for the rounding of floats."""
+    if isinstance(expected, Image.Image):
+        assert isinstance(got, Image.Image)
+        got, expected = (torch.from_numpy(np.array(image)) for image in (got, expected))
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    off = (got.double() - expected.double()).abs().max().item()
+    if got.dtype == torch.uint8:
+        assert off <= levels
+    else:
+        # torchvision rounds half floats with each operation: of bfloat16, up to 2**-9 in each of
+        # value, mean and difference, divided by a std of 0.224, and up to 2**-7 at the end.
+        slack = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[got.dtype]
+        assert off <= levels / 255 / spread + slack
+
+
+def to_floats(tv: Any) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # v2 says that ToTensor is deprecated
+        return [tv.ToTensor()]
+
+
+# --- what is random in nothing: compared whole -----------------------------------------------
+
+
+FIXED: dict[str, Callable[[Any], list[Any]]] = {
+    "evaluation": lambda tv: [
+        tv.Resize(256),
+        tv.CenterCrop(224),
+        *to_floats(tv),
+        tv.Normalize(MEAN, STD),
+    ],
+    "bicubic": lambda tv: [
+        tv.Resize(236, interpolation=import_torchvision().transforms.InterpolationMode.BICUBIC),
+        tv.CenterCrop((200, 224)),
+        *to_floats(tv),
+    ],
+    "lanczos": lambda tv: [tv.Resize((40, 30), interpolation=Image.Resampling.LANCZOS)],
+    "nearest": lambda tv: [tv.Resize([40, 30], interpolation=Image.Resampling.NEAREST)],
+    "nearest exact": lambda tv: [
+        tv.Resize([40, 31], import_torchvision().transforms.InterpolationMode.NEAREST_EXACT)
+    ],
+    "antialias has no effect on PIL images": lambda tv: [tv.Resize((40, 30), antialias=None)],
+    "longer side bounded": lambda tv: [tv.Resize([64], max_size=80), tv.CenterCrop(70)],
+    "crop first": lambda tv: [tv.CenterCrop(100), tv.Resize(64), tv.PILToTensor()],
+    "crop alone": lambda tv: [tv.CenterCrop(90)],
+    "larger crop": lambda tv: [tv.CenterCrop((401, 700)), *to_floats(tv)],
+    "flipped": lambda tv: [
+        tv.Resize(70),
+        tv.RandomHorizontalFlip(1.0),
+        tv.CenterCrop(51),
+        tv.RandomHorizontalFlip(1.0),
+        tv.CenterCrop(20),
+        tv.RandomHorizontalFlip(1.0),
+        tv.PILToTensor(),
+    ],
+    "geometry on tensors": lambda tv: [
+        *to_floats(tv),
+        tv.CenterCrop((401, 700)),
+        tv.RandomHorizontalFlip(1.0),
+        tv.CenterCrop(33),
+        tv.Normalize(MEAN, STD),
+        tv.RandomHorizontalFlip(1.0),
+        tv.CenterCrop(32),
+    ],
+    "one mean for all": lambda tv: [
+        tv.CenterCrop(40),
+        *to_floats(tv),
+        tv.Normalize([0.5], [0.25]),
+    ],
+    "half": lambda tv: [tv.CenterCrop(40), tv.PILToTensor(), tv.ConvertImageDtype(torch.float16)],
+    "bfloat16": lambda tv: [
+        tv.CenterCrop(40),
+        tv.PILToTensor(),
+        tv.ConvertImageDtype(torch.bfloat16),
+        tv.Normalize(MEAN, STD),
+    ],
+    "no padding": lambda tv: [tv.Resize((32, 40)), tv.RandomCrop((32, 40), padding=0)],
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_pipelines_give_torchvisions_result(tv: Any, name: str) -> None:
+    pipeline = tv.Compose(FIXED[name](tv))
+    recipe = recipe_of(pipeline)
+    assert recipe.tail == () and not (recipe.output.channels_last and not recipe.output.as_pil)
+    for size in SIZES:
+        image = noise(*size)
+        assert_same(head(recipe, image, keys_of(1)), pipeline(image))
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [
+        (lambda v2: [v2.ToImage(), v2.Resize(64), v2.CenterCrop(56)], "uint8"),
+        (lambda v2: [v2.PILToTensor(), v2.Resize((64, 50), antialias=True)], "uint8"),
+        (
+            lambda v2: [
+                v2.ToImage(),
+                v2.Resize(64),
+                v2.CenterCrop(56),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+                v2.ToPureTensor(),
+            ],
+            "float32",
+        ),
+        (
+            lambda v2: [
+                v2.Resize((64, 50)),
+                v2.ToDtype(torch.float32, scale=True),  # does nothing to a PIL image
+                v2.ToImage(),
+                v2.ToDtype(torch.uint8),
+                v2.ToDtype(torch.float16, scale=True),
+                v2.Identity(),
+            ],
+            "float16",
+        ),
+        (
+            lambda v2: [
+                nn.Sequential(v2.PILToTensor(), v2.Compose([v2.CenterCrop(40)])),
+                v2.ConvertImageDtype(torch.float32),
+                v2.ToDtype(torch.bfloat16),  # rounds what is in 0..1 already
+            ],
+            "bfloat16",
+        ),
+    ],
+)
+def test_v2s_tensor_pipelines_give_torchvisions_result(
+    v2: Any, make: Callable[[Any], list[Any]], dtype: str
+) -> None:
+    pipeline = v2.Compose(make(v2))
+    recipe = recipe_of(pipeline)
+    assert recipe.tail == () and recipe.output.dtype == dtype
+    assert not recipe.output.as_pil and not recipe.output.channels_last
+    for size in SIZES:
+        image = noise(*size)
+        # Tensors are resized to within one level of what Pillow gives.
+        assert_same(head(recipe, image, keys_of(1)), pipeline(image), levels=1, spread=0.224)
+
+
+def test_v1_resizes_tensors_as_pillow_resizes_images(v1: Any) -> None:
+    pipeline = v1.Compose([v1.PILToTensor(), v1.Resize((70, 60)), v1.CenterCrop(60)])
+    for size in SIZES:
+        image = noise(*size)
+        assert_same(head(recipe_of(pipeline), image, keys_of(1)), pipeline(image), levels=1)
+
+
+def test_one_transform_alone(tv: Any) -> None:
+    recipe = recipe_of(tv.CenterCrop(50))
+    assert recipe.output == Output("uint8", None, None, True, True)
+    assert_same(head(recipe, noise(60, 70), keys_of(1)), tv.CenterCrop(50)(noise(60, 70)))
+    assert recipe_of(tv.Compose([tv.Compose([tv.CenterCrop(3)])])).size == (3, 3)
+    assert recipe_of([tv.CenterCrop(3), tv.PILToTensor()]).size == (3, 3)
+
+
+# --- what is random: compared for the same box -----------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["BILINEAR", "BICUBIC", "LANCZOS", "NEAREST"])
+def test_random_resized_crops_of_the_same_box(tv: Any, mode: str) -> None:
+    transforms = import_torchvision().transforms
+    interpolation = transforms.InterpolationMode[mode]
+    pipeline = tv.Compose(
+        [
+            tv.RandomResizedCrop((48, 64), (0.2, 0.9), (0.5, 2.0), interpolation=interpolation),
+            tv.RandomHorizontalFlip(),
+            *to_floats(tv),
+        ]
+    )
+    recipe = recipe_of(pipeline)
+    assert recipe.size == (64, 48) and recipe.filter == mode.lower()
+    for number, size in enumerate(SIZES):
+        image, keys = noise(*size), keys_of(1, number)
+        got = recipe.draw([size[0]], [size[1]], keys)
+        left, upper, right, lower = got.boxes[0].tolist()
+        expected = transforms.functional.resized_crop(
+            image, upper, left, lower - upper, right - left, [48, 64], interpolation
+        )
+        if got.flips[0]:
+            expected = transforms.functional.hflip(expected)
+        assert_same(head(recipe, image, keys), transforms.functional.to_tensor(expected))
+
+
+def test_tensors_are_cropped_and_resized_within_a_level(v2: Any) -> None:
+    functional = v2.functional
+    recipe = recipe_of(
+        v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(1.0), v2.RandomResizedCrop(40)])
+    )
+    for number, size in enumerate(SIZES):
+        image, keys = noise(*size), keys_of(1, number)
+        left, upper, right, lower = recipe.draw([size[0]], [size[1]], keys).boxes[0].tolist()
+        tensor = functional.horizontal_flip(functional.pil_to_tensor(image))
+        expected = functional.resized_crop(
+            tensor, upper, size[0] - right, lower - upper, right - left, [40, 40], antialias=True
+        )
+        assert_same(head(recipe, image, keys), expected, levels=1)
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ((60, 50), {}),
+        ((32, 32), {"padding": 4}),
+        ((40, 30), {"padding": (1, 5), "fill": 0}),
+        ((40, 30), {"padding": (1, 2, 30, 4), "fill": (0, 0, 0)}),
+        ((20, 60), {"pad_if_needed": True}),
+        ((20, 10), {"pad_if_needed": True, "padding": 3, "padding_mode": "constant"}),
+    ],
+)
+def test_random_crops_are_the_crops_that_torchvision_makes(
+    tv: Any, size: tuple[int, int], options: dict[str, Any]
+) -> None:
+    """Every crop that either draws, the other draws too."""
+    image = noise(*size)
+    pipeline = tv.RandomCrop((30, 31), **options)
+    recipe = recipe_of(pipeline)
+    torch.manual_seed(0)
+    theirs = {np.asarray(pipeline(image)).tobytes() for _ in range(6000)}
+    drawn = recipe.draw([size[0]] * 6000, [size[1]] * 6000, keys_of(6000))
+    boxes = np.unique(drawn.boxes, axis=0)
+    mine = {recipe.pillow(image, box).tobytes() for box in boxes}
+    # Of at most some 600 positions about none is missed in so many draws.
+    assert len(mine ^ theirs) <= len(theirs) // 50
+
+
+# --- the tail, and what is not known ---------------------------------------------------------
+
+
+def test_the_tail_gets_what_it_would_have_got(tv: Any) -> None:
+    image = noise(80, 70)
+    jitter, erase = tv.ColorJitter(brightness=(0.5, 0.5)), tv.RandomErasing(1.0)
+    pipeline = tv.Compose([tv.Resize((40, 30)), jitter, *to_floats(tv), tv.Normalize(MEAN, STD)])
+    recipe = recipe_of(pipeline)
+    assert recipe.output == Output("uint8", None, None, True, True)
+    assert recipe.tail == tuple(pipeline.transforms[1:])
+    result = head(recipe, image, keys_of(1))
+    for call in recipe.tail:
+        result = call(result)
+    torch.testing.assert_close(result, pipeline(image))
+
+    pipeline = tv.Compose(
+        [tv.Resize((40, 30)), *to_floats(tv), tv.Normalize(MEAN, STD), erase, tv.CenterCrop(9)]
+    )
+    recipe = recipe_of(pipeline)
+    assert recipe.tail == tuple(pipeline.transforms[3:])
+    assert recipe.output == Output("float32", tuple(MEAN), tuple(STD), False, False)
+
+
+def test_v2s_tail_gets_an_image_tensor(v2: Any) -> None:
+    seen: list[Any] = []
+
+    def look(image: Any) -> Any:
+        seen.append(image)
+        return image
+
+    pipeline = v2.Compose([v2.ToImage(), v2.CenterCrop(9), v2.ToDtype(torch.float32, True), look])
+    recipe = recipe_of(pipeline)
+    result = head(recipe, noise(10, 10), keys_of(1))
+    for call in recipe.tail:
+        result = call(result)
+    pipeline(noise(10, 10))
+    assert type(seen[0]) is type(seen[1]) and seen[0].dtype == seen[1].dtype
+    assert recipe.describe() == ("centre crop of 9 x 9, float32; then, one sample at a time, look")
+
+
+def last(recipe: Recipe | Refusal) -> str:
+    """The tail's names, or the reason."""
+    if isinstance(recipe, Refusal):
+        return recipe.reason
+    return ", ".join(type(call).__name__ for call in recipe.tail)
+
+
+def subclass(tv: Any) -> Any:
+    class CenterCrop(tv.CenterCrop):  # type: ignore[misc]
+        pass
+
+    return CenterCrop(30)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda tv: [subclass(tv)], "CenterCrop comes before the images have one size"),
+        (lambda tv: [tv.ColorJitter(), tv.CenterCrop(3)], "ColorJitter comes before"),
+        (lambda tv: [tv.Resize(9), *to_floats(tv)], "Resize(9) and cannot make a batch"),
+        (lambda tv: [tv.Resize((9, 9), Image.Resampling.BOX)], "interpolation"),
+        (lambda tv: [tv.Resize((9, 9), Image.Resampling.HAMMING)], "interpolation"),
+        (lambda tv: [*to_floats(tv), tv.Resize((9, 9))], "resizes floats"),
+        (lambda tv: [tv.PILToTensor(), tv.Resize((9, 9), antialias=None)], "not antialias"),
+        (lambda tv: [tv.PILToTensor(), tv.Resize((9, 9), antialias=False)], "not antialias"),
+        (
+            lambda tv: [
+                tv.PILToTensor(),
+                tv.Resize((9, 9), import_torchvision().transforms.InterpolationMode.NEAREST),
+            ],
+            "'nearest' gives other values on tensors",
+        ),
+        (
+            lambda tv: [
+                tv.PILToTensor(),
+                tv.RandomResizedCrop(
+                    9,
+                    interpolation=import_torchvision().transforms.InterpolationMode.BICUBIC,
+                ),
+            ],
+            "'bicubic' gives other values on tensors",
+        ),
+        (lambda tv: [tv.RandomCrop(9, padding=1, padding_mode="reflect")], "'reflect'"),
+        (lambda tv: [tv.RandomCrop(9, padding=1, fill=7)], "with 7 is not known"),
+        (lambda tv: [tv.RandomCrop(9, padding=-1)], "padding"),
+        (lambda tv: [tv.RandomResizedCrop(9), tv.Resize(9), tv.Resize(8)], "Resize"),
+        (lambda tv: [tv.CenterCrop(9), tv.Normalize(MEAN, STD)], "Normalize"),
+        (lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.Normalize(MEAN, [0, 1, 1])], "Normalize"),
+        (lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.Normalize([0, 1], [1, 1])], "Normalize"),
+        (
+            lambda tv: [
+                tv.CenterCrop(9),
+                *to_floats(tv),
+                tv.Normalize(MEAN, STD),
+                tv.CenterCrop(10),
+            ],
+            "CenterCrop",
+        ),
+        (
+            lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.ConvertImageDtype(torch.float64)],
+            "ConvertImageDtype",
+        ),
+        (
+            lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.ConvertImageDtype(torch.uint8)],
+            "ConvertImageDtype",
+        ),
+    ],
+)
+def test_what_is_not_known_is_refused_or_starts_the_tail(
+    tv: Any, make: Callable[[Any], list[Any]], words: str
+) -> None:
+    found = last(compile_recipe(tv.Compose(make(tv))))
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda v2: v2.ToDtype(torch.float32), "ToDtype"),  # 0 to 255
+        (lambda v2: v2.ToDtype(torch.int64, scale=True), "ToDtype"),
+        (lambda v2: v2.ToDtype({torch.Tensor: torch.float32, "others": None}), "ToDtype"),
+        (lambda v2: v2.RandomCrop(9, padding=1), "RandomCrop"),  # of what is cropped already
+        (lambda v2: v2.Resize(None, max_size=12), "Resize"),
+        (lambda v2: v2.RandomApply([v2.CenterCrop(3)]), "RandomApply"),
+    ],
+)
+def test_what_of_v2_is_not_known_starts_the_tail(
+    v2: Any, make: Callable[[Any], Any], words: str
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recipe = recipe_of(v2.Compose([v2.ToImage(), v2.CenterCrop(9), make(v2)]))
+    assert last(recipe).endswith(words)
+
+
+def test_ours_and_torchvisions_together(v1: Any, v2: Any) -> None:
+    mixed = v2.Compose(
+        [
+            ours.Compose([ours.Resize(40), ours.CenterCrop(32)]),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    image = noise(90, 71)
+    recipe = recipe_of(mixed)
+    assert recipe.tail == ()
+    assert_same(head(recipe, image, keys_of(1)), mixed(image))
+    # Ours has made a tensor, which ToTensor would not take: neither does the recipe.
+    recipe = recipe_of(v1.Compose([ours.CenterCrop(8), v1.ToTensor()]))
+    assert last(recipe) == "ToTensor"
+    recipe = recipe_of(ours.Compose([v1.CenterCrop(8), ours.Normalize(MEAN, STD)]))  # type: ignore[arg-type]
+    assert recipe.output.dtype == "float32" and recipe.tail == ()
+
+
+def test_compiling_ours_does_not_import_torchvision() -> None:
+    code = (
+        "import sys, torch\n"
+        "from fastdata.transforms import CenterCrop\n"
+        "from fastdata.recipe import compile_recipe\n"
+        "compile_recipe([CenterCrop(8), torch.nn.Sequential(torch.nn.ReLU())])\n"
+        "print('torchvision' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
