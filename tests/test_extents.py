@@ -308,13 +308,14 @@ def test_skip_leaves_samples_alone(tmp_path: Path) -> None:
 def test_stride_builds_seek_points_once(simd: str, tmp_path: Path) -> None:
     blobs = [*IMAGES, b"no image", IMAGES[0][: len(IMAGES[0]) * 3 // 4]]
     table = seek_points(IMAGES[1], 64)
-    extents = _native.Extents(write(tmp_path, blobs), seek_points=[None, table, *[None] * 5])
+    paths = write(tmp_path, blobs)
+    extents = _native.Extents(paths, seek_points=[None, table, *[None] * 5])
     boxes = np.array([(2, 3, 60, 20)] * 7)
     out = blank(7)
     pending = PendingBatch(extents, out, regions=boxes, stride=64)
-    pending._job.run()
+    pending.run()
     assert [code for _, code, _, _ in pending.raw_failures()] == ["not_jpeg"]
-    expected = [(i, seek_points(IMAGES[i], 64)) for i in (0, 2, 3, 4)]
+    expected = [(i, seek_points(IMAGES[i], 64), *stamp(paths[i])) for i in (0, 2, 3, 4)]
     assert pending.built() == expected
     assert np.array_equal(out[:5], decode_batch(IMAGES, SIZE, regions=boxes[:5]))
     # No table can be made for a JPEG that is cut short; the region above the cut is whole.
@@ -322,14 +323,41 @@ def test_stride_builds_seek_points_once(simd: str, tmp_path: Path) -> None:
     assert PendingBatch(extents, out, regions=boxes).built() == []
     # From memory too.
     pending = PendingBatch(IMAGES, blank(5), regions=boxes[:5], stride=64)
-    pending._job.run()
-    assert [i for i, _ in pending.built()] == [0, 1, 2, 3, 4]
+    pending.run()
+    assert [built[0] for built in pending.built()] == [0, 1, 2, 3, 4]
+
+
+def stamp(path: str) -> tuple[int, int]:
+    """What a file is recognised by."""
+    about = os.stat(path)
+    return about.st_size, about.st_mtime_ns
+
+
+@pytest.mark.parametrize("changed", ["size", "time"])
+def test_seek_points_of_a_changed_file_are_not_used(tmp_path: Path, changed: str) -> None:
+    paths = write(tmp_path, IMAGES[:2])
+    # Tables that lie, so that their use shows.
+    lies = [b"no seek points"] * 2
+    stamps = np.array([stamp(path) for path in paths])
+    stamps[1, 0 if changed == "size" else 1] += 1
+    extents = _native.Extents(paths, seek_points=lies, stamps=stamps)
+    out = blank(2)
+    pending = PendingBatch(extents, out, stride=64)
+    pending.run()
+    assert [(i, code) for i, code, _, _ in pending.raw_failures()] == [(0, "bad_seek_points")]
+    assert np.array_equal(out[1], EXPECTED[1])
+    assert pending.built() == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
+
+
+def test_stamps_must_be_one_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stamps"):
+        _native.Extents(write(tmp_path), stamps=np.zeros((3, 2), np.int64))
 
 
 def test_timings(tmp_path: Path) -> None:
     pending = PendingBatch(_native.Extents(write(tmp_path) * 20), blank(100))
     assert pending.timings() == (0, 0)
-    pending._job.run()
+    pending.run()
     reading, decoding = pending.timings()
     assert 0 < reading < 10 and 0 < decoding < 10
 
@@ -338,7 +366,7 @@ def test_a_batch_runs_only_once(tmp_path: Path) -> None:
     with Engine(1) as engine:
         pending = engine.submit(_native.Extents(write(tmp_path)), blank(5))
         with pytest.raises(RuntimeError, match="once"):
-            pending._job.run()
+            pending.run()
 
 
 # --- descriptors, threads, processes ---------------------------------------------------------
