@@ -1,7 +1,7 @@
 // The fuzz target: any bytes as a JPEG, as a seek table, as a request for a region.
 // Nothing may crash or trip a sanitizer, and all SIMD paths must agree.
 //
-// An input is 12 control bytes, a seek table's length (2 bytes) and bytes, and a JPEG.
+// An input is 16 control bytes, a seek table's length (2 bytes) and bytes, and a JPEG.
 // The table's length and header CRC are set right, so that what follows them is reached.
 #include <algorithm>
 #include <cstdio>
@@ -19,7 +19,7 @@ using namespace fastdata;
 
 namespace {
 
-constexpr size_t kControl = 12;
+constexpr size_t kControl = 16;
 constexpr int kMaxPixels = 64 * 64;  // larger images only slow the search down
 
 struct Request {
@@ -48,6 +48,19 @@ Request read_request(const uint8_t* c) {
   r.options.width = 1 + (c[3] & 63);
   r.options.height = 1 + (c[4] & 63);
   r.sample.output.type = static_cast<DataType>(c[2] >> 2 & 3);
+  // The output as a window of a larger resize, mostly one that lies in it.
+  if (c[2] & 16) {
+    r.sample.full_width = r.options.width + c[12];
+    r.sample.full_height = r.options.height + c[13];
+    r.sample.window_x = c[14] * (c[12] + 1) / 252;
+    r.sample.window_y = c[15] * (c[13] + 1) / 252;
+    if (c[2] & 32) {  // or any
+      r.sample.full_width = static_cast<int8_t>(c[12]);
+      r.sample.full_height = static_cast<int8_t>(c[13]) * (1 << (c[2] >> 6) * 8);
+      r.sample.window_x = static_cast<int8_t>(c[14]) * (1 << 24);
+      r.sample.window_y = static_cast<int8_t>(c[15]);
+    }
+  }
   return r;
 }
 

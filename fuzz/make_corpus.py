@@ -25,7 +25,7 @@ def main(folder: str) -> None:
                 quality = rng.choice([5, 40, 75, 95, 100])
                 jpeg = encode(picture(*size, number), sampling, quality, **options)
                 table = seek_points(jpeg, rng.choice([1, 16, 64]))
-                control = bytes(rng.randrange(256) for _ in range(12))
+                control = bytes(rng.randrange(256) for _ in range(16))
                 if number % 2:  # the whole image, everything on
                     control = bytes([0b10011100 | number % 4]) + control[1:]
                 data = control + len(table).to_bytes(2, "little") + table + jpeg
