@@ -14,7 +14,7 @@ Buffer = Any
 Code = str
 
 def simd() -> str:
-    """The instruction set in use: ``scalar``, ``avx2`` or ``avx512``."""
+    """The instruction set in use: ``scalar``, ``avx2``, ``avx512`` or ``neon``."""
 
 def set_simd(level: str) -> None:
     """Choose it, as ``FASTDATA_SIMD`` does at import. Not while a batch runs."""

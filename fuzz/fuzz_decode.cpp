@@ -34,7 +34,7 @@ struct Request {
 
 Request read_request(const uint8_t* c) {
   Request r;
-  static const Level kLevels[] = {Level::avx512, Level::avx2, Level::scalar, Level::avx512};
+  static const Level kLevels[] = {best_level(), Level::avx2, Level::scalar, best_level()};
   r.level = kLevels[c[0] & 3];
   if (!has_level(r.level)) r.level = Level::scalar;
   r.compare = c[0] & 4;

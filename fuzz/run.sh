@@ -5,12 +5,16 @@
 #
 # Uses clang's libFuzzer if there is one (CXX, else clang++ or clang++-NN), else the blind
 # driver with g++. Needs Python with the built package, Pillow and numpy for the seeds
-# (PYTHON). Leaves the corpus, build and crashes under build/fuzz.
+# (PYTHON). Leaves the corpus, build and crashes under build/fuzz (WORK). RUN is put before the
+# blind driver's command; for aarch64, emulated:
+#
+#   CXX=aarch64-linux-gnu-g++ RUN="qemu-aarch64 -L /usr/aarch64-linux-gnu" WORK=build/fuzz-aarch64 \
+#     ASAN_OPTIONS=detect_leaks=0 fuzz/run.sh
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 python=${PYTHON:-python3}
-work=build/fuzz
+work=${WORK:-build/fuzz}
 mkdir -p "$work/corpus" "$work/crashes"
 
 "$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
@@ -50,6 +54,7 @@ case "$clang" in
   ;;
 *)
   build "${CXX:-g++}" "" "" "$work/fuzz_blind" "fuzz/fuzz_decode.cpp fuzz/driver.cpp"
-  exec "$work/fuzz_blind" "$seconds" "$work"/seeds/*
+  # shellcheck disable=SC2086
+  exec ${RUN:-} "$work/fuzz_blind" "$seconds" "$work"/seeds/*
   ;;
 esac

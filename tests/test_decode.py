@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 
@@ -269,7 +270,7 @@ def test_empty_batch():
             "stride",
         ),
         (lambda: Engine(0), "threads must be at least 1"),
-        (lambda: _native.set_simd("mmx"), "scalar, avx2 or avx512"),
+        (lambda: _native.set_simd("mmx"), "scalar, avx2, avx512 or neon"),
     ],
 )
 def test_bad_arguments(call, message):
@@ -282,6 +283,19 @@ def test_read_only_output():
     out.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         decode_batch(IMAGES, SIZE, out=out)
+
+
+def test_levels_of_this_processor():
+    levels = _native.simd_levels()
+    machine = platform.machine()
+    if machine in ("aarch64", "arm64"):
+        assert levels == ["scalar", "neon"]
+    elif machine == "x86_64":
+        assert levels == ["scalar", "avx2", "avx512"][: len(levels)]
+    assert levels[0] == "scalar"
+    for level in {"scalar", "avx2", "avx512", "neon"} - set(levels):
+        with pytest.raises(ValueError, match=f"{level}, which this processor lacks"):
+            _native.set_simd(level)
 
 
 def test_forced_level_in_a_fresh_process():
@@ -303,4 +317,4 @@ def test_forced_level_in_a_fresh_process():
         capture_output=True,
         text=True,
     )
-    assert run.returncode != 0 and "scalar, avx2 or avx512" in run.stderr
+    assert run.returncode != 0 and "scalar, avx2, avx512 or neon" in run.stderr

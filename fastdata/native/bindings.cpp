@@ -49,14 +49,14 @@ uint32_t crc32c_python(const py::object& data, uint32_t crc) {
 void set_simd(const std::string& name) {
   Level level;
   if (!parse_level(name.c_str(), level))
-    throw py::value_error("FASTDATA_SIMD must be scalar, avx2 or avx512, not '" + name + "'");
+    throw py::value_error("FASTDATA_SIMD must be scalar, avx2, avx512 or neon, not '" + name + "'");
   if (!select_kernels(level))
     throw py::value_error("FASTDATA_SIMD asks for " + name + ", which this processor lacks");
 }
 
 std::vector<std::string> simd_levels() {
   std::vector<std::string> names;
-  for (Level level : {Level::scalar, Level::avx2, Level::avx512})
+  for (Level level : {Level::scalar, Level::avx2, Level::avx512, Level::neon})
     if (has_level(level)) names.emplace_back(level_name(level));
   return names;
 }

@@ -1,4 +1,5 @@
-// YCbCr to RGB in vectors. Included after simd_avx2.h or simd_avx512.h.
+// YCbCr to RGB in vectors. Included after simd_avx2.h, simd_avx512.h or
+// simd_neon.h.
 #pragma once
 
 namespace fastdata {

@@ -5,7 +5,7 @@
 namespace fastdata {
 namespace {
 
-constexpr Level kLevels[] = {Level::scalar, Level::avx2, Level::avx512};
+constexpr Level kLevels[] = {Level::scalar, Level::avx2, Level::avx512, Level::neon};
 
 }  // namespace
 
@@ -23,8 +23,11 @@ bool has_level(Level level) {
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
              __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
              __builtin_cpu_supports("avx512vnni");
+    case Level::neon: return false;
   }
   return false;
+#elif defined(__aarch64__)
+  return level == Level::scalar || level == Level::neon;
 #else
   return level == Level::scalar;
 #endif
@@ -42,6 +45,7 @@ const char* level_name(Level level) {
     case Level::scalar: return "scalar";
     case Level::avx2: return "avx2";
     case Level::avx512: return "avx512";
+    case Level::neon: return "neon";
   }
   return "";
 }

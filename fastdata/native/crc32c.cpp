@@ -4,6 +4,9 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace fastdata {
@@ -50,7 +53,46 @@ uint32_t update_plain(uint32_t crc, const uint8_t* p, size_t n) {
   return crc;
 }
 
+// The instruction, by whichever name the processor has it. SSE4.2 and ARM's CRC extension
+// have the same one; neither is on every processor.
 #if defined(__x86_64__)
+#define FASTDATA_CRC __attribute__((target("sse4.2")))
+FASTDATA_CRC inline uint64_t crc_word(uint64_t crc, uint64_t word) {
+  return _mm_crc32_u64(crc, word);
+}
+FASTDATA_CRC inline uint32_t crc_byte(uint32_t crc, uint8_t byte) {
+  return _mm_crc32_u8(crc, byte);
+}
+bool has_crc() { return __builtin_cpu_supports("sse4.2"); }
+#elif defined(__aarch64__)
+// Not <arm_acle.h>, whose functions older compilers lack unless all the build is for the extension.
+#if defined(__clang__)
+#define FASTDATA_CRC __attribute__((target("crc")))
+#define FASTDATA_CRC_WORD __builtin_arm_crc32cd
+#define FASTDATA_CRC_BYTE __builtin_arm_crc32cb
+#else
+#define FASTDATA_CRC __attribute__((target("+crc")))
+#define FASTDATA_CRC_WORD __builtin_aarch64_crc32cx
+#define FASTDATA_CRC_BYTE __builtin_aarch64_crc32cb
+#endif
+FASTDATA_CRC inline uint64_t crc_word(uint64_t crc, uint64_t word) {
+  return FASTDATA_CRC_WORD(static_cast<uint32_t>(crc), word);
+}
+FASTDATA_CRC inline uint32_t crc_byte(uint32_t crc, uint8_t byte) {
+  return FASTDATA_CRC_BYTE(crc, byte);
+}
+bool has_crc() {
+#if defined(__ARM_FEATURE_CRC32)
+  return true;  // the build is for processors that have it
+#elif defined(__linux__)
+  return getauxval(AT_HWCAP) & HWCAP_CRC32;
+#else
+  return false;
+#endif
+}
+#endif
+
+#if defined(FASTDATA_CRC)
 /// Appends a fixed number of zero bytes, a table look-up for each byte of the CRC.
 struct ZerosTable {
   uint32_t entry[4][256];
@@ -72,8 +114,8 @@ constexpr size_t kBlock = 4096;
 constexpr size_t kShortBlock = 256;
 
 template <size_t kBlockBytes>
-__attribute__((target("sse4.2"))) uint32_t update_blocks(uint64_t crc, const uint8_t*& p,
-                                                         size_t& n, const ZerosTable& zeros) {
+FASTDATA_CRC uint32_t update_blocks(uint64_t crc, const uint8_t*& p, size_t& n,
+                                    const ZerosTable& zeros) {
   for (; n >= 3 * kBlockBytes; n -= 3 * kBlockBytes, p += 3 * kBlockBytes) {
     uint64_t second = 0, third = 0;
     for (size_t i = 0; i < kBlockBytes; i += 8) {
@@ -81,9 +123,9 @@ __attribute__((target("sse4.2"))) uint32_t update_blocks(uint64_t crc, const uin
       std::memcpy(&a, p + i, 8);
       std::memcpy(&b, p + kBlockBytes + i, 8);
       std::memcpy(&c, p + 2 * kBlockBytes + i, 8);
-      crc = _mm_crc32_u64(crc, a);
-      second = _mm_crc32_u64(second, b);
-      third = _mm_crc32_u64(third, c);
+      crc = crc_word(crc, a);
+      second = crc_word(second, b);
+      third = crc_word(third, c);
     }
     crc = zeros(static_cast<uint32_t>(crc)) ^ static_cast<uint32_t>(second);
     crc = zeros(static_cast<uint32_t>(crc)) ^ static_cast<uint32_t>(third);
@@ -91,17 +133,16 @@ __attribute__((target("sse4.2"))) uint32_t update_blocks(uint64_t crc, const uin
   return static_cast<uint32_t>(crc);
 }
 
-__attribute__((target("sse4.2"))) uint32_t update_sse42(uint32_t initial, const uint8_t* p,
-                                                        size_t n) {
+FASTDATA_CRC uint32_t update_fast(uint32_t initial, const uint8_t* p, size_t n) {
   static const ZerosTable long_zeros(kBlock), short_zeros(kShortBlock);
   uint64_t crc = update_blocks<kBlock>(initial, p, n, long_zeros);
   crc = update_blocks<kShortBlock>(crc, p, n, short_zeros);
   for (; n >= 8; n -= 8, p += 8) {
     uint64_t word;
     std::memcpy(&word, p, 8);
-    crc = _mm_crc32_u64(crc, word);
+    crc = crc_word(crc, word);
   }
-  for (; n; n--) crc = _mm_crc32_u8(static_cast<uint32_t>(crc), *p++);
+  for (; n; n--) crc = crc_byte(static_cast<uint32_t>(crc), *p++);
   return static_cast<uint32_t>(crc);
 }
 #endif
@@ -110,9 +151,9 @@ __attribute__((target("sse4.2"))) uint32_t update_sse42(uint32_t initial, const 
 
 uint32_t crc32c(ByteSpan bytes, uint32_t crc) {
   crc = ~crc;
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return ~update_sse42(crc, bytes.data, bytes.size);
+#if defined(FASTDATA_CRC)
+  static const bool has_instruction = has_crc();
+  if (has_instruction) return ~update_fast(crc, bytes.data, bytes.size);
 #endif
   return ~update_plain(crc, bytes.data, bytes.size);
 }

@@ -31,27 +31,6 @@ struct WordStep {
   int16_t weight[16];
 };
 
-/// The source bytes from the first that outputs [begin, begin + count) need.
-struct Window {
-  int first, size;
-};
-Window window_of(const Axis& axis, int begin, int count) {
-  const int end = begin + count < axis.outputs ? begin + count : axis.outputs;
-  int first = axis.end, last = axis.begin;
-  for (int i = begin; i < end; i++) {
-    if (axis.first[i] < first) first = axis.first[i];
-    if (axis.first[i] + axis.taps[i] > last) last = axis.first[i] + axis.taps[i];
-  }
-  if (first > last) return {axis.begin, 0};
-  return {first, last - first};
-}
-
-bool windows_fit(const Axis& axis, int count, int bytes) {
-  for (int i = 0; i < axis.outputs; i += count)
-    if (window_of(axis, i, count).size > bytes) return false;
-  return true;
-}
-
 void plan_bytes(const Axis& axis, HorizontalPlan& plan) {
   plan.groups = ceil_div(axis.outputs, 16);
   auto* groups = plan.data.reserve<ByteGroup>(plan.groups);

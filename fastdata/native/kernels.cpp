@@ -10,6 +10,8 @@ const Kernels* kernels_of(Level level) {
 #if defined(__x86_64__)
     case Level::avx2: return &kAvx2Kernels;
     case Level::avx512: return &kAvx512Kernels;
+#elif defined(__aarch64__)
+    case Level::neon: return &kNeonKernels;
 #endif
     default: return &kScalarKernels;
   }

@@ -62,6 +62,7 @@ struct Kernels {
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kNeonKernels;
 
 /// Those in use: the best that the processor has, until select_kernels.
 const Kernels& kernels();

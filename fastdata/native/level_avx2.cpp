@@ -15,6 +15,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "colour_core.h"
 #include "entropy_core.h"
 #include "wide_core.h"
+#include "windows_core.h"
 #include "horizontal_avx2.h"
 #include "idct_core.h"
 #define FASTDATA_HAVE_F16C

@@ -1,4 +1,5 @@
-// Compiling one file for more than plain x86-64.
+// Compiling one file for more than plain x86-64. (Plain aarch64 has NEON: its file needs
+// nothing of this.)
 //
 // The extension is built once, for plain x86-64; each vector file opens a region
 // with the instructions that it may use, and is called only where cpu.h has found
