@@ -9,10 +9,10 @@ SECONDS ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench fuzz wheel clean
+.PHONY: help setup run test test-aarch64 lint format bench fuzz wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.done  ## make the virtual environment with everything for development
 
@@ -39,6 +39,9 @@ run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it
 
 test: setup .venvs/petastorm/.done  ## run all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debian, qemu-user)
+	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
 
 # The type checker does not know that setup.cfg maps converters/ to fastdata.converters, so it
 # looks at a folder of links that has them where they are imported from.
