@@ -28,7 +28,7 @@ from fastdata.errors import SampleError, SourceError, UnreadableError
 from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
-from fastdata.seeking import seek_table
+from fastdata.seeking import SEEK_BATCH, seek_tables
 from fastdata.storage import publish, temporary_name, whole_file
 
 #: Bytes of blobs, and records, that a task prepares for a file that another process writes.
@@ -102,35 +102,67 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
 
 
 def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad]:
-    """Reads, judges and encodes the records from ``start`` to ``stop``, one by one.
+    """Reads, judges and encodes the records from ``start`` to ``stop``, a few at a time.
 
     Yields:
         A sample's index row and blob, or what is wrong with it.
     """
+    for group in _groups(job, start, stop):
+        judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
+        for record in group:
+            try:
+                judged.append((record, *encode(record, job.encoding)))
+            except SampleError as error:
+                judged.append(_bad(record, error))
+        images = [(entry[1], entry[2]) for entry in judged if not isinstance(entry, Bad)]
+        tables = iter(seek_tables(images, job.stride))
+        for entry in judged:
+            if isinstance(entry, Bad):
+                yield entry
+                continue
+            record, blob, info = entry
+            table = next(tables)
+            if isinstance(table, SampleError):
+                yield _bad(record, table)
+            else:
+                yield _row(job, record, blob, info, table), blob
+        report(len(group), sum(record.length for record in group))
+
+
+def _groups(job: Job, start: int, stop: int) -> Iterator[list[Record]]:
+    """Cuts records into groups that are held in memory at a time."""
+    group: list[Record] = []
+    held = 0.0
     for record in _listing(job).records(start, stop):
-        try:
-            blob, info = encode(record, job.encoding)
-            table = seek_table(blob, info, job.stride)
-        except SampleError as error:
-            unread = isinstance(error, UnreadableError)
-            yield Bad(record.key, printable(record.path), error.what, unread)
-        else:
-            row = Row(
-                key=record.key,
-                label=record.label,
-                file=-1,
-                path=None if job.root is None else record.path[len(job.root) :].lstrip("/"),
-                offset=0,
-                length=len(blob),
-                width=info.width,
-                height=info.height,
-                channels=info.channels,
-                encoding=info.encoding,
-                crc32c=crc32c(blob),
-                seek_points=table,
-            )
-            yield row, blob
-        report(1, record.length)
+        group.append(record)
+        held += record.length * max(job.growth, 1.0)
+        if len(group) == SEEK_BATCH or held >= PIECE_BYTES:
+            yield group
+            group, held = [], 0.0
+    if group:
+        yield group
+
+
+def _bad(record: Record, error: SampleError) -> Bad:
+    unread = isinstance(error, UnreadableError)
+    return Bad(record.key, printable(record.path), error.what, unread)
+
+
+def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:
+    return Row(
+        key=record.key,
+        label=record.label,
+        file=-1,
+        path=None if job.root is None else record.path[len(job.root) :].lstrip("/"),
+        offset=0,
+        length=len(blob),
+        width=info.width,
+        height=info.height,
+        channels=info.channels,
+        encoding=info.encoding,
+        crc32c=crc32c(blob),
+        seek_points=table,
+    )
 
 
 def encode(record: Record, encoding: Encoding) -> tuple[bytes, ImageInfo]:

@@ -33,8 +33,8 @@ def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int: ...
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, Code, str, int]:
     """(encoding, width, height, components, sampling, progressive, code, detail, offset)."""
 
-def build_seek_points(data: Buffer, stride: int) -> tuple[bytes, Code, str, int]:
-    """(packed, code, detail, offset)."""
+def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
+    """(packed, code, detail, offset) of each."""
 
 class Extents:
     """N samples: where they lie and what they are. Here: one whole file each.

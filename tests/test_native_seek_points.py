@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture, pillow, sample_files
 
+from fastdata import _native
 from fastdata.checksum import crc32c
-from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points
+from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points, seek_points_many
 
 JPEG = encode(picture(260, 190, 3), "4:2:0", 88)
 TABLE = seek_points(JPEG, 32)
@@ -123,3 +124,46 @@ def test_lies_are_survived(changes):
         assert error.code == "bad_seek_points"
     else:
         assert pixels.shape == (box[3] - box[1], box[2] - box[0], 3)
+
+
+def damaged(jpeg: bytes, at: int, value: int) -> bytes:
+    return jpeg[:at] + bytes([value]) + jpeg[at + 1 :]
+
+
+NEIGHBOURS = [
+    JPEG,
+    encode(picture(64, 64, 3), "4:4:4", 88, restart_marker_rows=1),
+    encode(picture(33, 9, 1), "4:2:2", 60),
+    encode(picture(1, 1, 2), "4:4:4", 90),
+    encode(picture(300, 200, 5), "4:2:0", 95),
+    JPEG[: len(JPEG) // 2],
+    JPEG[:100],
+    b"",
+    b"not a JPEG",
+]
+
+
+@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, len(NEIGHBOURS) - 1), max_size=12),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
+    st.integers(1, 400),
+)
+def test_neighbours_in_a_batch_do_not_matter(level, chosen, damage, stride):
+    if level not in _native.simd_levels():
+        pytest.skip(f"this processor lacks {level}")
+    batch = [NEIGHBOURS[i] for i in chosen]
+    batch += [damaged(JPEG, at % len(JPEG), value) for at, value in damage]
+    before = _native.simd()
+    _native.set_simd(level)
+    try:
+        together = seek_points_many(batch, stride)
+        alone = [seek_points_many([jpeg], stride)[0] for jpeg in batch]
+    finally:
+        _native.set_simd(before)
+    assert len(together) == len(batch)
+    for one, other in zip(together, alone, strict=True):
+        assert isinstance(one, DecodeError) == isinstance(other, DecodeError)
+        if not isinstance(one, DecodeError):
+            assert one == other

@@ -26,17 +26,24 @@ py::tuple probe_python(const py::object& data) {
                         info.native.offset);
 }
 
-py::tuple build_seek_points_python(const py::object& data, int stride) {
-  const View view(data);
-  const ByteSpan jpeg = view.bytes();
-  std::vector<uint8_t> packed;
-  Status status;
+py::list build_seek_points_python(const py::sequence& data, int stride) {
+  std::vector<View> views;
+  std::vector<ByteSpan> jpegs;
+  for (const py::handle one : data) {
+    views.emplace_back(one);
+    jpegs.push_back(views.back().bytes());
+  }
+  std::vector<SeekPoints> built;
   {
     const py::gil_scoped_release release;
-    status = build_seek_points(jpeg, stride, packed);
+    built = build_seek_points(jpegs, stride);
   }
-  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
-                        code_name(status.code), status.detail, status.offset);
+  py::list results;
+  for (const auto& [s, packed] : built)
+    results.append(py::make_tuple(
+        py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
+        code_name(s.code), s.detail, s.offset));
+  return results;
 }
 
 uint32_t crc32c_python(const py::object& data, uint32_t crc) {

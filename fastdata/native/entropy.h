@@ -98,10 +98,10 @@ class RunSource {
 /// `streams` changes. Returns the stream that failed, or null.
 using DecodeStreams = Stream* (*)(Stream* const* streams, int count, RunSource& runs);
 
-/// Decodes `blocks` blocks from the start of an MCU, and keeps only the predictors. The
-/// plan's skip tables must have been built.
-/// False: the stream failed.
-using SkipBlocks = bool (*)(Stream& stream, const BlockPlan* plan, uint32_t blocks);
+/// The same, but keeps only the predictors: a run's `block` takes DC coefficients that nobody
+/// reads, all at its first place, its `last` nothing. The plans' skip tables must have been
+/// built. When one stream fails the others are left whole, and may be given again.
+using SkipStreams = Stream* (*)(Stream* const* streams, int count, RunSource& runs);
 
 /// Copies [source, end) to `out` without stuffed zeros. Stops at a marker, at `end`, or
 /// when `out` has reached `out_end`, of which it may write 63 bytes more.

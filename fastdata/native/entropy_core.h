@@ -133,20 +133,32 @@ int decode_lanes(Stream* const* streams, RunSource& runs) {
 }
 #undef FASTDATA_SYMBOL
 
-Stream* decode_streams(Stream* const* given, int count, RunSource& runs) {
+/// Runs the streams until none has work left, or one fails, which it returns.
+template <typename Lanes>
+Stream* run_lanes(Stream* const* given, int count, RunSource& runs, Lanes one, Lanes two,
+                  Lanes three) {
   static_assert(kMaxStreams == 3);
   Stream* streams[kMaxStreams];
   for (int i = 0; i < count; i++) streams[i] = given[i];
   while (count > 0) {
-    const int finished = count == 3   ? decode_lanes<3>(streams, runs)
-                         : count == 2 ? decode_lanes<2>(streams, runs)
-                                      : decode_lanes<1>(streams, runs);
+    const int finished = (count == 3 ? three : count == 2 ? two : one)(streams, runs);
     if (streams[finished]->error) return streams[finished];
     // With one stream fewer the loop goes on: three, two, one.
     streams[finished] = streams[--count];
   }
   return nullptr;
 }
+
+Stream* decode_streams(Stream* const* streams, int count, RunSource& runs) {
+  return run_lanes(streams, count, runs, decode_lanes<1>, decode_lanes<2>, decode_lanes<3>);
+}
+
+/// A lane that skips: the look-up of this block's skip entries beside it.
+struct SkipLane : Lane {
+  const uint16_t* skip;
+
+  explicit SkipLane(const Stream& s) : Lane(s.lane), skip(s.plan->skip) {}
+};
 
 /// One AC symbol, unread but for its length. Advances k, to 63 at an end of block.
 FASTDATA_INLINE bool skip_symbol(Lane& lane, Stream& s) {
@@ -171,48 +183,77 @@ FASTDATA_INLINE bool skip_symbol(Lane& lane, Stream& s) {
   return true;
 }
 
-/// The rest of a block's AC symbols, several a look-up: alone in its chain of look-ups, a
-/// stream gains from what does not pay in the interleaved loop.
-FASTDATA_INLINE bool skip_ac(Lane& lane, Stream& s, const uint16_t* skip) {
-  for (;;) {
-    refill(lane);
-    for (int i = 0; i < 5; i++) {  // 55 bits of 56
-      const uint32_t entry = skip[lane.bits >> (64 - kAcLookupBits)];
-      const unsigned k = lane.k + (entry >> 8);
-      if (FASTDATA_LIKELY(k < 63)) {
-        consume(lane, entry);
-        lane.k = k;
-        continue;
-      }
-      if (entry & kAcEndOfBlock << 8 && k < 63 + kAcEndOfBlock) {
-        consume(lane, entry);
-        return true;
-      }
-      // An escape, or the block may end before the entry's last symbol: one at a time.
-      if (!skip_symbol(lane, s)) return false;
-      if (lane.k == 63) return true;
-      break;
-    }
-  }
+/// As many AC symbols as a look-up holds, if the block goes on after them; else leaves the
+/// lane as it is.
+FASTDATA_INLINE bool skip_symbols(SkipLane& lane, uint32_t& entry) {
+  entry = lane.skip[lane.bits >> (64 - kAcLookupBits)];
+  const unsigned k = lane.k + (entry >> 8);
+  if (FASTDATA_UNLIKELY(k >= 63)) return false;
+  consume(lane, entry);
+  lane.k = k;
+  return true;
 }
 
-bool skip_blocks(Stream& s, const BlockPlan* plan, uint32_t blocks) {
-  int16_t dc_only[kBlockSize];  // takes the DC coefficients, which nobody reads
-  Lane lane = s.lane;
-  s.next_plan = plan;
-  for (; blocks > 0; blocks--) {
-    if (FASTDATA_UNLIKELY(lane.pos > s.limit)) {
-      s.lane = lane;
-      if (!fetch_chunk(s)) return false;
-      lane = s.lane;
-    }
-    lane.block = dc_only;
-    refill(lane);
-    if (!fast_begin_block(lane, s)) return false;
-    if (!skip_ac(lane, s, s.plan->skip)) return false;
+/// What `skip_symbols` declined: an end of block; an escape, or a block that may end before
+/// the entry's last symbol, which are taken one symbol at a time. False: this lane has no
+/// more work, or failed.
+FASTDATA_INLINE bool skip_special(SkipLane& lane, Stream& s, RunSource& runs, uint32_t entry) {
+  if (FASTDATA_LIKELY((entry & kAcEndOfBlock << 8) && lane.k + (entry >> 8) < 63 + kAcEndOfBlock)) {
+    consume(lane, entry);
+  } else {
+    Lane symbol = lane;
+    const bool ok = skip_symbol(symbol, s);
+    static_cast<Lane&>(lane) = symbol;
+    if (!ok) return false;
+    if (lane.k < 63) return true;
   }
-  s.lane = lane;
-  return true;
+  bool ok;
+  if (FASTDATA_UNLIKELY((--s.blocks_left == 0) | (lane.pos > s.limit))) {
+    s.lane = lane;
+    ok = leave_block(s, runs);
+    static_cast<Lane&>(lane) = s.lane;
+  } else {
+    ok = fast_begin_block(lane, s);
+  }
+  lane.skip = s.plan->skip;
+  return ok;
+}
+
+#define FASTDATA_SKIP(i)                                              \
+  if constexpr (kLanes > i) {                                         \
+    uint32_t entry;                                                   \
+    if (FASTDATA_UNLIKELY(!skip_symbols(lane##i, entry))) {           \
+      if (skip_special(lane##i, *streams[i], runs, entry)) continue;  \
+      finished = i;                                                   \
+      break;                                                          \
+    }                                                                 \
+  }
+
+/// `decode_lanes`, for streams of which only the predictors matter.
+template <int kLanes>
+int skip_lanes(Stream* const* streams, RunSource& runs) {
+  SkipLane lane0(*streams[0]), lane1(*streams[kLanes > 1 ? 1 : 0]),
+      lane2(*streams[kLanes > 2 ? 2 : 0]);
+  int finished;
+  for (;;) {
+    refill(lane0);
+    if constexpr (kLanes > 1) refill(lane1);
+    if constexpr (kLanes > 2) refill(lane2);
+    FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
+    FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
+    FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
+  }
+  if (finished != 0) streams[0]->lane = lane0;
+  if constexpr (kLanes > 1)
+    if (finished != 1) streams[1]->lane = lane1;
+  if constexpr (kLanes > 2)
+    if (finished != 2) streams[2]->lane = lane2;
+  return finished;
+}
+#undef FASTDATA_SKIP
+
+Stream* skip_streams(Stream* const* streams, int count, RunSource& runs) {
+  return run_lanes(streams, count, runs, skip_lanes<1>, skip_lanes<2>, skip_lanes<3>);
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ struct EntropyTables {
   /// The DHT contents must have been checked by read_header.
   Status build(const JpegHeader& header);
 
-  /// For skip_blocks, after build; does nothing the second time.
+  /// For skip_streams, after build; does nothing the second time.
   void build_skip();
 
   alignas(64) uint32_t ac_lookup[4][1 << kAcLookupBits];

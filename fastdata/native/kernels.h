@@ -23,7 +23,7 @@ struct Kernels {
   // Entropy-coded data.
   Unstuff unstuff;
   DecodeStreams decode_streams;
-  SkipBlocks skip_blocks;
+  SkipStreams skip_streams;
 
   // Coefficients to samples.
   IdctRow idct_row;

@@ -7,6 +7,13 @@
 #include "kernels.h"
 
 namespace fastdata {
+namespace {
+
+class OneRun final : public RunSource {
+  bool next_run(Stream&) override { return false; }
+};
+
+}  // namespace
 
 size_t find_marker(ByteSpan jpeg, size_t from) {
   while (from + 1 < jpeg.size) {
@@ -62,7 +69,11 @@ bool ScanPosition::skip_to(Stream& stream, int mcu, EntropyTables& tables) {
     }
     const auto blocks = static_cast<uint32_t>(mcu - mcu_) * header_->blocks_per_mcu;
     tables.build_skip();
-    if (!kernels().skip_blocks(stream, tables.plan, blocks)) return false;
+    int16_t unread[kBlockSize];
+    OneRun one;
+    Stream* const streams[] = {&stream};
+    if (!start_run(stream, tables.plan, blocks, unread, nullptr)) return false;
+    if (kernels().skip_streams(streams, 1, one)) return false;
     if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
     mcu_ = mcu;
   }

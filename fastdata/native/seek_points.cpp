@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "buffer.h"
 #include "crc32c.h"
@@ -43,9 +44,13 @@ uint32_t get_bits(ByteSpan from, size_t at, unsigned count) {
   std::memcpy(&word, from.data + byte, std::min<size_t>(8, from.size - byte));
   return static_cast<uint32_t>(word >> at % 8 & ((uint64_t{1} << count) - 1));
 }
-void put_bits(std::vector<uint8_t>& to, size_t at, unsigned count, uint32_t value) {
-  for (unsigned i = 0; i < count; i++, at++)
-    if (value >> i & 1) to[at / 8] |= static_cast<uint8_t>(1 << at % 8);
+/// All bits of `value`, from bit `at` on, where only zeros are yet.
+void put_bits(std::vector<uint8_t>& to, size_t at, uint32_t value) {
+  const size_t byte = at / 8, size = std::min<size_t>(8, to.size() - byte);
+  uint64_t word = 0;
+  std::memcpy(&word, to.data() + byte, size);
+  word |= static_cast<uint64_t>(value) << at % 8;
+  std::memcpy(to.data() + byte, &word, size);
 }
 
 unsigned bits_for(uint64_t range) {
@@ -63,6 +68,7 @@ struct Point {
 /// unstuffed ones.
 class FilePosition {
  public:
+  FilePosition() = default;
   FilePosition(ByteSpan jpeg, size_t begin) : jpeg_(jpeg), begin_(begin), byte_(begin) {}
 
   /// The stream counts from `byte` on, if it did not already.
@@ -87,8 +93,8 @@ class FilePosition {
 
  private:
   ByteSpan jpeg_;
-  size_t begin_;
-  uint64_t byte_, unstuffed_ = 0;
+  size_t begin_ = 0;
+  uint64_t byte_ = 0, unstuffed_ = 0;
 };
 
 std::vector<uint8_t> pack(ByteSpan jpeg, const JpegHeader& h, int interval,
@@ -129,78 +135,173 @@ std::vector<uint8_t> pack(ByteSpan jpeg, const JpegHeader& h, int interval,
   }
   size_t at = deltas * 8;
   for (size_t i = 1; i < points.size(); i++, at += delta_bits)
-    put_bits(packed, at, delta_bits,
+    put_bits(packed, at,
              static_cast<uint32_t>(points[i].position - points[i - 1].position - min_delta));
   at = predictors * 8;
   for (const Point& p : points)
     for (int c = 0; c < h.component_count; at += bits[c], c++)
-      put_bits(packed, at, bits[c], static_cast<uint32_t>(p.predictor[c] - min[c]));
+      put_bits(packed, at, static_cast<uint32_t>(p.predictor[c] - min[c]));
   return packed;
 }
 
-/// Every MCU of the scan, in order; notes the seek points.
-Status walk_scan(ByteSpan jpeg, const JpegHeader& h, const EntropyTables& tables, int interval,
-                 std::vector<Point>& points) {
-  Buffer buffer;
+/// One image's scan, MCU by MCU, and the seek points passed.
+class Walk {
+ public:
   Stream stream;
-  stream.buffer = buffer.reserve(kStreamBuffer);
-  const auto failed = [&] {
-    return Status{stream.error_code, stream.error,
-                  static_cast<size_t>(stream.source - jpeg.data)};
-  };
-  EntryPoint start;
-  start.byte = h.scan_offset;
-  ScanPosition scan;
-  scan.open(stream, jpeg, h, start, 0, jpeg.size);
-  FilePosition file(jpeg, h.scan_offset);
+  size_t image = 0;  // its place in the batch
 
-  for (int row = 0; row < h.mcu_rows; row++)
-    for (int col = 0; col < h.mcus_per_row;) {
-      if (col % interval == 0) {
-        Point p;
-        p.position = file.advance_to(stream.bits_read());
-        for (int c = 0; c < kMaxComponents; c++) {
-          p.predictor[c] = static_cast<int32_t>(stream.predictor[c]);
-          if (p.predictor[c] != static_cast<int16_t>(p.predictor[c]))
-            return {Code::bad_scan_data, "a DC predictor beyond 16 bits",
-                    static_cast<size_t>(stream.source - jpeg.data)};
-        }
-        points.push_back(p);
-      }
-      const int to_point = std::min(interval - col % interval, h.mcus_per_row - col);
-      const int count = scan.run_length(to_point);
-      const auto blocks = static_cast<uint32_t>(count) * h.blocks_per_mcu;
-      if (!kernels().skip_blocks(stream, tables.plan, blocks)) return failed();
-      if (overran(stream))
-        return {Code::truncated, "the scan ends early",
-                static_cast<size_t>(stream.source - jpeg.data)};
-      scan.advance(count);
-      col += count;
-      if (scan.mcu() == h.mcu_count()) continue;
-      if (!scan.restart_if_due(stream)) return failed();
-      file.restart_at(scan.opened_byte());
-    }
-  const size_t marker = find_marker(jpeg, stream.source - jpeg.data);
-  if (marker + 2 > jpeg.size) return {Code::truncated, "no end-of-image marker", jpeg.size};
-  if (jpeg.data[marker + 1] != 0xD9)
+  /// Starts the first run. False: the stream failed; or the image did not get so far, and
+  /// `status` says why.
+  bool open(ByteSpan jpeg, int stride, Status& status);
+
+  /// Starts the run after the one that has been decoded. False: the stream failed.
+  bool go_on();
+
+  /// Whether all MCUs have been decoded, once a run has been.
+  bool at_end() const { return scan_.mcu() == header_.mcu_count(); }
+
+  /// To be called at the end of the scan.
+  Status finish(std::vector<uint8_t>& packed) const;
+
+  Status failure() const { return {stream.error_code, stream.error, source()}; }
+
+ private:
+  bool start_run_here();
+  bool note_point();
+  size_t source() const { return static_cast<size_t>(stream.source - jpeg_.data); }
+
+  ByteSpan jpeg_;
+  JpegHeader header_;
+  EntropyTables tables_;
+  ScanPosition scan_;
+  FilePosition file_;
+  Buffer buffer_;
+  int16_t unread_[kBlockSize];
+  int interval_ = 0;
+  std::vector<Point> points_;
+};
+
+bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
+  jpeg_ = jpeg;
+  points_.clear();
+  if (status = read_header(jpeg, header_); !status.ok()) return false;
+  if (jpeg.size > UINT32_MAX / 8) {
+    status = {Code::unsupported, "larger than 512 MiB", 0};
+    return false;
+  }
+  if (status = tables_.build(header_); !status.ok()) return false;
+  tables_.build_skip();
+  interval_ = std::clamp(stride / header_.mcu_width, 1, 65535);
+  stream.buffer = buffer_.reserve(kStreamBuffer);
+  EntryPoint start;
+  start.byte = header_.scan_offset;
+  scan_.open(stream, jpeg, header_, start, 0, jpeg.size);
+  file_ = FilePosition(jpeg, header_.scan_offset);
+  return start_run_here();
+}
+
+bool Walk::go_on() {
+  if (!scan_.restart_if_due(stream)) return false;
+  file_.restart_at(scan_.opened_byte());
+  return start_run_here();
+}
+
+bool Walk::start_run_here() {
+  const int col = scan_.mcu() % header_.mcus_per_row;
+  if (col % interval_ == 0 && !note_point()) return false;
+  const int to_point = std::min(interval_ - col % interval_, header_.mcus_per_row - col);
+  const int count = scan_.run_length(to_point);
+  scan_.advance(count);
+  return start_run(stream, tables_.plan, static_cast<uint32_t>(count) * header_.blocks_per_mcu,
+                   unread_, nullptr);
+}
+
+bool Walk::note_point() {
+  Point p;
+  p.position = file_.advance_to(stream.bits_read());
+  for (int c = 0; c < kMaxComponents; c++) {
+    p.predictor[c] = static_cast<int32_t>(stream.predictor[c]);
+    if (p.predictor[c] != static_cast<int16_t>(p.predictor[c]))
+      return fail(stream, "a DC predictor beyond 16 bits");
+  }
+  points_.push_back(p);
+  return true;
+}
+
+Status Walk::finish(std::vector<uint8_t>& packed) const {
+  const size_t marker = find_marker(jpeg_, source());
+  if (marker + 2 > jpeg_.size) return {Code::truncated, "no end-of-image marker", jpeg_.size};
+  if (jpeg_.data[marker + 1] != 0xD9)
     return {Code::unsupported, "something else than the end of the image after the scan", marker};
+  packed = pack(jpeg_, header_, interval_, points_);
   return {};
 }
 
+/// Walks through the images of a batch, several at a time; a walk that ends takes the next.
+class Batch final : private RunSource {
+ public:
+  Batch(const std::vector<ByteSpan>& jpegs, int stride)
+      : jpegs_(jpegs),
+        stride_(stride),
+        results_(jpegs.size()),
+        walks_(std::min<size_t>(jpegs.size(), kMaxStreams)) {}
+
+  std::vector<SeekPoints> run() {
+    Stream* streams[kMaxStreams];
+    for (Walk& walk : walks_) {
+      walk.stream.id = static_cast<int>(&walk - walks_.data());
+      take_image(walk);
+    }
+    for (;;) {
+      int count = 0;
+      for (Walk& walk : walks_)
+        if (walk.image < jpegs_.size()) streams[count++] = &walk.stream;
+      if (count == 0) return std::move(results_);
+      if (const Stream* failed = kernels().skip_streams(streams, count, *this)) {
+        Walk& walk = walks_[failed->id];
+        results_[walk.image].status = walk.failure();
+        take_image(walk);
+      }
+    }
+  }
+
+ private:
+  bool next_run(Stream& stream) override {
+    Walk& walk = walks_[stream.id];
+    SeekPoints& result = results_[walk.image];
+    if (overran(stream))
+      result.status = {Code::truncated, "the scan ends early", walk.failure().offset};
+    else if (walk.at_end())
+      result.status = walk.finish(result.packed);
+    else if (walk.go_on())
+      return true;
+    else
+      result.status = walk.failure();
+    return take_image(walk);
+  }
+
+  /// Begins the next image that can be begun. False: there is none.
+  bool take_image(Walk& walk) {
+    while ((walk.image = next_image_) < jpegs_.size()) {
+      Status& status = results_[next_image_].status;
+      if (walk.open(jpegs_[next_image_++], stride_, status)) return true;
+      if (status.ok()) status = walk.failure();
+    }
+    walk.stream.error = nullptr;
+    return false;
+  }
+
+  const std::vector<ByteSpan>& jpegs_;
+  int stride_;
+  std::vector<SeekPoints> results_;
+  std::vector<Walk> walks_;
+  size_t next_image_ = 0;
+};
+
 }  // namespace
 
-Status build_seek_points(ByteSpan jpeg, int stride, std::vector<uint8_t>& packed) {
-  JpegHeader header;
-  if (Status s = read_header(jpeg, header); !s.ok()) return s;
-  if (jpeg.size > UINT32_MAX / 8) return {Code::unsupported, "larger than 512 MiB", 0};
-  EntropyTables tables;
-  if (Status s = tables.build(header); !s.ok()) return s;
-  tables.build_skip();
-  const int interval = std::clamp(stride / header.mcu_width, 1, 65535);
-  std::vector<Point> points;
-  if (Status s = walk_scan(jpeg, header, tables, interval, points); !s.ok()) return s;
-  packed = pack(jpeg, header, interval, points);
-  return {};
+std::vector<SeekPoints> build_seek_points(const std::vector<ByteSpan>& jpegs, int stride) {
+  return Batch(jpegs, stride).run();
 }
 
 Status SeekTable::open(ByteSpan packed, ByteSpan jpeg, const JpegHeader& h) {
