@@ -25,6 +25,7 @@ from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
 from fastdata.converters.records import Source
 from fastdata.converters.tasks import (
+    PIECE_BYTES,
     IndexFolder,
     Job,
     PackFile,
@@ -478,7 +479,10 @@ class _Packing:
             return (piece for unit in todo for piece in pieces(job, unit))
 
         committed = sum(part.samples for part in done.values())
-        prepared = zip(work(), engine.run(Prepare(job), work(), self._tick(engine)), strict=True)
+        # Where results are rows alone, workers may go on through a whole commit.
+        ahead = _COMMIT_SIZE // PIECE_BYTES if self._encoding.kind == "original" else 0
+        results = engine.run(Prepare(job), work(), self._tick(engine), ahead)
+        prepared = zip(work(), results, strict=True)
         filled = with_blobs(job, prepared)
         for unit, group in groupby(filled, key=lambda entry: entry[0]):
             path, part = job.part(unit), PartBuilder()

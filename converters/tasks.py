@@ -29,7 +29,7 @@ from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
 from fastdata.seeking import SEEK_BATCH, seek_tables
-from fastdata.storage import publish, temporary_name, whole_file
+from fastdata.storage import WriteBehind, publish, temporary_name, whole_file
 
 #: Bytes of blobs, and records, that a task prepares for a file that another process writes.
 #: A few such pieces a worker are in flight, so this bounds memory.
@@ -197,13 +197,17 @@ class PackFile:
         job, part = self.job, PartBuilder()
         path = job.out / formats.file_name(job.container, unit.number)
         temporary = temporary_name(path)
-        with closing(formats.open_writer(job.container, temporary, job.classes)) as writer:
+        with (
+            closing(formats.open_writer(job.container, temporary, job.classes)) as writer,
+            closing(WriteBehind(temporary)) as write_behind,
+        ):
             for sample in samples(job, unit.start, unit.stop):
                 if isinstance(sample, Bad):
                     part.add_bad(sample)
                 else:
                     writer.add(*sample)
                     part.add(sample[0])
+                    write_behind.wrote(sample[0].length)
             offsets = writer.finish()
         entry = FileEntry(path.name, temporary.stat().st_size, f"{crc32c_file(temporary):08x}")
         publish(temporary, path)

@@ -34,6 +34,7 @@ class Engine(Protocol):
         function: Callable[[Item], Result],
         items: Iterable[Item],
         tick: Callable[[], None] = lambda: None,
+        ahead: int = 0,
     ) -> Iterator[Result]:
         """Yields ``function(item)`` for each item, in the items' order.
 
@@ -44,6 +45,8 @@ class Engine(Protocol):
             function: A picklable function.
             items: What to call it with.
             tick: Called about ten times a second while results are awaited.
+            ahead: How many items ahead of the consumer may be taken where their results are
+                small and the consumer's pauses long; never fewer than keep all workers busy.
         """
 
     def reported(self) -> tuple[int, int]:
@@ -161,6 +164,7 @@ class InProcess:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         tick: Callable[[], None] = lambda: None,
+        ahead: int = 0,
     ) -> Iterator[Result]:
         """See `Engine.run`."""
         global _on_report
@@ -208,13 +212,15 @@ class Processes:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         tick: Callable[[], None] = lambda: None,
+        ahead: int = 0,
     ) -> Iterator[Result]:
         """See `Engine.run`."""
         remaining = iter(items)
         running: deque[Future[Result]] = deque()
+        ahead = max(ahead, self._ahead)
         while True:
             try:
-                while len(running) < self._ahead and (item := next(remaining, _END)) is not _END:
+                while len(running) < ahead and (item := next(remaining, _END)) is not _END:
                     running.append(self._submit(function, item))
                 if not running:
                     return

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 from containers import FileContainerConformance, Made, originals, pack_tree, png, row_of
 from fastdata.converters import Encoding, WebDataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
-from fastdata.formats.shards import ShardWriter, extents, member_name
+from fastdata.formats.shards import ShardWriter, extents, member_head, member_name
 
 
 def shards(dataset: Path) -> list[str]:
@@ -168,3 +170,17 @@ def test_a_raw_blob_follows_numpys_header(tmp_path: Path) -> None:
         member = tar.extractfile("class/0.npy")
         assert member is not None
         assert np.load(io.BytesIO(member.read())).shape == (2, 3, 3)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.one_of(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=130),
+        st.text("ab/.-_0", max_size=130),
+    ),
+    st.one_of(st.integers(0, 1 << 20), st.integers(8**11 - 2, 8**11 + 2), st.integers(0, 1 << 40)),
+)
+def test_heads_are_tarfiles(name: str, size: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    assert member_head(name, size) == info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")

@@ -49,14 +49,13 @@ class ShardWriter:
 
     def _member(self, name: str, *parts: bytes) -> int:
         """Writes a member; returns where its data begins."""
-        info = tarfile.TarInfo(name)
-        info.size = sum(map(len, parts))
-        head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-        padding = bytes(-info.size % tarfile.BLOCKSIZE)
+        size = sum(map(len, parts))
+        head = member_head(name, size)
+        padding = bytes(-size % tarfile.BLOCKSIZE)
         for piece in (head, *parts, padding):
             self._file.write(piece)
         start = self._at + len(head)
-        self._at = start + info.size + len(padding)
+        self._at = start + size + len(padding)
         return start
 
     def finish(self) -> list[int]:
@@ -69,6 +68,37 @@ class ShardWriter:
     def close(self) -> None:
         """Releases the file, finished or not."""
         self._file.close()
+
+
+def member_head(name: str, size: int) -> bytes:
+    """What stands before a member's data, for a regular file of so many bytes.
+
+    Most names are short and ASCII. For these the header of an empty name is filled in, since
+    tarfile takes a twelfth of all packing time for its own; the bytes are the same.
+    """
+    if len(name) > _SHORT_NAME or not name.isascii() or size >= _SHORT_SIZE:
+        info = tarfile.TarInfo(name)
+        info.size = size
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+    name_bytes, size_bytes = name.encode(), b"%011o" % size
+    total = b"%06o" % (_EMPTY_SUM + sum(name_bytes) + sum(size_bytes) - sum(b"0" * 11))
+    return b"".join(
+        (
+            name_bytes.ljust(_SHORT_NAME, b"\0"),
+            _EMPTY[_SHORT_NAME:_SIZE_AT],
+            size_bytes,
+            _EMPTY[_SIZE_AT + 11 : _SUM_AT],
+            total,
+            _EMPTY[_SUM_AT + 6 :],
+        )
+    )
+
+
+# Of a ustar header: lengths and offsets of the name, the size and the checksum in bytes.
+_SHORT_NAME, _SIZE_AT, _SUM_AT = 100, 124, 148
+_SHORT_SIZE = 8**11
+_EMPTY = tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
+_EMPTY_SUM = int(_EMPTY[_SUM_AT : _SUM_AT + 6], 8)
 
 
 def member_name(key: str) -> str:
