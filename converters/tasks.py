@@ -22,7 +22,7 @@ from fastdata.converters.records import Record, read_record
 from fastdata.converters.tree import printable
 
 from fastdata import formats
-from fastdata.checksum import crc32c, crc32c_file
+from fastdata.checksum import crc32c
 from fastdata.engines import report
 from fastdata.errors import SampleError, SourceError, UnreadableError
 from fastdata.index import Row
@@ -209,7 +209,8 @@ class PackFile:
                     part.add(sample[0])
                     write_behind.wrote(sample[0].length)
             offsets = writer.finish()
-        entry = FileEntry(path.name, temporary.stat().st_size, f"{crc32c_file(temporary):08x}")
+            checksum = writer.checksum()
+        entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
         publish(temporary, path)
         with whole_file(job.part(unit)) as temporary:
             part.write(

@@ -35,6 +35,9 @@ class Writer(Protocol):
             The offset of each sample's blob in the file, in the order added.
         """
 
+    def checksum(self) -> int:
+        """The finished file's CRC-32C."""
+
     def close(self) -> None:
         """Releases the file, finished or not. May be called twice."""
 

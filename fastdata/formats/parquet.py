@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastdata.arrow import array
+from fastdata.checksum import crc32c_file
 from fastdata.errors import CorruptionError
 from fastdata.index import Row
 from fastdata.storage import read_exactly
@@ -100,6 +101,10 @@ class ParquetWriter:
         if [length for _, length in found] != self._lengths:
             raise CorruptionError(f"{self._path}: pyarrow laid the image column out otherwise")
         return [offset for offset, _ in found]
+
+    def checksum(self) -> int:
+        """See `fastdata.formats.Writer`."""
+        return crc32c_file(self._path)
 
     def close(self) -> None:
         """Releases the file, finished or not."""

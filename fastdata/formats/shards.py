@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastdata.checksum import crc32c
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.index import Row
 from fastdata.probe import EXTENSIONS
@@ -29,6 +30,7 @@ class ShardWriter:
         self._file = path.open("wb", buffering=_BUFFER)
         self._classes = classes
         self._at = 0
+        self._crc = 0
         self._offsets: list[int] = []
 
     def add(self, row: Row, blob: bytes) -> None:
@@ -53,17 +55,26 @@ class ShardWriter:
         head = member_head(name, size)
         padding = bytes(-size % tarfile.BLOCKSIZE)
         for piece in (head, *parts, padding):
-            self._file.write(piece)
+            self._write(piece)
         start = self._at + len(head)
         self._at = start + size + len(padding)
         return start
 
+    def _write(self, data: bytes) -> None:
+        # What has just been read or made is in the processor's caches; read again, it is not.
+        self._crc = crc32c(data, self._crc)
+        self._file.write(data)
+
     def finish(self) -> list[int]:
         """Completes the file; see `fastdata.formats.Writer`."""
         end = 2 * tarfile.BLOCKSIZE  # two zero blocks, then zeros to a whole record
-        self._file.write(bytes(end + -(self._at + end) % tarfile.RECORDSIZE))
+        self._write(bytes(end + -(self._at + end) % tarfile.RECORDSIZE))
         self._file.close()
         return self._offsets
+
+    def checksum(self) -> int:
+        """See `fastdata.formats.Writer`."""
+        return self._crc
 
     def close(self) -> None:
         """Releases the file, finished or not."""
