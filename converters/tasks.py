@@ -29,7 +29,7 @@ from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
 from fastdata.seeking import SEEK_BATCH, seek_tables
-from fastdata.storage import WriteBehind, publish, temporary_name, whole_file
+from fastdata.storage import publish, temporary_name, whole_file, written_behind
 
 #: Bytes of blobs, and records, that a task prepares for a file that another process writes.
 #: A few such pieces a worker are in flight, so this bounds memory.
@@ -199,7 +199,7 @@ class PackFile:
         temporary = temporary_name(path)
         with (
             closing(formats.open_writer(job.container, temporary, job.classes)) as writer,
-            closing(WriteBehind(temporary)) as write_behind,
+            written_behind(temporary),
         ):
             for sample in samples(job, unit.start, unit.stop):
                 if isinstance(sample, Bad):
@@ -207,7 +207,6 @@ class PackFile:
                 else:
                     writer.add(*sample)
                     part.add(sample[0])
-                    write_behind.wrote(sample[0].length)
             offsets = writer.finish()
             checksum = writer.checksum()
         entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -118,40 +119,40 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-class WriteBehind:
-    """Has the kernel write a file to the disk while it grows, so that flushing it at the end
-    waits for little. Does nothing where the system cannot (macOS).
+@contextmanager
+def written_behind(path: Path) -> Iterator[None]:
+    """Has the kernel write a file to the disk while it grows.
+
+    So that flushing it at the end waits for little. It promises nothing, and does nothing
+    where the system cannot (macOS).
 
     Args:
         path: The file, which is there already.
     """
+    if _sync_file_range is None:
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    done = threading.Event()
 
-    _WRITE = 2  # SYNC_FILE_RANGE_WRITE
-    _STEP = 16 << 20  # bytes between two requests
+    def start_writing() -> None:
+        everything = ctypes.c_int64(0), ctypes.c_int64(0)
+        while not done.wait(_WRITE_EVERY):
+            _sync_file_range(descriptor, *everything, _SYNC_FILE_RANGE_WRITE)
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._pending = 0
-
-    def wrote(self, count: int) -> None:
-        """So many bytes more have been written."""
-        self._pending += count
-        if self._pending >= self._STEP:
-            self._pending = 0
-            self.start()
-
-    def start(self) -> None:
-        """Starts to write what is not on the disk; waits for nothing and promises nothing."""
-        if _sync_file_range is not None:
-            zero = ctypes.c_int64(0)
-            _sync_file_range(self._descriptor, zero, zero, self._WRITE)
-
-    def close(self) -> None:
-        """Releases the file."""
-        os.close(self._descriptor)
+    thread = threading.Thread(target=start_writing, name="fastdata-write-behind", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        os.close(descriptor)
 
 
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+_SYNC_FILE_RANGE_WRITE = 2
+_WRITE_EVERY = 0.02  # seconds: some tens of megabytes
 
 
 @contextmanager

@@ -276,7 +276,8 @@ def test_results_come_in_order(engine: Callable[[], Any]) -> None:
             next(results)
 
 
-def test_items_are_taken_only_a_few_ahead() -> None:
+@pytest.mark.parametrize(("ahead", "most"), [(0, 9), (1, 9), (50, 50)])
+def test_items_are_taken_only_so_many_ahead(ahead: int, most: int) -> None:
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -285,8 +286,8 @@ def test_items_are_taken_only_a_few_ahead() -> None:
             yield number
 
     with Processes(2) as engine:
-        next(engine.run(double, items()))
-        assert len(taken) < 10
+        next(engine.run(double, items(), ahead=ahead))
+        assert most // 2 < len(taken) <= most
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.5], ids=["waiting", "consuming"])

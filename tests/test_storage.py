@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from fastdata.storage import (
     publish,
     read_exactly,
     whole_file,
+    written_behind,
 )
 
 #: More than a reader keeps open.
@@ -168,3 +172,43 @@ def test_a_full_disk_is_recognised_and_mended(tmp_path: Path) -> None:
     assert isinstance(error, SpaceError)
     assert str(tmp_path) in error.what
     assert error.mend == "Make room."
+
+
+def test_written_behind_lets_go_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = os.urandom(1 << 20)
+    before = set(os.listdir("/proc/self/fd"))
+    with path.open("wb") as file, written_behind(path):
+        for _ in range(20):
+            file.write(data)
+            time.sleep(0.005)
+    with pytest.raises(RuntimeError, match="stop"), written_behind(path):
+        raise RuntimeError("stop")
+    assert path.read_bytes() == 20 * data
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert not [t for t in threading.enumerate() if t.name == "fastdata-write-behind"]
+
+
+def dirty_pages(path: Path) -> int:
+    """Pages of a file that the kernel has yet to write, by cachestat(2)."""
+    span, found = (ctypes.c_uint64 * 2)(), (ctypes.c_uint64 * 5)()
+    with path.open("rb") as file:
+        failed = ctypes.CDLL(None).syscall(451, file.fileno(), span, found, 0)
+    if failed:
+        pytest.skip("needs Linux 6.5")
+    return found[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is Linux's")
+def test_written_behind_writes_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb", buffering=0) as file:
+        file.write(os.urandom(8 << 20))
+    if not dirty_pages(path):
+        pytest.skip("this file system has no dirty pages")
+    with written_behind(path):
+        time.sleep(0.2)
+        deadline = time.monotonic() + 5  # the kernel's own timer would take 30 s
+        while dirty_pages(path) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not dirty_pages(path)

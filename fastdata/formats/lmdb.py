@@ -19,7 +19,7 @@ import numpy as np
 
 from fastdata.errors import CorruptionError
 from fastdata.index import Row
-from fastdata.storage import free_space, is_no_space, read_exactly
+from fastdata.storage import free_space, is_no_space, read_exactly, written_behind
 
 DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
@@ -88,7 +88,8 @@ class LmdbWriter:
 
     def finish(self) -> list[int]:
         """Commits. The offsets are -1: small blobs still move until the last commit."""
-        with _disk_full_as_os_error(self._path):
+        # LMDB writes all pages first and then waits for them.
+        with _disk_full_as_os_error(self._path), written_behind(self._path):
             self._transaction.commit()
         self.close()
         return [-1] * (self._next - self._first)

