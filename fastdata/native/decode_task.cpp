@@ -70,10 +70,11 @@ Status DecodeTask::decode(size_t i, Sample& sample) {
     try {
       // A JPEG that is damaged may still have the region whole: that is for the decoder
       // to say, with seek points as without.
-      if (build_seek_points(sample.jpeg, stride, table).ok())
+      SeekPoints made = std::move(build_seek_points({sample.jpeg}, stride)[0]);
+      if (made.status.ok()) {
+        table = std::move(made.packed);
         sample.seek_points = {table.data(), table.size()};
-      else
-        table = {};
+      }
     } catch (const std::bad_alloc&) {
       table = {};
       return {Code::out_of_memory, "not enough memory for this image's seek points"};
