@@ -1,4 +1,4 @@
-"""The main job, start to end: pack ImageNet to LMDB, verify it, iterate it through torch.
+"""The main job, start to end: pack ImageNet to LMDB, verify it, load it with random crops.
 
     python examples/convert_and_load.py                        on a made sample
     python examples/convert_and_load.py --root /data/imagenet  on your ImageNet
@@ -14,18 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import torch
-from PIL import Image
-from torch.utils.data import DataLoader
-
-from fastdata import ImageDataset
-
-
-def to_tensor(image: Image.Image) -> torch.Tensor:
-    """Resizes an image to 224 x 224: uint8, 3 x 224 x 224."""
-    pixels = np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR))
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+from fastdata import DataLoader, ImageDataset
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 
 def fastdata(*arguments: str) -> None:
@@ -39,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="ImageNet, in any layout; made if not given")
     parser.add_argument("--out", type=Path, default=Path("run"), help="where to write")
-    parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader")
+    parser.add_argument("--workers", type=int, help="decode threads; one a CPU if not given")
     arguments = parser.parse_args()
 
     root = arguments.root
@@ -54,9 +44,12 @@ def main() -> None:
     )  # fmt: skip
     fastdata("verify", str(dataset_path))
 
-    dataset = ImageDataset(dataset_path, transform=to_tensor)
-    loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=arguments.workers)
-    print(f"iterating {dataset!r} through torch.utils.data.DataLoader")
+    transform = Compose([RandomResizedCrop(224), RandomHorizontalFlip()])
+    dataset = ImageDataset(dataset_path, transform=transform)
+    loader = DataLoader(
+        dataset, batch_size=64, shuffle=True, num_workers=arguments.workers or "auto"
+    )
+    print(loader.explain())
     begun = time.perf_counter()
     images = 0
     shape: tuple[int, ...] = ()
@@ -66,7 +59,7 @@ def main() -> None:
     seconds = time.perf_counter() - begun
     print(
         f"{images:,} images in {seconds:.1f} s: {images / seconds:,.0f} images/s "
-        f"with {arguments.workers} workers, batches of uint8 {shape}"
+        f"with {loader.num_workers} threads, batches of uint8 {shape}"
     )
 
 
