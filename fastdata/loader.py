@@ -11,6 +11,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -339,9 +340,16 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     # Epochs and state.
 
     def set_epoch(self, epoch: int) -> None:
-        """Names the epoch that the next ``iter`` begins; tells the sampler, if it has one."""
+        """Names the epoch that the next ``iter`` begins; tells the sampler, if it has one.
+
+        The epoch of a state that was loaded goes on where it was; another one begins anew.
+        """
+        if self._resume is None or self._resume.epoch != epoch:
+            self._resume = None
+            if self._progress is not None:
+                # The iterator of the epoch before may still be going on with the old one.
+                self._progress = replace(self._progress, ended=True)
         self._epoch = epoch
-        self._resume = None
         _set_epoch(self.batch_sampler, epoch)
         _set_epoch(self.sampler, epoch)
 
@@ -373,9 +381,16 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             UsageError: It is not of this dataset, or of this order.
         """
         native = self._require_state()
+        if not isinstance(state, Mapping):
+            State.from_dict(state)  # says what is wrong
         values = dict(state)
         ahead = values.pop("ahead", 0)
         found = State.from_dict(values, len(native.source))
+        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
+            raise UsageError(
+                f"The state's ahead is {ahead!r}, not a number of samples.",
+                "Give what state_dict() returned, unchanged.",
+            )
         if found.order != self._order:
             raise UsageError(
                 f"the state is of order {found.order!r}, this loader's is {self._order!r}",

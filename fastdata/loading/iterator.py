@@ -112,6 +112,8 @@ class NativeIterator(Iterator[Any]):
         self._close: Callable[[], None] | None = close
         self._process = os.getpid()
         self._under_way: deque[Batch] = deque()
+        self._late: Exception | None = None
+        self._bad = 0
         self._skipped: list[str] = []
         _LIVE.add(self)
 
@@ -147,28 +149,44 @@ class NativeIterator(Iterator[Any]):
     def _next_batch(self) -> Any:
         self._top_up(max(self._delivery.ahead, 1))
         if not self._under_way:
+            late, self._late = self._late, None
+            if late is not None:
+                raise late
             return None
         batch = self._under_way[0]
-        errors = self._wait(batch)
-        self._under_way.popleft()
-        self._progress.position = batch.planned.position
+        try:
+            errors = self._wait(batch)
+        except FastdataError:  # of the batch as a whole
+            self._deliver(batch)
+            raise
+        self._deliver(batch)
         whole = None
         if errors:
             whole = self._mend(batch, errors)
         elif self._delivery.on_error == "zero":
             whole = np.ones(len(batch.planned.indices), np.bool_)
         self._progress.ahead = self._ahead()
+        self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)
         self._counters.batches += 1
         # The threads go on with this while the consumer works.
         self._top_up(self._delivery.ahead)
         return self._assemble(batch, whole)
 
+    def _deliver(self, batch: Batch) -> None:
+        self._under_way.popleft()
+        self._progress.position = batch.planned.position
+
     def _top_up(self, ahead: int) -> None:
         for batch in self._under_way:
             self._pipeline.advance(batch)
-        while len(self._under_way) < ahead:
-            planned = self._schedule.take()
+        while len(self._under_way) < ahead and self._late is None:
+            try:
+                planned = self._schedule.take()
+            except Exception as error:
+                # It is raised when the batches before it have been delivered.
+                self._late = error
+                return
             if planned is None:
                 return
             self._under_way.append(self._pipeline.begin(planned, self._key))
@@ -187,13 +205,10 @@ class NativeIterator(Iterator[Any]):
         if self._delivery.on_error == "raise":
             raise next(iter(errors.values()))
         indices = batch.planned.indices
-        for place, error in errors.items():
-            if len(self._skipped) < _NAMED:
-                self._skipped.append(error.what)
-            self._counters.skipped += 1
-            for view in batch.views:
-                view.memory.array[place] = 0
+        self._note(errors)
         if self._delivery.on_error == "zero":
+            for view in batch.views:
+                view.memory.array[list(errors)] = 0
             whole = np.ones(len(indices), np.bool_)
             whole[list(errors)] = False
             return whole
@@ -201,11 +216,19 @@ class NativeIterator(Iterator[Any]):
         return None
 
     def _refill(self, batch: Batch, holes: list[int], cause: FastdataError) -> None:
-        """Fills holes with the order's next samples, and begins anew what came after."""
+        """Takes bad samples out, and has the order's next ones follow the good ones.
+
+        What came after is begun anew.
+        """
         self._schedule.exclude(int(batch.planned.indices[place]) for place in holes)
         self._give_back()
-        while holes:
-            found = self._schedule.more(len(holes))
+        size = len(batch.planned.indices)
+        bad = set(holes)
+        whole = [place for place in range(size) if place not in bad]
+        _move(batch, batch, whole, 0)
+        done = len(whole)
+        while done < size:
+            found = self._schedule.more(size - done)
             if not found:
                 raise SampleError(
                     f"no sample is left to take the place of bad ones; the last was: {cause.what}",
@@ -215,13 +238,17 @@ class NativeIterator(Iterator[Any]):
             patch = self._pipeline.begin(Planned(numbers, 0, numbers), self._key)
             errors = self._wait(patch)
             self._schedule.exclude(int(numbers[place]) for place in errors)
-            self._counters.skipped += len(errors)
+            self._note(errors)
             good = [place for place in range(len(numbers)) if place not in errors]
-            filled, holes = holes[: len(good)], holes[len(good) :]
-            for old, new in zip(batch.views, patch.views, strict=True):
-                old.memory.array[filled] = new.memory.array[good]
-            batch.planned.indices[filled] = numbers[good]
-            batch.gathered.labels[filled] = patch.gathered.labels[good]
+            _move(patch, batch, good, done)
+            done += len(good)
+
+    def _note(self, errors: dict[int, FastdataError]) -> None:
+        """Counts bad samples, and keeps the names of the first ones."""
+        self._bad += len(errors)
+        self._counters.skipped += len(errors)
+        room = _NAMED - len(self._skipped)
+        self._skipped += [error.what for error in list(errors.values())[: max(room, 0)]]
 
     def _give_back(self) -> None:
         """Gives up all batches under way; their samples will be taken again."""
@@ -229,6 +256,7 @@ class NativeIterator(Iterator[Any]):
             self._pipeline.cancel(batch)
         self._schedule.put_back([batch.planned for batch in self._under_way])
         self._under_way.clear()
+        self._late = None  # the schedule raises it again
 
     def _assemble(self, batch: Batch, whole: npt.NDArray[np.bool_] | None) -> Any:
         """The batch as the user gets it."""
@@ -251,17 +279,24 @@ class NativeIterator(Iterator[Any]):
     def _finish(self) -> None:
         """The epoch is over."""
         self._source.end_epoch()
-        if self._counters.skipped:
-            named = "".join(f"\n  {what}" for what in self._skipped)
-            more = self._counters.skipped - len(self._skipped)
-            warnings.warn(
-                f"{self._counters.skipped} samples could not be decoded and were "
-                f"{'left out' if self._delivery.on_error == 'skip' else 'zeroed'}:{named}"
-                + (f"\n  and {more} more" if more > 0 else ""),
-                stacklevel=3,
-            )
         self._progress.ended = True
         self.close()
+        if not self._counters.skipped:
+            return
+        named = "".join(f"\n  {what}" for what in self._skipped)
+        more = self._counters.skipped - len(self._skipped)
+        if not named:
+            more, named = 0, " named in an earlier epoch's warning"
+        warnings.warn(
+            f"{self._counters.skipped} samples could not be decoded and were "
+            f"{'left out' if self._delivery.on_error == 'skip' else 'zeroed'}:{named}"
+            + (f"\n  and {more} more" if more > 0 else ""),
+            stacklevel=3,
+        )
+
+    def _left_out(self) -> int:
+        """How many samples known to be bad the batches delivered would have had."""
+        return self._schedule.left_out - sum(batch.planned.left_out for batch in self._under_way)
 
     def _ahead(self) -> int:
         """How many samples were taken beyond the last batch delivered, in place of bad ones."""
@@ -282,6 +317,15 @@ class NativeIterator(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _move(source: Batch, target: Batch, places: list[int], start: int) -> None:
+    """Copies samples, in their order, to neighbouring places from ``start`` on."""
+    stop = start + len(places)
+    for old, new in zip(source.views, target.views, strict=True):
+        new.memory.array[start:stop] = old.memory.array[places]
+    target.planned.indices[start:stop] = source.planned.indices[places]
+    target.gathered.labels[start:stop] = source.gathered.labels[places]
 
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()

@@ -24,6 +24,14 @@ from fastdata.recipe import Geometry, Recipe
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
 
+_NOTHING = Gathered(
+    _native.Extents([]),
+    np.empty(0, np.int64),
+    np.empty(0, np.int32),
+    np.empty(0, np.int32),
+    np.empty(0, np.bool_),
+)
+
 # Failures that no decoder can mend.
 _FINAL = (
     "file_missing",
@@ -127,7 +135,10 @@ class Pipeline:
             planned: Which samples.
             key: Key of the epoch's random numbers (`fastdata.draws.epoch_key`).
         """
-        gathered = self._source.gather(planned.indices)
+        try:
+            gathered = self._source.gather(planned.indices)
+        except FastdataError as error:
+            return Batch(planned, key, _NOTHING, error=error)
         self._counters.seekable += int(np.count_nonzero(np.asarray(gathered.extents.seekable)))
         batch = Batch(planned, key, gathered)
         if not gathered.widths.all():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.errors import SampleError
 from fastdata.order import Order
 from fastdata.sharding import Epoch
 
@@ -22,11 +23,15 @@ class Planned(NamedTuple):
         indices: Its sample numbers, int64, shape (B,).
         position: The epoch's position once it is delivered: what a state resumes from.
         taken: The samples that it took from the order, bad ones included.
+        repeated: How far repeating samples had come before it.
+        left_out: How many of the samples taken were known to be bad.
     """
 
     indices: Indices
     position: int
     taken: Sequence[int] | Indices
+    repeated: int = 0
+    left_out: int = 0
 
 
 def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
@@ -68,6 +73,7 @@ class Schedule:
 
     Attributes:
         ahead: How many samples were taken beyond the position of the last batch taken.
+        left_out: How many of the samples taken were known to be bad.
     """
 
     def __init__(
@@ -81,23 +87,34 @@ class Schedule:
         self._first: list[int] = []
         self._repeated = 0
         self._skip = self.ahead = ahead
+        self.left_out = 0
+        self._error: Exception | None = None
 
     def take(self) -> Planned | None:
-        """The next batch; None at the end."""
+        """The next batch; None at the end.
+
+        Raises:
+            SampleError: All samples are known to be bad.
+            Exception: What the sampler has raised, when it is the turn of what it was to give.
+        """
         if not (self._skip or self._samples or self._owed or self._bad):
             # The usual case: nothing to fill up, nothing to leave out.
-            found = next(self._batches, None)
+            found = self._next()
             if found is None:
-                return None
+                return self._end()
             indices, position = found
             self._remember(indices)
-            return Planned(indices, position, indices)
+            return Planned(indices, position, indices, self._repeated)
         if not self._owed and not self._pull():
-            return None
+            return self._end()
         size, position = self._owed.popleft()
+        repeated, left_out = self._repeated, self.left_out
         good, taken = self._fill(size)
         self.ahead += len(taken) - size
-        return Planned(np.array(good, np.int64), position, taken) if good else None
+        if not good:
+            raise SampleError("no sample is left: all of them are bad", _MEND)
+        left_out = self.left_out - left_out
+        return Planned(np.array(good, np.int64), position, taken, repeated, left_out)
 
     def put_back(self, batches: Sequence[Planned]) -> None:
         """Takes back batches that were not delivered, given in their order."""
@@ -106,6 +123,8 @@ class Schedule:
             self._samples.extendleft(int(i) for i in reversed(planned.taken))
             self._owed.appendleft((size, planned.position))
             self.ahead -= len(planned.taken) - size
+            self.left_out -= planned.left_out
+            self._repeated = planned.repeated
 
     def exclude(self, indices: Iterable[int]) -> None:
         """Remembers samples as bad."""
@@ -120,12 +139,24 @@ class Schedule:
         self.ahead += len(taken)
         return good
 
+    def _next(self) -> tuple[Indices, int] | None:
+        try:
+            return next(self._batches, None)
+        except Exception as error:
+            # For when everything before it is delivered: this may be asked for long before.
+            self._error = error
+            return None
+
+    def _end(self) -> None:
+        if self._error is not None:
+            raise self._error
+
     def _remember(self, indices: Indices) -> None:
         if len(self._first) < _KEPT:
             self._first.extend(indices.tolist())
 
     def _pull(self) -> bool:
-        found = next(self._batches, None)
+        found = self._next()
         if found is None:
             return False
         indices, position = found
@@ -144,7 +175,9 @@ class Schedule:
             if self._samples:
                 index = self._samples.popleft()
                 taken.append(index)
-                if index not in self._bad:
+                if index in self._bad:
+                    self.left_out += 1
+                else:
                     good.append(index)
             elif not self._pull():
                 repeated = self._repeat()
@@ -165,3 +198,5 @@ class Schedule:
 
 #: Samples of the epoch's beginning that are kept, to be repeated at its end.
 _KEPT = 1024
+
+_MEND = "See what is wrong with the dataset by fastdata verify."
