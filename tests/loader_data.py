@@ -1,0 +1,98 @@
+"""Small packed datasets for the loader's tests: every kind of image, in every container."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from containers import pack_tree
+from fastdata.converters import Encoding
+from jpegs import encode, picture
+from PIL import Image
+
+from fastdata import ImageDataset
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+CONTAINERS = ("lmdb", "parquet", "shards", "folder")
+
+#: Samples of `dataset`.
+SAMPLES = 53
+
+_HELD: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def folder() -> Path:
+    """A folder that goes when the tests end."""
+    _HELD.append(tempfile.TemporaryDirectory())
+    return Path(_HELD[-1].name)
+
+
+def as_file(pixels: Any, kind: str, mode: str = "RGB", **options: Any) -> bytes:
+    """An image file that Pillow has written."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def image_file(number: int) -> tuple[str, bytes]:
+    """Extension and bytes of an image: most are baseline JPEGs, every other kind occurs."""
+    width, height = 60 + number * 37 % 90, 50 + number * 53 % 80
+    pixels = picture(width, height, number, 25)
+    match number % 13:
+        case 1:
+            return "jpg", encode(pixels, "grey")
+        case 3:
+            return "jpg", as_file(pixels, "JPEG", progressive=True)
+        case 5:
+            return "png", as_file(pixels, "PNG", "P" if number % 2 else "RGBA")
+        case 7:
+            return "jpg", as_file(pixels, "JPEG", "CMYK")
+        case 9:
+            return "jpg", encode(pixels[: 1 + number % 3, : 1 + number % 2])
+        case 11:
+            return "jpg", encode(pixels, "4:4:4", restart_marker_blocks=3)
+        case _:
+            return "jpg", encode(pixels, ("4:2:0", "4:2:2", "4:4:0")[number % 3])
+
+
+@cache
+def tree() -> Path:
+    """Class folders of image files."""
+    root = folder() / "tree"
+    for number in range(SAMPLES):
+        extension, data = image_file(number)
+        path = root / f"class{number * 3 // SAMPLES}" / f"{number:03}.{extension}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+@cache
+def dataset(container: str = "lmdb", kind: str = "original", seek_points: bool = True) -> Path:
+    """A packed dataset; do not change it."""
+    out = folder() / container
+    pack_tree(
+        tree(), out, container, unit_size=100_000, encoding=Encoding(kind), seek_points=seek_points
+    )
+    return out
+
+
+CROPS = Compose([RandomResizedCrop(24), RandomHorizontalFlip()])
+
+
+def images(transform: Any = CROPS, container: str = "lmdb", **options: Any) -> ImageDataset:
+    """An opened dataset, with crops to 24 x 24 unless told otherwise."""
+    return ImageDataset(dataset(container, **options), transform)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two lists of batches are the same to the bit."""
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "numpy"):
+        return one.dtype == other.dtype and bool((one == other).all())
+    return bool(np.all(one == other))

@@ -1,0 +1,209 @@
+"""The loader's pixels: against Pillow's, whatever the container, threads, format and transform."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_data import CONTAINERS, CROPS, SAMPLES, images, same
+from PIL import Image
+
+torch = pytest.importorskip("torch")
+
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.draws import epoch_key, sample_keys  # noqa: E402
+from fastdata.recipe import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms import (  # noqa: E402
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+TRANSFORMS = {
+    "crops": CROPS,
+    "bicubic": RandomResizedCrop((20, 31), interpolation="bicubic"),
+    "validation": Compose([Resize(40), CenterCrop(32)]),
+    "both sides": Compose([Resize((33, 21)), RandomHorizontalFlip(1.0)]),
+    # Most images are smaller than that, so that zeros stand around them.
+    "centre": CenterCrop(97),
+    "cifar": Compose([RandomCrop(28, padding=6, pad_if_needed=True), RandomHorizontalFlip()]),
+    "resized, then cropped": Compose([Resize(30), RandomCrop(28, padding=4)]),
+}
+
+
+def expected(dataset: ImageDataset, indices: Any, seed: int, epoch: int, view: int = 0) -> Any:
+    """The same boxes by Pillow's decode, crop, antialiased resize, crop and flip: N x H x W x 3."""
+    recipe = compile_recipe(dataset.transform)
+    assert isinstance(recipe, Recipe)
+    rows = [dataset.row(int(i)) for i in indices]
+    keys = sample_keys(epoch_key(seed, epoch), np.asarray(indices), view)
+    drawn = recipe.draw([row.width for row in rows], [row.height for row in rows], keys)
+    resample = Image.Resampling[recipe.filter.upper()]
+    found = []
+    for place, index in enumerate(indices):
+        image = dataset.open_image(int(index)).crop(tuple(drawn.boxes[place].tolist()))
+        size = recipe.size if drawn.sizes is None else tuple(drawn.sizes[place].tolist())
+        if size != image.size:
+            image = image.resize(size, resample)
+        x, y = (0, 0) if drawn.windows is None else drawn.windows[place].tolist()
+        pixels = np.asarray(image.crop((x, y, x + recipe.size[0], y + recipe.size[1])))
+        found.append(pixels[:, ::-1] if drawn.flips[place] else pixels)
+    return np.stack(found)
+
+
+def all_of(dataset: ImageDataset, **options: Any) -> list[Any]:
+    return list(DataLoader(dataset, **{"batch_size": 10, "seed": 3, **options}))
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("kind", ["original", "raw", "jpeg"])
+def test_pixels_are_pillows(name: str, kind: str) -> None:
+    dataset = images(TRANSFORMS[name], kind=kind)
+    loader = DataLoader(dataset, 10, shuffle=True, seed=5, num_workers=2, return_index=True)
+    assert "native" in loader.explain()
+    for epoch in range(2):
+        seen = []
+        for batch, labels, indices in loader:
+            seen += indices.tolist()
+            assert batch.dtype == torch.uint8
+            assert batch.is_contiguous(memory_format=torch.channels_last)
+            height, width, _ = (want := expected(dataset, indices.numpy(), 5, epoch)).shape[1:]
+            assert batch.shape == (len(indices), 3, height, width)
+            assert batch.stride()[1] == 1 and batch.stride()[3] == 3
+            got = batch.permute(0, 2, 3, 1).numpy().astype(int)
+            assert np.abs(got - want).max() <= 1
+            assert labels.tolist() == dataset.labels[indices.numpy()].tolist()
+        assert sorted(seen) == list(range(SAMPLES))
+
+
+def test_epochs_are_cropped_differently() -> None:
+    loader = DataLoader(images(), SAMPLES, seed=3)
+    first, second = (next(batch for batch, _ in loader) for _ in range(2))
+    assert not same(first, second)
+    loader.set_epoch(0)
+    assert same(next(batch for batch, _ in loader), first)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_any_number_of_threads_and_any_container_gives_the_same_bytes(name: str) -> None:
+    transform = TRANSFORMS[name]
+    options: dict[str, Any] = {"shuffle": True, "return_index": True, "return_key": True}
+    first = all_of(images(transform), **options)
+    for workers in (1, 2, 8):
+        for ahead in (1, 5):
+            again = all_of(images(transform), num_workers=workers, prefetch_factor=ahead, **options)
+            assert same(again, first), (workers, ahead)
+    for container in CONTAINERS:
+        assert same(all_of(images(transform, container), num_workers=2, **options), first)
+    without = all_of(images(transform, seek_points=False), num_workers=2, **options)
+    assert same(without, first)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("name", ["crops", "cifar"])
+def test_floats_are_the_bytes_normalised(dtype: str, normalised: bool, name: str) -> None:
+    kind = getattr(torch, dtype)
+    options: dict[str, Any] = {"mean": MEAN, "std": STD} if normalised else {}
+    floats = all_of(images(TRANSFORMS[name]), dtype=dtype, num_workers=2, **options)
+    mean = torch.tensor(MEAN if normalised else (0, 0, 0), dtype=torch.float64).view(3, 1, 1)
+    std = torch.tensor(STD if normalised else (1, 1, 1), dtype=torch.float64).view(3, 1, 1)
+    for (got, _), (pixels, _) in zip(floats, all_of(images(TRANSFORMS[name])), strict=True):
+        assert got.dtype == kind and got.is_contiguous(memory_format=torch.channels_last)
+        want = (pixels.double() / 255 - mean) / std
+        # Half a unit in the last place, and what float32 arithmetic loses by subtracting.
+        step = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}[dtype]
+        assert ((got.double() - want).abs() <= step * want.abs() + 1e-6).all()
+
+
+def test_mean_and_std_alone_mean_float32() -> None:
+    (got, _), *_ = all_of(images(), mean=MEAN, std=STD)
+    (same_by_transform, _), *_ = all_of(images(Compose([*CROPS.transforms, Normalize(MEAN, STD)])))
+    assert got.dtype == torch.float32
+    assert (got - same_by_transform).abs().max() < 1e-5
+
+
+def test_two_views() -> None:
+    dataset = images()
+    for views, _, indices in all_of(dataset, views=2, return_index=True, num_workers=2):
+        assert isinstance(views, list) and len(views) == 2
+        for number, view in enumerate(views):
+            want = expected(dataset, indices.numpy(), 3, 0, number)
+            assert np.abs(view.permute(0, 2, 3, 1).numpy().astype(int) - want).max() <= 1
+    ones = all_of(dataset)
+    assert same([views[0] for views, _ in all_of(dataset, views=2)], [one for one, _ in ones])
+
+
+def test_flips_are_exact() -> None:
+    plain = all_of(images(RandomResizedCrop(24)))
+    flipped = all_of(images(Compose([RandomResizedCrop(24), RandomHorizontalFlip(1.0)])))
+    for (one, _), (other, _) in zip(plain, flipped, strict=True):
+        assert torch.equal(one.flip(3), other)
+
+
+def test_dct_scaling_is_near_and_is_not_the_default() -> None:
+    transform = RandomResizedCrop(12, scale=(0.6, 1.0))
+    exact, coarse = all_of(images(transform)), all_of(images(transform), dct_scaling=True)
+    assert not same(exact, coarse)
+    assert same(coarse, all_of(images(transform), dct_scaling=True, num_workers=2))
+    for (one, _), (other, _) in zip(exact, coarse, strict=True):
+        assert (one.int() - other.int()).abs().float().mean() < 20  # others: 60
+
+
+def test_target_transform_batch_transform_and_keys() -> None:
+    dataset = images()
+    dataset.target_transform = lambda label: {"label": label, "half": label / 2}
+    seen = []
+
+    def transform(*elements: Any) -> Any:
+        seen.append(len(elements))
+        return {"images": elements[0].float(), "rest": elements[1:]}
+
+    options: dict[str, Any] = {"return_index": True, "return_key": True}
+    plain = all_of(dataset, **options)
+    found = all_of(dataset, batch_transform=transform, num_workers=2, **options)
+    assert set(seen) == {4}
+    for batch, (pixels, labels, indices, keys) in zip(found, plain, strict=True):
+        assert torch.equal(batch["images"], pixels.float())
+        assert torch.equal(batch["rest"][0]["half"], labels["label"] / 2)
+        assert batch["rest"][0]["half"].dtype == torch.float64
+        assert keys == batch["rest"][2] == [dataset.row(i).key for i in indices.tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["original", "raw"])
+def test_torchs_own_loader_and_single_samples_have_the_same_pixels(workers: int, kind: str) -> None:
+    dataset = images(TRANSFORMS["validation"], kind=kind)
+    native = all_of(dataset, num_workers=2)
+    theirs = list(torch.utils.data.DataLoader(dataset, 10, num_workers=workers))
+    assert same([batch for batch, _ in theirs], [batch for batch, _ in native])
+    assert same([labels for _, labels in theirs], [labels for _, labels in native])
+    together = torch.cat([batch for batch, _ in native]).int()
+    for index in range(SAMPLES):
+        image, label = dataset[index]
+        assert image.shape == (3, 32, 32) and image.dtype == torch.uint8
+        assert (image.int() - together[index]).abs().max() <= 1
+        assert label == dataset.labels[index]
+
+
+def test_a_batch_stays_as_it_is_while_it_is_held() -> None:
+    """Memory is used again, but only that of batches that are gone."""
+    loader = DataLoader(images(), 4, seed=1, num_workers=2)
+    held = [(batch, batch.clone()) for batch, _ in loader]
+    parts = [(batch[1:2, :, 3:], batch[1:2, :, 3:].clone()) for batch, _ in loader]
+    for _ in loader:
+        pass
+    assert all(torch.equal(one, other) for one, other in held + parts)
