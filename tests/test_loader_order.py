@@ -1,0 +1,399 @@
+"""The loader's order: each sample once, the same stream for any threads, and resuming within it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_data import CONTAINERS, SAMPLES, images, same
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Subset  # noqa: E402
+
+from fastdata import DataLoader, UsageError  # noqa: E402
+from fastdata.order import ORDERS, make_order  # noqa: E402
+from fastdata.sampler import ShardedSampler  # noqa: E402
+from fastdata.transforms import Resize  # noqa: E402
+
+THREADS = st.sampled_from([0, 1, 2, 8])
+
+# Each example decodes an epoch or more.
+FEW = settings(max_examples=25, deadline=None)
+
+
+def subset(samples: int) -> Any:
+    """The first samples of a dataset: decoding is not what these tests are about."""
+    return Subset(images(Resize((2, 2))), range(samples))
+
+
+def make(samples: int, batch_size: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(subset(samples), batch_size, return_index=True, **options)
+
+
+def indices(batches: Any) -> list[list[int]]:
+    return [batch[2].tolist() for batch in batches]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [index for batch in batches for index in batch]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, Any]:
+    """Samples, batch size and drop_last."""
+    return {
+        "samples": draw(st.integers(1, SAMPLES), "samples"),
+        "batch_size": draw(st.integers(1, 12), "batch_size"),
+        "drop_last": draw(st.booleans(), "drop_last"),
+    }
+
+
+ORDER = st.sampled_from(ORDERS)
+SEED = st.integers(-(2**63), 2**63)
+
+
+@FEW
+@given(shapes(), ORDER, SEED, st.integers(1, 5), THREADS)
+def test_ranks_share_an_epoch(
+    shape: dict[str, Any], order: str, seed: int, world_size: int, threads: int
+) -> None:
+    loaders = [
+        make(order=order, seed=seed, rank=rank, world_size=world_size, num_workers=threads, **shape)
+        for rank in range(world_size)
+    ]
+    for epoch in range(2):
+        ranks = [indices(loader) for loader in loaders]
+        samples, step = shape["samples"], world_size * shape["batch_size"]
+        for loader, batches in zip(loaders, ranks, strict=True):
+            assert len(loader) == len(batches)
+            assert [len(b) for b in batches] == [len(b) for b in ranks[0]]
+            assert flat(batches) == list(sampler_of(loader, epoch))
+        together = [flat([list(b) for b in global_batch]) for global_batch in zip(*ranks)]
+        everything = flat(together)
+        whole = make_order(order, samples, seed, epoch)(np.arange(samples)).tolist()
+        if shape["drop_last"]:
+            assert everything == whole[: samples // step * step]
+        else:
+            assert everything[:samples] == whole
+            assert len(everything) - samples < world_size
+            assert everything[samples:] == (whole * world_size)[: len(everything) - samples]
+
+
+def sampler_of(loader: DataLoader[Any], epoch: int) -> ShardedSampler:
+    sampler = loader.sampler
+    assert isinstance(sampler, ShardedSampler)
+    sampler.set_epoch(epoch)
+    assert len(list(sampler)) == len(sampler)
+    return sampler
+
+
+@FEW
+@given(shapes(), ORDER, SEED, st.integers(0, 10**9), THREADS, st.integers(1, 5))
+def test_the_stream_is_a_function_of_seed_and_epoch(
+    shape: dict[str, Any], order: str, seed: int, epoch: int, threads: int, prefetch: int
+) -> None:
+    options = {"num_workers": threads, "prefetch_factor": prefetch if threads else None}
+    loader = make(order=order, seed=seed, **shape)
+    loader.set_epoch(epoch)
+    first = list(loader)
+    other = make(order=order, seed=seed, **shape, **options)
+    other.set_epoch(epoch)
+    assert same(list(other), first)
+    # The epoch has counted up.
+    following = list(loader)
+    loader.set_epoch(epoch + 1)
+    assert same(list(loader), following)
+    if order != "sequential" and shape["samples"] > 20 and first:
+        assert not same(following, first)
+
+
+def test_any_container_gives_the_same_stream() -> None:
+    streams = [
+        list(DataLoader(images(Resize((4, 4)), c), 8, True, seed=1, return_key=True))
+        for c in CONTAINERS
+    ]
+    assert all(same(stream, streams[0]) for stream in streams)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_torchs_seed_governs_where_none_is_given(threads: int) -> None:
+    def epochs(seed: int, generator: Any = None) -> list[Any]:
+        torch.manual_seed(seed)
+        loader = DataLoader(
+            images(), 8, True, num_workers=threads, return_index=True, generator=generator
+        )
+        return [list(loader), list(loader)]
+
+    first = epochs(1)
+    assert same(epochs(1), first)
+    assert indices(first[0]) != indices(first[1])
+    assert indices(epochs(2)[0]) != indices(first[0])
+    generators = [torch.Generator().manual_seed(7) for _ in range(2)]
+    assert same(epochs(1, generators[0]), epochs(2, generators[1]))
+
+
+def test_crops_too_are_torchs_seeds() -> None:
+    torch.manual_seed(1)
+    first, other = (list(DataLoader(images(), SAMPLES))[0][0] for _ in range(2))
+    assert not torch.equal(first, other)
+    torch.manual_seed(1)
+    assert torch.equal(next(iter(DataLoader(images(), SAMPLES)))[0], first)
+
+
+@FEW
+@given(shapes(), ORDER, SEED, THREADS, st.data())
+def test_a_state_goes_on_with_the_very_next_batch(
+    shape: dict[str, Any], order: str, seed: int, threads: int, data: st.DataObject
+) -> None:
+    options: dict[str, Any] = {"order": order, "seed": seed, **shape}
+    whole = make(**options)
+    epochs = [list(whole), list(whole)]
+    loader = make(num_workers=threads, **options)
+    done = data.draw(st.integers(0, len(epochs[0])), "batches done")
+    assert same(list(itertools.islice(iterator := iter(loader), done)), epochs[0][:done])
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert all(isinstance(value, int) or value == order for value in state.values())
+    assert state == pickle.loads(pickle.dumps(loader.state_dict()))
+    if data.draw(st.booleans(), "while batches are under way"):
+        other = make(num_workers=data.draw(THREADS, "threads then"), **options)
+    else:
+        other = loader
+        del iterator
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    if data.draw(st.booleans(), "the epoch is set, as loops over epochs do"):
+        other.set_epoch(0)
+    resumed = iter(other)
+    assert len(resumed) == len(epochs[0]) - done
+    assert same(list(resumed), epochs[0][done:])
+    assert same(list(other), epochs[1])
+
+
+@FEW
+@given(ORDER, SEED, st.integers(1, SAMPLES), st.data())
+def test_another_number_of_ranks_goes_on_without_loss_or_repetition(
+    order: str, seed: int, samples: int, data: st.DataObject
+) -> None:
+    position, seen, states = 0, [], [None]
+    # Several parts of an epoch, each on other ranks, with another batch size and other threads.
+    for part in range(3):
+        world_size = data.draw(st.integers(1, 4), "world size")
+        batch_size = data.draw(st.integers(1, 7), "batch size")
+        threads = data.draw(THREADS, "threads")
+        left = -(-(samples - position) // (world_size * batch_size))
+        batches = data.draw(st.integers(0, left), "batches") if part < 2 else left
+        ranks, after = [], []
+        for rank in range(world_size):
+            loader = make(
+                samples,
+                batch_size,
+                order=order,
+                seed=seed,
+                rank=rank,
+                world_size=world_size,
+                num_workers=threads,
+            )
+            # All ranks have the same state, so any of them will do.
+            state = states[rank % len(states)]
+            if state is not None:
+                loader.load_state_dict(state)
+            ranks.append(indices(itertools.islice(iter(loader), batches)))
+            after.append(loader.state_dict())
+        states = after
+        assert all(state == states[0] for state in states)
+        seen += flat([list(itertools.chain(*step)) for step in zip(*ranks)])
+        position = states[0]["position"]
+    whole = make_order(order, samples, seed, 0)(np.arange(samples)).tolist()
+    # At the end of what is not full, the epoch's beginning fills up.
+    assert seen[:samples] == whole
+    assert len(seen) - samples < 4
+
+
+def test_the_state_after_an_epoch_is_the_beginning_of_the_next_one() -> None:
+    loader = make(SAMPLES, 8, seed=3, shuffle=True, num_workers=2)
+    at_first = loader.state_dict()
+    assert (at_first["epoch"], at_first["position"]) == (0, 0)
+    first, second = indices(loader), None
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    second = indices(loader)
+    other = make(SAMPLES, 8, seed=3, shuffle=True)
+    other.load_state_dict(state)
+    assert indices(other) == second
+    other.load_state_dict(at_first)
+    assert indices(other) == first
+
+
+def test_without_a_seed_the_state_has_the_epochs() -> None:
+    torch.manual_seed(1)
+    loader = DataLoader(images(), 8, shuffle=True, return_index=True, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    state, rest = loader.state_dict(), list(iterator)
+    torch.manual_seed(99)
+    other = DataLoader(images(), 8, shuffle=True, return_index=True)
+    other.load_state_dict(state)
+    assert same(list(other), rest)
+
+
+def test_another_epoch_than_the_states_begins_anew() -> None:
+    loader = make(SAMPLES, 8, seed=3, shuffle=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    loader.set_epoch(4)
+    assert loader.state_dict() == {**state, "epoch": 4, "position": 0}
+    assert sorted(flat(indices(loader))) == list(range(SAMPLES))
+
+
+def test_breaking_off_begins_the_next_epoch() -> None:
+    loader = make(SAMPLES, 8, seed=3, shuffle=True, num_workers=2, persistent_workers=True)
+    whole = [indices(loader) for _ in range(3)]
+    loader.set_epoch(0)
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            assert batch[2].tolist() == whole[epoch][number]
+            if number == epoch + 1:
+                break
+
+
+#: What `test_wrong_states`'s loader gives before it begins.
+GOOD = {
+    "version": 1,
+    "samples": SAMPLES,
+    "seed": 3,
+    "epoch": 0,
+    "position": 0,
+    "order": "random",
+    "ahead": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (None, "NoneType, not a dict"),
+        ([], "list, not a dict"),
+        ({}, "version None"),
+        ({**GOOD, "samples": SAMPLES + 1}, f"{SAMPLES + 1} samples; this one has {SAMPLES}"),
+        ({**GOOD, "order": "sequential"}, "order 'sequential', this loader's is 'random'"),
+        ({**GOOD, "position": SAMPLES + 1}, f"position {SAMPLES + 1}"),
+        ({**GOOD, "epoch": "1"}, "epoch '1'"),
+        ({**GOOD, "more": 1}, "keys .*more"),
+        ({**GOOD, "ahead": -1}, "ahead is -1"),
+        ({**GOOD, "ahead": "2"}, "ahead is '2'"),
+        ({**GOOD, "ahead": None}, "ahead is None"),
+    ],
+)
+def test_wrong_states(state: Any, message: str) -> None:
+    loader = make(SAMPLES, 8, seed=3, shuffle=True)
+    with pytest.raises(UsageError, match=message):
+        loader.load_state_dict(state)
+    assert loader.state_dict() == GOOD
+
+
+def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
+    for options in ({"sampler": range(5)}, {"batch_sampler": [[1, 2]]}):
+        loader = DataLoader(images(), **options)
+        for ask in (loader.state_dict, lambda loader=loader: loader.load_state_dict(GOOD)):
+            with pytest.raises(UsageError, match="was given a sampler"):
+                ask()
+    with pytest.raises(UsageError, match="native path, which is not taken: list is not a dataset"):
+        DataLoader([1, 2]).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": "random", "shuffle": False}, "contradict"),
+        ({"order": "quasi-random", "shuffle": False}, "contradict"),
+        ({"order": "sequential", "shuffle": True}, "contradict"),
+        ({"order": "shuffled"}, "order='shuffled'.*\n.*random, quasi-random, sequential"),
+        ({"order": "random", "sampler": range(3)}, "a sampler was given"),
+        ({"seed": 1, "batch_sampler": [[1]]}, "a sampler was given"),
+        ({"rank": 0, "world_size": 2, "sampler": range(3)}, "a sampler was given"),
+        ({"rank": 0}, "belong together"),
+        ({"world_size": 2}, "belong together"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not among 2"),
+        ({"rank": 0, "world_size": 2, "distributed": True}, "Leave one out"),
+        ({"distributed": True}, "not initialised"),
+    ],
+)
+def test_contradictions(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        DataLoader(images(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ({}, "sequential"),
+        ({"shuffle": False}, "sequential"),
+        ({"shuffle": True}, "random"),
+        ({"shuffle": True, "order": "quasi-random"}, "quasi-random"),
+        ({"shuffle": False, "order": "sequential"}, "sequential"),
+        ({"order": "random"}, "random"),
+        ({"seed": 2}, "sequential"),
+    ],
+)
+def test_which_order_is_meant(options: dict[str, Any], order: str) -> None:
+    loader = DataLoader(images(), 8, return_index=True, **options)
+    assert loader.state_dict()["order"] == order
+    assert f"order: {order}" in loader.explain()
+    found = flat(indices(loader))
+    assert sorted(found) == list(range(SAMPLES))
+    assert (found == sorted(found)) == (order == "sequential")
+
+
+@given(st.integers(0, 200), st.integers(1, 20), st.integers(1, 6), st.booleans(), ORDER, SEED)
+def test_the_sampler_for_torchs_path(
+    samples: int, batch_size: int, world_size: int, drop_last: bool, order: str, seed: int
+) -> None:
+    samplers = [
+        ShardedSampler(
+            range(samples),
+            batch_size,
+            order=order,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+        )
+        for rank in range(world_size)
+    ]
+    everything = []
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            found = list(sampler)
+            assert len(sampler) == len(found) == len(samplers[0])
+            everything += found
+    if not drop_last and samples:
+        assert set(everything) == set(range(samples))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_torchs_path_has_the_native_order(drop_last: bool) -> None:
+    options: dict[str, Any] = {
+        "shuffle": True,
+        "seed": 4,
+        "rank": 1,
+        "world_size": 3,
+        "drop_last": drop_last,
+    }
+    theirs = DataLoader(range(SAMPLES), 5, **options)  # type: ignore[arg-type]
+    native = make(SAMPLES, 5, **options)
+    assert theirs.explain().startswith("torch")
+    assert len(theirs) == len(native)
+    for _ in range(2):
+        assert [batch.tolist() for batch in theirs] == indices(native)
+    for loader in (theirs, native):
+        loader.set_epoch(7)
+    assert [batch.tolist() for batch in theirs] == indices(native)
