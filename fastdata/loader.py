@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -267,6 +267,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         # Frameworks and users may look at the epoch, or set another one, from now on.
         self._epoch = resume.epoch + 1
         batches: Iterator[tuple[Indices, int]]
+        length: int | None
         if self._own_order:
             assert self.batch_size is not None
             rank, world_size = self._ranks or (0, 1)
@@ -278,7 +279,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         else:
             assert self.batch_sampler is not None
             batches = sampled(self.batch_sampler, samples)
-            length = len(self.batch_sampler) if isinstance(self.batch_sampler, Sized) else 0
+            try:
+                length = len(self.batch_sampler)  # type: ignore[arg-type]
+            except TypeError:  # nobody knows
+                length = None
         self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
         return native.start(batches, self._progress, length)
 

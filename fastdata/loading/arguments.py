@@ -53,7 +53,8 @@ def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
         raise UsageError(f"seek_cache_bytes={given['seek_cache_bytes']}", "Give 0 or more.")
     if choice.path != "native":
         for name, default in NATIVE_ONLY.items():
-            if given[name] is not default and given[name] != default:
+            # Arrays, as mean and std may be, have no truth value.
+            if given[name] is not default and (default is None or given[name] != default):
                 raise UsageError(
                     f"{name}={given[name]!r} needs the native path, which is not taken: "
                     f"{choice.reason}",

@@ -85,7 +85,7 @@ class NativeIterator(Iterator[Any]):
         delivery: What a batch consists of.
         counters: Counts what was done.
         progress: Kept up to date.
-        length: Batches that the schedule will give.
+        length: Batches that the schedule will give; None if nobody knows.
         close: Called once when no more batches will be asked for.
     """
 
@@ -98,7 +98,7 @@ class NativeIterator(Iterator[Any]):
         delivery: Delivery,
         counters: Counters,
         progress: Progress,
-        length: int,
+        length: int | None,
         close: Callable[[], None],
     ) -> None:
         self._pipeline = pipeline
@@ -121,6 +121,8 @@ class NativeIterator(Iterator[Any]):
         return self
 
     def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the sampler that these batches come from has no length")
         return self._length
 
     def __next__(self) -> Any:

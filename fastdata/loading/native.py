@@ -81,14 +81,14 @@ class NativePath:
         return self._source
 
     def start(
-        self, batches: Iterator[tuple[Indices, int]], progress: Progress, length: int
+        self, batches: Iterator[tuple[Indices, int]], progress: Progress, length: int | None
     ) -> NativeIterator:
         """Starts a pass.
 
         Args:
             batches: (indices, position after) of each batch.
             progress: Where the pass begins; kept up to date.
-            length: Number of batches.
+            length: Number of batches; None if nobody knows.
         """
         resources, delivery = self._resources, self._delivery
         if delivery.on_error == "skip":
