@@ -91,6 +91,8 @@ def images(transform: Any = CROPS, container: str = "lmdb", **options: Any) -> I
 
 def same(one: Any, other: Any) -> bool:
     """Whether two lists of batches are the same to the bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     if hasattr(one, "numpy"):

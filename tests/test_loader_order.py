@@ -75,7 +75,9 @@ def test_ranks_share_an_epoch(
             assert len(loader) == len(batches)
             assert [len(b) for b in batches] == [len(b) for b in ranks[0]]
             assert flat(batches) == list(sampler_of(loader, epoch))
-        together = [flat([list(b) for b in global_batch]) for global_batch in zip(*ranks)]
+        together = [
+            flat([list(b) for b in global_batch]) for global_batch in zip(*ranks, strict=True)
+        ]
         everything = flat(together)
         whole = make_order(order, samples, seed, epoch)(np.arange(samples)).tolist()
         if shape["drop_last"]:
@@ -141,7 +143,7 @@ def test_torchs_seed_governs_where_none_is_given(threads: int) -> None:
 
 def test_crops_too_are_torchs_seeds() -> None:
     torch.manual_seed(1)
-    first, other = (list(DataLoader(images(), SAMPLES))[0][0] for _ in range(2))
+    first, other = (next(iter(DataLoader(images(), SAMPLES)))[0] for _ in range(2))
     assert not torch.equal(first, other)
     torch.manual_seed(1)
     assert torch.equal(next(iter(DataLoader(images(), SAMPLES)))[0], first)
@@ -157,7 +159,8 @@ def test_a_state_goes_on_with_the_very_next_batch(
     epochs = [list(whole), list(whole)]
     loader = make(num_workers=threads, **options)
     done = data.draw(st.integers(0, len(epochs[0])), "batches done")
-    assert same(list(itertools.islice(iterator := iter(loader), done)), epochs[0][:done])
+    iterator = iter(loader)
+    assert same(list(itertools.islice(iterator, done)), epochs[0][:done])
     state = json.loads(json.dumps(loader.state_dict()))
     assert all(isinstance(value, int) or value == order for value in state.values())
     assert state == pickle.loads(pickle.dumps(loader.state_dict()))
@@ -208,7 +211,7 @@ def test_another_number_of_ranks_goes_on_without_loss_or_repetition(
             after.append(loader.state_dict())
         states = after
         assert all(state == states[0] for state in states)
-        seen += flat([list(itertools.chain(*step)) for step in zip(*ranks)])
+        seen += flat([flat(list(step)) for step in zip(*ranks, strict=True)])
         position = states[0]["position"]
     whole = make_order(order, samples, seed, 0)(np.arange(samples)).tolist()
     # At the end of what is not full, the epoch's beginning fills up.

@@ -1,0 +1,514 @@
+"""fastdata.DataLoader beside torch's: the same arguments, the same results and errors."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from loader_data import CROPS, SAMPLES, images, same
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+)
+
+import fastdata  # noqa: E402
+from fastdata import UsageError, fast_collate  # noqa: E402
+from fastdata.loading.arguments import NATIVE_ONLY  # noqa: E402
+from fastdata.transforms import Compose, Resize  # noqa: E402
+
+Torchs = torch.utils.data.DataLoader
+Ours = fastdata.DataLoader
+
+# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+SMALL = Resize((4, 4))
+THREADS = st.sampled_from([0, 1, 2, 8])
+
+
+class Plain(Dataset[Any]):
+    """The first samples of a dataset, map-style, for torch: (image, label, number)."""
+
+    def __init__(self, samples: int) -> None:
+        self.images = images(SMALL)
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Any, int, int]:
+        if not -self.samples <= index < self.samples:
+            raise IndexError(index)
+        index = int(index) % self.samples
+        image, label = self.images[index]
+        return image, label, index
+
+
+def both(samples: int, **options: Any) -> tuple[Any, Any]:
+    """Torch's loader, and ours on the native path, over the same samples."""
+    theirs = {
+        name: value
+        for name, value in options.items()
+        if name not in ("num_workers", "prefetch_factor", "persistent_workers")
+    }
+    data = Subset(images(SMALL), range(samples))
+    ours = Ours(data, return_index=True, **options)  # type: ignore[arg-type]
+    assert ours.explain().startswith("native")
+    return Torchs(Plain(samples), **theirs), ours
+
+
+def agree(theirs: Any, ours: Any) -> None:
+    """One epoch of each, in the same order: shapes, types, indices, labels, pixels."""
+    got, wanted = list(ours), list(theirs)
+    assert len(got) == len(wanted)
+    for batch, expected in zip(got, wanted, strict=True):
+        assert isinstance(batch, list) and len(batch) == len(expected) == 3
+        assert [part.dtype for part in batch] == [part.dtype for part in expected]
+        assert [part.shape for part in batch] == [part.shape for part in expected]
+        assert same(batch[1:], expected[1:])
+        assert (batch[0].int() - expected[0].int()).abs().max() <= 1
+
+
+# The signature.
+
+
+def test_all_of_torchs_parameters_are_there() -> None:
+    theirs = list(inspect.signature(Torchs.__init__).parameters.values())
+    ours = inspect.signature(Ours.__init__).parameters
+    assert [(p.name, p.default, p.kind) for p in theirs] == [
+        (p.name, p.default, p.kind) for p in list(ours.values())[: len(theirs)]
+    ]
+    more = list(ours.values())[len(theirs) :]
+    assert more and all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in more)
+
+
+def test_it_is_a_torch_loader() -> None:
+    loader = Ours(images(SMALL), 5, True, num_workers=2, drop_last=True, prefetch_factor=3)
+    assert isinstance(loader, Torchs)
+    assert (loader.batch_size, loader.drop_last, loader.num_workers) == (5, True, 2)
+    assert loader.prefetch_factor == 3 and len(loader) == SAMPLES // 5
+    assert isinstance(loader.dataset, fastdata.ImageDataset)
+    with pytest.raises(ValueError, match="batch_size"):
+        loader.batch_size = 3
+
+
+# Arguments that mean the same.
+
+
+@st.composite
+def workers(draw: st.DrawFn) -> dict[str, Any]:
+    number = draw(THREADS, "num_workers")
+    options: dict[str, Any] = {"num_workers": number}
+    if number:
+        options["prefetch_factor"] = draw(st.sampled_from([None, 1, 4]), "prefetch_factor")
+        options["persistent_workers"] = draw(st.booleans(), "persistent_workers")
+    return options
+
+
+SHAPES = {
+    "samples": st.integers(1, 30),
+    "batch_size": st.integers(1, 9),
+    "drop_last": st.booleans(),
+}
+FEW = settings(max_examples=25, deadline=None)
+
+
+@FEW
+@given(workers(), st.fixed_dictionaries(SHAPES))
+def test_in_sequence(workers: dict[str, Any], shape: dict[str, Any]) -> None:
+    theirs, ours = both(**workers, **shape)
+    assert len(theirs) == len(ours)
+    for _ in range(2):
+        agree(theirs, ours)
+
+
+@FEW
+@given(workers(), st.fixed_dictionaries(SHAPES), st.integers(0, 2**31))
+def test_shuffled(workers: dict[str, Any], shape: dict[str, Any], seed: int) -> None:
+    torch.manual_seed(seed)
+    theirs, ours = both(shuffle=True, **workers, **shape)
+    assert len(theirs) == len(ours)
+    data = images()
+    for _ in range(2):
+        got, wanted = list(ours), list(theirs)
+        assert [batch[0].shape for batch in got] == [batch[0].shape for batch in wanted]
+        numbers = [i for batch in got for i in batch[2].tolist()]
+        if not shape["drop_last"]:
+            assert sorted(numbers) == list(range(shape["samples"]))
+        assert len(set(numbers)) == len(numbers)
+        assert [i for batch in got for i in batch[1].tolist()] == data.labels[numbers].tolist()
+
+
+def sampler_of(kind: str, samples: int, generator: Any) -> Any:
+    numbers = range(samples)
+    match kind:
+        case "sequential":
+            return SequentialSampler(numbers)
+        case "random":
+            return RandomSampler(numbers, generator=generator)
+        case "with replacement":
+            return RandomSampler(numbers, True, 2 * samples, generator=generator)
+        case "weighted":
+            return WeightedRandomSampler(
+                [1.0 + i % 3 for i in numbers], samples + 3, generator=generator
+            )
+        case "subset":
+            return SubsetRandomSampler(range(0, samples, 2), generator=generator)
+        case "negative":
+            return [i - samples if i % 2 else i for i in numbers]
+        case "tensors":
+            return torch.arange(samples)
+        case _:
+            return DistributedSampler(Plain(samples), 3, 1, seed=5)
+
+
+SAMPLERS = (
+    "sequential",
+    "random",
+    "with replacement",
+    "weighted",
+    "subset",
+    "negative",
+    "tensors",
+    "distributed",
+)
+
+
+@FEW
+@given(
+    st.sampled_from(SAMPLERS),
+    st.booleans(),
+    workers(),
+    st.fixed_dictionaries(SHAPES),
+    st.integers(0, 2**31),
+)
+def test_samplers(
+    kind: str, own: bool, workers: dict[str, Any], shape: dict[str, Any], seed: int
+) -> None:
+    """With a generator of their own, or torch's, the very same samples are drawn."""
+    assume(not (kind == "distributed" and shape["samples"] < 3))
+    samplers = [
+        sampler_of(kind, shape["samples"], torch.Generator().manual_seed(seed) if own else None)
+        for _ in range(2)
+    ]
+    theirs, _ = both(sampler=samplers[0], **shape)
+    _, ours = both(sampler=samplers[1], **workers, **shape)
+    assert len(theirs) == len(ours)
+    for epoch in range(2):
+        if kind == "distributed":
+            samplers[0].set_epoch(epoch + 3)
+            ours.set_epoch(epoch + 3)
+        found = []
+        for loader in (theirs, ours):
+            torch.manual_seed(seed)
+            found.append(list(loader))
+        agree(*found)
+
+
+@FEW
+@given(
+    st.lists(st.lists(st.integers(-SAMPLES, SAMPLES - 1), min_size=1, max_size=7), max_size=6),
+    workers(),
+)
+def test_batch_samplers(batches: list[list[int]], workers: dict[str, Any]) -> None:
+    theirs, ours = both(SAMPLES, batch_sampler=batches, **workers)
+    assert len(theirs) == len(ours) == len(batches)
+    agree(theirs, ours)
+    generator = (batch for batch in batches)
+    assert len(list(both(SAMPLES, batch_sampler=generator, **workers)[1])) == len(batches)
+
+
+def test_a_batch_sampler_over_a_distributed_sampler() -> None:
+    sampler = DistributedSampler(Plain(SAMPLES), 2, 1, seed=3)
+    theirs, ours = both(SAMPLES, batch_sampler=BatchSampler(sampler, 4, True), num_workers=2)
+    agree(theirs, ours)
+    ours.set_epoch(5)
+    assert sampler.epoch == 5
+    agree(theirs, ours)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("wrong", [SAMPLES, -SAMPLES - 1, 10**12])
+def test_a_sampler_outside_of_the_dataset(wrong: int, threads: int) -> None:
+    theirs, ours = both(SAMPLES, sampler=[0, wrong], num_workers=threads)
+    for loader in (theirs, ours):
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(IndexError):
+            next(iterator)
+
+
+def sampler_without_length() -> Iterator[int]:
+    yield from range(5)
+
+
+@pytest.mark.parametrize("dataset", ["native", "torch"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": -1},
+        {"timeout": -1},
+        {"prefetch_factor": 2},
+        {"num_workers": 2, "prefetch_factor": -1},
+        {"persistent_workers": True},
+        {"sampler": [1], "shuffle": True},
+        {"batch_sampler": [[1]], "shuffle": True},
+        {"batch_sampler": [[1]], "batch_size": 2},
+        {"batch_sampler": [[1]], "sampler": [1]},
+        {"batch_sampler": [[1]], "drop_last": True},
+        {"batch_size": None, "drop_last": True},
+        {"batch_size": 0},
+        {"batch_size": -3},
+        {"batch_size": 2.5},
+        {"batch_size": True},
+        {"drop_last": "yes"},
+        {"shuffle": "yes", "sampler": [1]},
+        {"num_workers": 1, "multiprocessing_context": "no such context"},
+        {"multiprocessing_context": "fork"},
+        {"num_workers": "many"},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_raise_as_torchs(options: dict[str, Any], dataset: str) -> None:
+    data: Any = images(SMALL) if dataset == "native" else Plain(5)
+    try:
+        Torchs(data, **options)
+    except Exception as error:
+        with pytest.raises((type(error), ValueError)):
+            Ours(data, **options)
+    else:
+        Ours(data, **options)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3, 2.5])
+def test_wrong_batch_sizes_with_an_order_of_ours(batch_size: Any) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        Ours(images(SMALL), batch_size, seed=3)
+
+
+def test_a_length_that_nobody_knows() -> None:
+    theirs, ours = both(SAMPLES, sampler=sampler_without_length())
+    for loader in (theirs, ours):
+        with pytest.raises(TypeError):
+            len(loader)
+    with pytest.raises(TypeError):
+        len(iter(ours))
+    theirs, ours = both(SAMPLES, sampler=sampler_without_length())
+    assert [batch[2].item() for batch in ours] == list(range(5))
+
+
+# Torch's own path.
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(0 if info is None else info.id, 20, 1 if info is None else 2))
+
+
+def as_list(samples: Any) -> Any:
+    return list(samples)
+
+
+def name_worker(number: int) -> None:
+    global _worker
+    _worker = number
+
+
+_worker = -1
+
+
+class Workers(Dataset[int]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return _worker
+
+
+TORCHS_OWN = {
+    "iterable": (Stream(), {"batch_size": 3}),
+    "iterable in workers": (Stream(), {"batch_size": 3, "num_workers": 2}),
+    "iterable, single": (Stream(), {"batch_size": None}),
+    "list": ([1, 2, 3, 4], {"batch_size": 3}),
+    "dicts": ([{"a": i, "b": [i, "x"]} for i in range(5)], {"batch_size": 2}),
+    "single": ([1, 2, 3], {"batch_size": None}),
+    "collate": (list(range(7)), {"batch_size": 3, "collate_fn": as_list, "drop_last": True}),
+    "worker_init_fn": (Workers(), {"num_workers": 2, "worker_init_fn": name_worker}),
+    "shuffled": (list(range(9)), {"batch_size": 2, "shuffle": True}),
+    "sampler": (list(range(9)), {"sampler": [3, 4, 8]}),
+    "persistent": (list(range(9)), {"num_workers": 2, "persistent_workers": True}),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS_OWN)
+def test_torchs_path_is_torchs(name: str) -> None:
+    data, options = TORCHS_OWN[name]
+    found = []
+    for kind in (Torchs, Ours):
+        torch.manual_seed(3)
+        loader = kind(data, **options)  # type: ignore[operator]
+        found.append([list(loader), list(loader)])
+    assert same(found[0], found[1])
+    assert loader.explain().startswith("torch: torch's own loader, unchanged\nbecause: ")
+    assert "torch path" in repr(loader)
+
+
+def test_explain_and_repr() -> None:
+    loader = Ours(images(SMALL), 5, True, num_workers=2)
+    assert "native: 2 decode threads" in loader.explain()
+    assert "resize to 4 x 4" in loader.explain() and "order: random" in loader.explain()
+    assert "native path" in repr(loader) and "2 threads" in repr(loader)
+    assert "no decode threads" in Ours(images(SMALL)).explain()
+    assert "that of the sampler given" in Ours(images(SMALL), sampler=[1]).explain()
+    assert "rank 1 of 3" in Ours(images(SMALL), rank=1, world_size=3).explain()
+    for data, options, path, why in (
+        (images(None), {}, "torch", "no transform"),
+        (images(as_list), {}, "torch", "as_list"),
+        (images(Compose([SMALL, half])), {}, "workers", "half"),
+        (images(SMALL), {"collate_fn": as_list}, "workers", "collate_fn as_list"),
+        (images(SMALL), {"batch_size": None}, "workers", "batch_size=None"),
+        (images(SMALL), {"worker_init_fn": name_worker}, "workers", "worker_init_fn"),
+        (images(SMALL), {"collate_fn": default_collate}, "native", "resize"),
+        (images(SMALL), {"collate_fn": fast_collate}, "native", "resize"),
+        (Subset(images(SMALL), [1, 2]), {}, "native", "2 samples of ImageDataset"),
+        ([1, 2], {}, "torch", "list"),
+    ):
+        loader = Ours(data, **options)  # type: ignore[arg-type]
+        assert loader.explain().startswith(path + ":"), loader.explain()
+        assert why in loader.explain(), loader.explain()
+
+
+def half(image: Any) -> Any:
+    return image // 2
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_transform_that_ends_with_something_else_runs_in_torchs_workers(threads: int) -> None:
+    halves = Ours(images(Compose([SMALL, half])), 8, num_workers=threads)
+    whole = Ours(images(SMALL), 8, num_workers=threads)
+    for (got, labels), (pixels, expected) in zip(halves, whole, strict=True):
+        assert torch.equal(got, pixels // 2) and torch.equal(labels, expected)
+
+
+# What only the native path can do.
+
+_GIVEN = {
+    "dtype": "float32",
+    "mean": np.array([0.5, 0.5, 0.5]),
+    "std": (0.5, 0.5, 0.5),
+    "views": 2,
+    "on_error": "skip",
+    "return_index": True,
+    "return_key": True,
+    "batch_transform": as_list,
+    "dct_scaling": True,
+    "check": False,
+    "seek_cache_bytes": 0,
+    "seek_cache_file": "points.arrow",
+}
+
+
+@pytest.mark.parametrize("path", ["torch", "workers", "single", "iterable"])
+@pytest.mark.parametrize("name", sorted(NATIVE_ONLY))
+def test_other_paths_refuse_what_only_the_native_one_honours(name: str, path: str) -> None:
+    data: Any = {
+        "torch": [1, 2],
+        "workers": images(Compose([SMALL, half])),
+        "single": images(SMALL),
+        "iterable": Stream(),
+    }[path]
+    options = {"batch_size": None} if path == "single" else {}
+    assert not Ours(data, **options).explain().startswith("native")
+    with pytest.raises(UsageError, match=f"^{name}=.* needs the native path, which is not taken"):
+        Ours(data, **options, **{name: _GIVEN[name]})
+
+
+def test_all_of_them_are_tried() -> None:
+    assert set(_GIVEN) == set(NATIVE_ONLY)
+
+
+@pytest.mark.parametrize("name", ["order", "seed", "rank"])
+def test_an_iterable_dataset_decides_by_itself(name: str) -> None:
+    options: dict[str, Any] = {
+        "order": {"order": "random"},
+        "seed": {"seed": 1},
+        "rank": {"rank": 0, "world_size": 2},
+    }[name]
+    with pytest.raises(UsageError, match="IterableDataset"):
+        Ours(Stream(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float64"}, "dtype='float64'"),
+        ({"dtype": "uint8", "mean": (0.5, 0.5, 0.5)}, "dtype is uint8"),
+        ({"mean": (0.5,)}, "mean has 1 values"),
+        ({"std": (0.5, 0.5, 0)}, "not above 0"),
+        ({"views": 0}, "views=0"),
+        ({"views": True}, "views=True"),
+        ({"views": 1.5}, r"views=1\.5"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"seek_cache_bytes": -1}, "seek_cache_bytes=-1"),
+        ({"seek_cache_file": "x"}, "this dataset has one"),
+        ({"num_workers": "all"}, "num_workers='all'"),
+    ],
+)
+def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Ours(images(SMALL), **options)
+
+
+def test_statistics() -> None:
+    loader = Ours(images(), 8, num_workers=2)
+    with pytest.raises(UsageError, match="before the first iter"):
+        loader.stats()
+    list(loader)
+    stats = loader.stats()
+    assert (stats.samples, stats.batches, stats.skipped) == (SAMPLES, len(loader), 0)
+    assert stats.by_pillow > 5 and stats.with_seek_points > 20
+    assert stats.images_per_second == pytest.approx(SAMPLES / stats.seconds)
+    for share in (stats.read_share, stats.decode_share, stats.idle_share):
+        assert 0 <= share <= 1
+    with pytest.raises(UsageError, match="native path"):
+        Ours([1, 2]).stats()  # type: ignore[arg-type]
+
+
+def test_a_loader_can_be_pickled() -> None:
+    loader = Ours(images(CROPS), 8, shuffle=True, seed=3, num_workers=2, return_index=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = pickle.loads(pickle.dumps(loader))
+    assert other.explain() == loader.explain()
+    assert other.state_dict() == state
+    loader.set_epoch(6)
+    other.set_epoch(6)
+    assert same(list(loader), list(other))
+
+
+def test_auto_is_a_number_of_threads() -> None:
+    loader = Ours(images(SMALL), 8, num_workers="auto")
+    assert isinstance(loader.num_workers, int) and loader.num_workers >= 1
+    assert len(list(loader)) == len(loader)
