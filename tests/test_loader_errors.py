@@ -1,0 +1,479 @@
+"""Damaged datasets in the loader: what is raised, left out or zeroed, and that nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from containers import broken_jpeg, index_rows, pack_tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpegs import encode, picture
+from loader_data import CONTAINERS, CROPS, SAMPLES, dataset, folder, images, same, tree
+
+torch = pytest.importorskip("torch")
+
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.errors import (  # noqa: E402
+    CorruptionError,
+    DatasetError,
+    FastdataError,
+    SampleError,
+    UsageError,
+)
+from fastdata.index import write_index  # noqa: E402
+from fastdata.order import make_order  # noqa: E402
+from fastdata.transforms import RandomCrop, Resize  # noqa: E402
+
+THREADS = [0, 1, 2, 8]
+threads = pytest.mark.parametrize("threads", THREADS)
+
+
+def blob_at(root: Path, number: int) -> tuple[Path, int, int]:
+    """File, offset and length of a sample."""
+    row = index_rows(root)[number]
+    manifest = json.loads((root / "dataset.json").read_text("utf-8"))
+    if row["path"] is None:
+        path = root / manifest["files"][row["file"]]["name"]
+    else:
+        path = root / manifest["root"] / row["path"]
+    return path, row["offset"], row["length"]
+
+
+def spoil(root: Path, number: int) -> None:
+    """Changes one byte of a sample."""
+    path, offset, length = blob_at(root, number)
+    with path.open("r+b") as file:
+        file.seek(offset + length // 2)
+        byte = file.read(1)[0]
+        file.seek(offset + length // 2)
+        file.write(bytes([byte ^ 255]))
+
+
+def damaged(container: str, bad: set[int]) -> Path:
+    """A dataset some of whose samples have changed since they were packed."""
+    out = folder() / "damaged"
+    if container == "folder":
+        source = out.parent / "tree"
+        shutil.copytree(tree(), source)
+        pack_tree(source, out, container)
+    else:
+        shutil.copytree(dataset(container), out)
+    for number in bad:
+        spoil(out, number)
+    return out
+
+
+BAD = {4, 5, 17, 23, 40, SAMPLES - 1}
+
+
+@pytest.fixture(scope="module")
+def broken() -> ImageDataset:
+    return ImageDataset(damaged("shards", BAD), CROPS)
+
+
+def make(data: Any, **options: Any) -> DataLoader[Any]:
+    defaults = {"batch_size": 8, "seed": 3, "return_index": True, "return_key": True}
+    return DataLoader(data, **{**defaults, **options})
+
+
+def until_the_end(iterator: Iterator[Any]) -> list[Any]:
+    """Batches, and errors in the places of those that failed."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return found
+        except FastdataError as error:
+            found.append(error)
+        assert len(found) < 100
+
+
+@threads
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_an_error_comes_in_its_batchs_place(container: str, threads: int) -> None:
+    root = damaged(container, BAD)
+    whole = list(make(images()))
+    data = ImageDataset(root, CROPS)
+    found = until_the_end(iter(make(data, num_workers=threads)))
+    assert len(found) == len(whole)
+    for number, (batch, expected) in enumerate(zip(found, whole, strict=True)):
+        bad = sorted(index for index in BAD if index // 8 == number)
+        if not bad:
+            assert same(batch, expected)
+            continue
+        assert isinstance(batch, CorruptionError)
+        path, *_ = blob_at(root, bad[0])
+        for part in (f"sample {bad[0]} (", data.row(bad[0]).key, str(path), "changed"):
+            assert part in batch.what
+        assert "fastdata verify" in batch.mend
+
+
+@threads
+def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int) -> None:
+    for options in ({}, {"views": 2}, {"mean": (0.5, 0.5, 0.5)}, {"dtype": "bfloat16"}):
+        loader = make(broken, on_error="zero", num_workers=threads, **options)
+        with pytest.warns(UserWarning, match=f"{len(BAD)} samples could not .* zeroed") as record:
+            found = list(loader)
+        assert len(record) == 1
+        assert loader.stats().skipped == len(BAD)
+        for batch, expected in zip(found, make(images(), **options), strict=True):
+            *elements, whole = batch
+            numbers = elements[2].numpy()
+            assert whole.dtype == torch.bool
+            assert whole.tolist() == [number not in BAD for number in numbers]
+            assert same(elements[1:], expected[1:])
+            views, wanted = (
+                part[0] if isinstance(part[0], list) else [part[0]] for part in (batch, expected)
+            )
+            for view, want in zip(views, wanted, strict=True):
+                assert torch.equal(view[whole], want[whole])
+                assert not view[~whole].any()
+
+
+def test_zeros_warning_names_what_is_wrong(broken: ImageDataset) -> None:
+    with pytest.warns(UserWarning, match="zeroed") as record:
+        list(make(broken, on_error="zero"))
+    assert all(broken.row(number).key in str(record[0].message) for number in BAD)
+
+
+def good_stream(order: list[int], bad: set[int], count: int) -> list[int]:
+    good = [index for index in order if index not in bad]
+    return [good[i % len(good)] for i in range(count)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sets(st.integers(0, SAMPLES - 1), max_size=SAMPLES - 1),
+    st.sampled_from(["random", "sequential", "quasi-random"]),
+    st.integers(1, 20),
+    st.booleans(),
+    st.sampled_from(THREADS),
+    st.integers(1, 5),
+)
+def test_skip_gives_the_order_without_bad_samples(
+    bad: set[int], order: str, batch_size: int, drop_last: bool, threads: int, prefetch: int
+) -> None:
+    data = ImageDataset(damaged("shards", bad), CROPS)
+    loader = make(
+        data,
+        batch_size=batch_size,
+        order=order,
+        drop_last=drop_last,
+        on_error="skip",
+        num_workers=threads,
+        prefetch_factor=prefetch if threads else None,
+    )
+    samples = SAMPLES // batch_size * batch_size if drop_last else SAMPLES
+    for epoch in range(2):
+        whole = make_order(order, SAMPLES, 3, epoch)(np.arange(SAMPLES)).tolist()[:samples]
+        lost = bad & set(whole)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if samples and not set(whole) - bad:
+                with pytest.raises(SampleError, match="no sample is left"):
+                    list(loader)
+                return
+            found = list(loader)
+        sizes = [len(batch[1]) for batch in found]
+        assert sizes == [min(batch_size, samples - at) for at in range(0, samples, batch_size)]
+        stream = [index for batch in found for index in batch[2].tolist()]
+        assert stream == good_stream(whole, bad, samples)
+        assert loader.stats().skipped == len(lost)
+        assert len(said) == bool(lost)
+        if lost:
+            assert f"{len(lost)} samples could not be decoded and were left out" in str(
+                said[0].message
+            )
+        for batch in found:
+            numbers = batch[2].tolist()
+            assert batch[1].tolist() == data.labels[numbers].tolist()
+            assert batch[3] == [data.row(number).key for number in numbers]
+        check_pixels(found, epoch)
+
+
+_WHOLE: dict[int, Any] = {}
+
+
+def check_pixels(batches: list[Any], epoch: int) -> None:
+    """Pixels are those that the samples have in a dataset that is not damaged."""
+    if epoch not in _WHOLE:
+        loader = make(images(), batch_size=SAMPLES)
+        loader.set_epoch(epoch)
+        _WHOLE[epoch] = next(iter(loader))[0]
+    for batch in batches:
+        assert torch.equal(batch[0], _WHOLE[epoch][batch[2]])
+
+
+@threads
+def test_all_samples_are_bad(threads: int) -> None:
+    data = ImageDataset(damaged("shards", set(range(SAMPLES))), CROPS)
+    loader = make(data, on_error="skip", num_workers=threads)
+    for _ in range(2):
+        with pytest.raises(SampleError, match="no sample is left") as info:
+            list(loader)
+        assert "verify" in info.value.mend
+    zero = make(data, on_error="zero", num_workers=threads)
+    with pytest.warns(UserWarning, match=f"{SAMPLES} samples.*\n(.*\n)+.*and {SAMPLES - 10} more"):
+        assert not any(batch[-1].any() for batch in zero)
+
+
+@pytest.mark.filterwarnings("ignore:.*samples could not be decoded")
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_skip_on_several_ranks(broken: ImageDataset, drop_last: bool) -> None:
+    ranks = []
+    for rank in range(3):
+        loader = make(
+            broken,
+            batch_size=5,
+            shuffle=True,
+            rank=rank,
+            world_size=3,
+            drop_last=drop_last,
+            on_error="skip",
+            num_workers=2,
+        )
+        ranks.append([batch[2].tolist() for batch in loader])
+        assert len(ranks[-1]) == len(loader)
+    assert len({tuple(len(batch) for batch in batches) for batches in ranks}) == 1
+    seen = {index for batches in ranks for batch in batches for index in batch}
+    assert not seen & BAD
+    if not drop_last:
+        assert seen == set(range(SAMPLES)) - BAD
+
+
+@pytest.mark.filterwarnings("ignore:.*samples could not be decoded")
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 7), st.sampled_from(THREADS), st.sampled_from(THREADS))
+def test_skip_resumes(done: int, before: int, after: int) -> None:
+    data = ImageDataset(damaged("shards", BAD), CROPS)
+    options: dict[str, Any] = {"on_error": "skip", "shuffle": True}
+    whole = list(make(data, **options))
+    loader = make(data, num_workers=before, **options)
+    iterator = iter(loader)
+    for _ in range(done):
+        next(iterator)
+    state = json.loads(json.dumps(loader.state_dict()))
+    # It has not yet learnt which samples are bad.
+    other = make(data, num_workers=after, **options)
+    other.load_state_dict(state)
+    rest = list(other)
+    assert len(rest) == len(whole) - done
+    # What is repeated at the end depends on where one begins.
+    new = SAMPLES - len(BAD) - 8 * done
+    got, wanted = (
+        [i for batch in part for i in batch[2].tolist()] for part in (rest, whole[done:])
+    )
+    assert got[: max(new, 0)] == wanted[: max(new, 0)]
+    check_pixels(rest, 0)
+
+
+@threads
+@pytest.mark.parametrize("how", ["missing", "shorter", "longer", "a folder"])
+@pytest.mark.parametrize("container", ["shards", "folder"])
+def test_a_file_that_is_not_as_it_was(how: str, container: str, threads: int) -> None:
+    root = damaged(container, set())
+    path, *_ = blob_at(root, 0)
+    match how:
+        case "missing":
+            path.unlink()
+        case "shorter":
+            path.write_bytes(path.read_bytes()[:-100])
+        case "longer":
+            with path.open("ab") as file:
+                file.write(b"more")
+        case _:
+            path.unlink()
+            path.mkdir()
+    rows = index_rows(root)
+    lost = {n for n in range(SAMPLES) if blob_at(root, n)[0] == path}
+    if container == "folder" and how == "longer":
+        lost = set()  # the image itself is as it was
+    data = ImageDataset(root, CROPS)
+    found = until_the_end(iter(make(data, num_workers=threads)))
+    for number, batch in enumerate(found):
+        bad = [n for n in range(8 * number, min(8 * number + 8, SAMPLES)) if n in lost]
+        if bad:
+            assert isinstance(batch, DatasetError), batch
+            assert str(path) in batch.what and rows[bad[0]]["key"] in batch.what
+            assert batch.mend
+        else:
+            assert batch[2].tolist() == list(range(8 * number, min(8 * number + 8, SAMPLES)))
+    if lost and len(lost) < SAMPLES:
+        with pytest.warns(UserWarning, match="left out"):
+            skipped = list(make(data, num_workers=threads, on_error="skip"))
+        assert not lost & {index for batch in skipped for index in batch[2].tolist()}
+
+
+def packed_images(files: list[bytes], **options: Any) -> ImageDataset:
+    root = folder()
+    for number, file in enumerate(files):
+        path = root / "tree" / "class" / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file)
+    pack_tree(root / "tree", root / "out", "shards", **options)
+    return ImageDataset(root / "out", Resize((24, 24)))
+
+
+def scan_damaged(data: bytes) -> bytes:
+    """Bits of the entropy-coded data changed, and no marker made: Pillow decodes it."""
+    changed = bytearray(data)
+    for at in range(len(data) // 2, len(data) // 2 + 40):
+        if changed[at] != 0xFF and changed[at - 1] != 0xFF:
+            changed[at] ^= 0x55 if changed[at] != 0xFF ^ 0x55 else 0x54
+    return bytes(changed)
+
+
+@threads
+@pytest.mark.parametrize("seek_points", [True, False])
+def test_a_damaged_scan_that_pillow_decodes_is_decoded_by_pillow(
+    threads: int, seek_points: bool
+) -> None:
+    files = [encode(picture(120, 90, number)) for number in range(6)]
+    files[1] = scan_damaged(files[1])
+    middle = len(files[4]) * 2 // 3
+    files[4] = files[4][:middle] + b"\xff\xd9" + files[4][middle + 2 :]
+    data = packed_images(files, seek_points=seek_points)
+    loader = DataLoader(data, 3, num_workers=threads, on_error="raise")
+    pixels = torch.cat([batch for batch, _ in loader]).permute(0, 2, 3, 1).numpy()
+    for number in range(6):
+        want = np.asarray(data.open_image(number).resize((24, 24), 2))
+        assert np.abs(pixels[number].astype(int) - want).max() <= 1
+    assert 1 <= loader.stats().by_pillow <= 2
+
+
+@threads
+def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
+    files = [encode(picture(120, 90, number)) for number in range(6)]
+    files[4] = broken_jpeg()
+    data = packed_images(files, seek_points=False)
+    loader = DataLoader(data, 3, num_workers=threads)
+    found = until_the_end(iter(loader))
+    assert len(found) == 2 and isinstance(found[1], SampleError)
+    for part in ("sample 4 (class/04)", str(data.location), "cannot be decoded"):
+        assert part in found[1].what
+    assert "fastdata verify" in found[1].mend
+    with pytest.warns(UserWarning, match=r"1 samples .*\n.*class/04"):
+        batches = list(DataLoader(data, 3, num_workers=threads, on_error="skip", return_index=True))
+    assert [batch[2].tolist() for batch in batches] == [[0, 1, 2], [3, 5, 0]]
+
+
+@threads
+def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
+    root = damaged("shards", set())
+    manifest = json.loads((root / "dataset.json").read_text("utf-8"))
+    index = root / manifest["index"]["name"]
+    # Not mapped: the file is written anew.
+    table = pa.ipc.open_file(index.read_bytes()).read_all()
+    tables = table.column("seek_points").to_pylist()
+    have = [n for n, entry in enumerate(tables) if entry is not None]
+    assert len(have) > 20
+    lying = list(tables)
+    for place, other in zip(have, have[1:] + have[:1], strict=True):
+        lying[place] = tables[other]
+    lying[have[3]] = b""
+    lying[have[4]] = bytes(len(tables[have[4]]))
+    at = table.schema.get_field_index("seek_points")
+    changed = table.set_column(at, table.schema.field(at), pa.array(lying, pa.binary()))
+    write_index(index, changed.combine_chunks().to_batches())
+    manifest["index"]["size"] = index.stat().st_size
+    (root / "dataset.json").write_text(json.dumps(manifest), "utf-8")
+    found = list(make(ImageDataset(root, CROPS), num_workers=threads))
+    for batch, expected in zip(found, make(images()), strict=True):
+        assert same(batch[1:], expected[1:])
+        assert (batch[0].int() - expected[0].int()).abs().max() <= 1
+
+
+@threads
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_a_damaged_index_is_told(threads: int, data: st.DataObject) -> None:
+    """Whatever has changed in it: an error of ours or samples, never a crash or a hang."""
+    root = damaged("shards", set())
+    index = root / "index.arrow"
+    content = bytearray(index.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    index.write_bytes(content)
+    try:
+        loader = make(ImageDataset(root, CROPS), num_workers=threads)
+        found = until_the_end(iter(loader))
+    except FastdataError as error:
+        assert str(root) in error.what
+        return
+    assert len(found) == len(loader)
+
+
+@threads
+def test_an_index_that_ends_early(threads: int) -> None:
+    root = damaged("shards", set())
+    (root / "index.arrow").write_bytes(b"x" * (root / "index.arrow").stat().st_size)
+    with pytest.raises(CorruptionError, match=r"index\.arrow"):
+        list(make(ImageDataset(root, CROPS), num_workers=threads))
+
+
+@threads
+def test_an_image_too_small_for_a_crop_is_told_in_its_place(threads: int) -> None:
+    data = packed_images([encode(picture(40 if n != 7 else 20, 40, n)) for n in range(12)])
+    data.transform = RandomCrop(30)
+    found = until_the_end(iter(DataLoader(data, 3, num_workers=threads, return_index=True)))
+    assert [isinstance(batch, UsageError) for batch in found] == [False, False, True, False]
+    assert "20 x 40 pixels" in found[2].what and "pad_if_needed" in found[2].mend
+
+
+@threads
+def test_a_samplers_error_comes_after_what_it_has_given(threads: int) -> None:
+    def broken_sampler() -> Iterator[list[int]]:
+        yield [0, 1]
+        yield [2, 3]
+        raise OSError("the sampler broke")
+
+    for sampler, error in (
+        (broken_sampler(), "the sampler broke"),
+        ([[0, 1], [2, 3], [4, SAMPLES]], f"sample {SAMPLES} of {SAMPLES}"),
+    ):
+        loader = DataLoader(images(), batch_sampler=sampler, num_workers=threads, return_index=True)
+        iterator = iter(loader)
+        assert [next(iterator)[2].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises((OSError, IndexError), match=error):
+            next(iterator)
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_timeout(threads: int) -> None:
+    large = encode(picture(2000, 1500, 1, 0))
+    data = packed_images([large])
+    data.transform = Resize((900, 900))
+    loader = DataLoader(data, 64, sampler=[0] * 64, num_workers=threads, timeout=0.01)
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.01 seconds"):
+        next(iter(loader))
+    patient = DataLoader(data, 1, num_workers=threads, timeout=100)
+    assert len(list(patient)) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "error"), [("target_transform", ZeroDivisionError), ("batch_transform", ValueError)]
+)
+@threads
+def test_what_the_users_functions_raise(where: str, error: type[Exception], threads: int) -> None:
+    def function(*_: Any) -> Any:
+        raise error("by the user")
+
+    data, options = images(), {}
+    if where == "target_transform":
+        data.target_transform = function
+    else:
+        options = {"batch_transform": function}
+    iterator = iter(make(data, num_workers=threads, **options))
+    with pytest.raises(error, match="by the user"):
+        next(iterator)
