@@ -82,11 +82,14 @@ def cgroup_cpus(membership: Path, mount: Path) -> float | None:
     """
     found: list[float] = []
     try:
-        lines = membership.read_text().splitlines()
+        lines = os.fsdecode(membership.read_bytes()).splitlines()
     except OSError:  # not Linux
         return None
     for line in lines:
-        _, controllers, name = line.split(":", 2)
+        fields = line.split(":", 2)
+        if len(fields) < 3:  # not what the kernel writes
+            continue
+        _, controllers, name = fields
         if not controllers:  # version 2
             root, read = mount, _quota_v2
         elif "cpu" in controllers.split(","):
