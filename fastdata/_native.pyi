@@ -41,7 +41,8 @@ class Extents:
 
     ``paths``: encoded as the file system has them. ``seek_points``: kept, not copied; used
     only for a file that still has the size and time of change in its row of ``stamps``, int64,
-    N x 2, if given.
+    N x 2, if given. ``sizes``: int32, N x 2: (width, height), 0 where unknown; a JPEG of another
+    size fails with ``other_size``.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Extents:
         *,
         seek_points: Sequence[Buffer | None] | None = None,
         stamps: npt.NDArray[np.int64] | None = None,
+        sizes: npt.NDArray[np.int32] | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
 

@@ -63,6 +63,7 @@ _FINAL = (
     "cut_short",
     "changed",
     "corrupt_index",
+    "other_size",
 )
 
 Region: TypeAlias = tuple[int, int, int, int]

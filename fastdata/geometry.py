@@ -7,14 +7,14 @@ Everything is computed for a whole batch at once: this runs in the loader's one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import draws
-from fastdata.errors import UsageError
 from fastdata.transforms import (
     CenterCrop,
     RandomCrop,
@@ -41,6 +41,8 @@ class Geometry(NamedTuple):
         flips: uint8 (N,): 1 where the output is mirrored left to right, last of all.
         odd: bool (N,): True where a box reaches outside the image, or a window outside the
             resized box, and zeros stand for what is missing; None: nowhere.
+        too_small: Images that are smaller than a random crop that may not pad, by their row, and
+            in words what is wrong; their other values mean nothing.
     """
 
     boxes: npt.NDArray[np.int32]
@@ -48,6 +50,7 @@ class Geometry(NamedTuple):
     windows: npt.NDArray[np.int32] | None
     flips: npt.NDArray[np.uint8]
     odd: npt.NDArray[np.bool_] | None
+    too_small: Mapping[int, str] = MappingProxyType({})
 
 
 class _Frame(NamedTuple):
@@ -77,9 +80,6 @@ def compose(
 
     Returns:
         The geometry, and the outputs' widths and heights: ints, or int64 (N,).
-
-    Raises:
-        UsageError: an image is smaller than a random crop that may not pad.
     """
     keys = np.asarray(keys, dtype=np.uint64)
     source_width = np.asarray(widths, dtype=np.int64)
@@ -91,6 +91,7 @@ def compose(
     flips: npt.NDArray[np.bool_] | None = None
     cut = False  # since the resize
     may_pad = False
+    too_small: dict[int, str] = {}
     draw = 0
     for step in steps:
         if isinstance(step, RandomHorizontalFlip):
@@ -109,7 +110,7 @@ def compose(
             frame = _crop(frame, flips, left, top, width, height)
             cut = may_pad = True
         elif isinstance(step, RandomCrop):
-            frame = _crop(frame, flips, *_random_places(step, frame, keys, draw))
+            frame = _crop(frame, flips, *_random_places(step, frame, keys, draw, too_small))
             cut = may_pad = True
         else:
             raise TypeError(f"{step!r} is not geometry")
@@ -132,7 +133,8 @@ def compose(
             odd |= windows[:, 1] + frame.height > sizes[:, 1]
         odd = odd if odd.any() else None
     flipped = np.zeros(count, np.uint8) if flips is None else flips.view(np.uint8)
-    return Geometry(boxes, sizes, windows, flipped, odd), frame.width, frame.height
+    found = Geometry(boxes, sizes, windows, flipped, odd, too_small)
+    return found, frame.width, frame.height
 
 
 def resized_size(step: Resize, width: _Ints, height: _Ints) -> tuple[_Ints, _Ints]:
@@ -194,8 +196,13 @@ def _centre(have: _Ints, want: int) -> _Ints:
 
 
 def _random_places(
-    step: RandomCrop, frame: _Frame, keys: npt.NDArray[np.uint64], draw: int
+    step: RandomCrop,
+    frame: _Frame,
+    keys: npt.NDArray[np.uint64],
+    draw: int,
+    too_small: dict[int, str],
 ) -> tuple[_Ints, _Ints, int, int]:
+    """Left, top, width, height of random crops; adds to ``too_small``."""
     left, top, right, bottom = step.padding  # type: ignore[misc]
     width, height = _wide(step), _high(step)
     want = np.array([[width], [height]])
@@ -206,12 +213,13 @@ def _random_places(
         lacking = np.maximum(want - padded, 0)
         before, padded = before + lacking, padded + 2 * lacking
     elif (padded < want).any():
-        first = int((padded < want).any(axis=0).argmax())
-        raise UsageError(
-            f"Sample {first} of the batch has {have[0, first]} x {have[1, first]} pixels, "
-            f"less than RandomCrop's {width} x {height}.",
-            "Resize before it, or give it pad_if_needed=True.",
-        )
+        for row in np.flatnonzero((padded < want).any(axis=0)).tolist():
+            too_small.setdefault(
+                row,
+                f"{have[0, row]} x {have[1, row]} pixels, "
+                f"less than RandomCrop's {width} x {height}",
+            )
+        padded = np.maximum(padded, want)
     places = draws.integers(_rows(keys, 2), draw, padded - want + 1) - before
     return places[0], places[1], width, height
 

@@ -47,6 +47,10 @@ _FILTERS = {
 }
 
 
+#: What to do about an image that is smaller than a random crop.
+MEND_SMALL = "Resize before it, or give it pad_if_needed=True."
+
+
 class Output(NamedTuple):
     """The format of what comes before the tail.
 
@@ -95,13 +99,17 @@ class Recipe:
     tail: tuple[Callable[[Any], Any], ...]
     steps: tuple[Transform, ...] = field(repr=False)
 
-    def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Geometry:
+    def draw(
+        self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64], *, on_small: str = "raise"
+    ) -> Geometry:
         """Draw and compose the geometry of a batch.
 
         Args:
             widths: Of the source images in pixels, ints, (N,).
             heights: Of the source images in pixels, ints, (N,).
             keys: uint64 (N,), a sample each: from which `fastdata.draws` makes its numbers.
+            on_small: "raise" for images smaller than a random crop that may not pad, or "mark"
+                them in ``Geometry.too_small``.
 
         Returns:
             The geometry; the same for a sample whatever else is in the batch.
@@ -109,7 +117,10 @@ class Recipe:
         Raises:
             UsageError: an image is smaller than a random crop that may not pad.
         """
-        return geometry.compose(self.steps, widths, heights, keys)[0]
+        found = geometry.compose(self.steps, widths, heights, keys)[0]
+        if found.too_small and on_small == "raise":
+            raise _too_small(found)
+        return found
 
     def pillow(
         self, image: Image.Image, box: Any, size: Any = None, window: Any = None, flip: Any = False
@@ -200,6 +211,8 @@ def call(transform: Transform, image: Any) -> Any:
         seed = int(torch.randint(-(2**63), 2**63 - 1, ()))
     keys = np.array([seed], np.int64).view(np.uint64)
     cut, width, height = geometry.compose(program.steps, [image.width], [image.height], keys)
+    if cut.too_small:
+        raise _too_small(cut)
     pixels = _pillow(
         image,
         program.filter or "bilinear",
@@ -221,6 +234,11 @@ def call(transform: Transform, image: Any) -> Any:
     for function in program.tail_calls():
         result = function(result)
     return result
+
+
+def _too_small(found: Geometry) -> UsageError:
+    row, words = min(found.too_small.items())
+    return UsageError(f"Sample {row} of the batch has {words}.", MEND_SMALL)
 
 
 def _output(program: Program) -> Output:

@@ -17,7 +17,14 @@ from PIL import Image
 
 from fastdata import ImageDataset, _native
 from fastdata.checksum import crc32c
-from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch, seek_points
+from fastdata.decode import (
+    DecodeError,
+    Engine,
+    PendingBatch,
+    decode_batch,
+    jpeg_info,
+    seek_points,
+)
 from fastdata.extents import ExtentTable
 from fastdata.index import Index, rows_to_batch, write_index
 from fastdata.index import Row as IndexRow
@@ -519,3 +526,36 @@ def test_probing_agrees_with_what_packing_found(made_tree: Path, tmp_path: Path)
         if i not in failed:
             assert (extents.widths[i], extents.heights[i]) == (r.width, r.height)
             assert ENCODINGS[extents.encodings[i]] == r.encoding
+
+
+# --- sizes that are said of files ------------------------------------------------------------
+
+
+def test_a_jpeg_of_another_size_than_was_said_fails(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    true = [(info.width, info.height) for info in map(jpeg_info, IMAGES)]
+    said = np.array([true[0], (0, 0), true[2][::-1], true[3], (1, 1)], np.int32)
+    out, failures = run(_native.Extents(paths, sizes=said))
+    assert {index: code for index, (code, _) in failures.items()} == {
+        2: "other_size",
+        4: "other_size",
+    }
+    for index in (0, 1, 3):
+        assert np.array_equal(out[index], EXPECTED[index])
+    extents = _native.Extents(paths, sizes=said)
+    assert extents.widths.tolist() == said[:, 0].tolist()
+    assert extents.heights.tolist() == said[:, 1].tolist()
+    probe = _native.ProbeJob(extents)
+    probe.run()
+    # Only what is not known is looked up.
+    assert (extents.widths[1], extents.heights[1]) == true[1]
+    assert extents.widths[4] == 1 and probe.failures() == []
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [np.zeros((5, 2), np.int64), np.zeros((4, 2), np.int32), np.zeros((5, 3), np.int32)],
+)
+def test_sizes_of_the_wrong_shape(tmp_path: Path, sizes: Any) -> None:
+    with pytest.raises(ValueError, match="sizes must be int32"):
+        _native.Extents(write(tmp_path), sizes=sizes)

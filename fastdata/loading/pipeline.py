@@ -13,13 +13,13 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch
 from fastdata.draws import sample_keys
-from fastdata.errors import FastdataError, SampleError
+from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.schedule import Planned
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
-from fastdata.recipe import Geometry, Recipe
+from fastdata.recipe import MEND_SMALL, Geometry, Recipe
 
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
@@ -82,7 +82,6 @@ class Batch:
         views: Their decoding; empty until all sizes are known.
         slow: Samples that Pillow decodes, by their place in the batch.
         failed: What is wrong with samples, by their place in the batch.
-        error: What is wrong with the batch as a whole.
     """
 
     planned: Planned
@@ -92,7 +91,6 @@ class Batch:
     views: list[View] = field(default_factory=list)
     slow: dict[int, Future[FastdataError | None]] = field(default_factory=dict)
     failed: dict[int, FastdataError] = field(default_factory=dict)
-    error: FastdataError | None = None
 
     @property
     def tensors(self) -> list[Any]:
@@ -168,13 +166,10 @@ class Pipeline:
 
         Raises:
             TimeoutError: The deadline is over.
-            UsageError: The crops do not suit an image.
         """
         if batch.probe is not None:
             _await(batch.probe, deadline)
             self._decode_probed(batch)
-        if batch.error is not None:
-            raise batch.error
         for view in batch.views:
             _await(view.pending, deadline)
         for number, view in enumerate(batch.views):
@@ -199,19 +194,18 @@ class Pipeline:
         settings, recipe = self._settings, self._settings.recipe
         gathered, indices = batch.gathered, batch.planned.indices
         slow = gathered.pillow.copy()
-        if batch.failed:
-            slow[list(batch.failed)] = True
         geometries = []
         for number in range(settings.views):
             keys = sample_keys(batch.key, indices, number)
-            try:
-                geometry = recipe.draw(gathered.widths, gathered.heights, keys)
-            except FastdataError as error:
-                batch.error = error  # for when it is this batch's turn
-                return
+            geometry = recipe.draw(gathered.widths, gathered.heights, keys, on_small="mark")
             geometries.append(geometry)
             if geometry.odd is not None:
                 slow |= geometry.odd
+            for place, words in geometry.too_small.items():
+                error = _too_small(self._source, int(indices[place]), words)
+                batch.failed.setdefault(place, error)
+        if batch.failed:
+            slow[list(batch.failed)] = True
         skip = slow.view(np.uint8) if slow.any() else None
         for number, geometry in enumerate(geometries):
             memory = self._pool.batch(
@@ -295,7 +289,11 @@ class Pipeline:
             elif place not in batch.slow:
                 if code in ("unsupported", "not_jpeg"):
                     self._source.not_native(index)
-                self._by_pillow(batch, place, None if code == "unsupported" else detail)
+                elif code == "bad_seek_points":
+                    self._source.bad_seek_points(index)
+                # A size that is known wrong is found out when Pillow has the image.
+                known = code in ("unsupported", "other_size")
+                self._by_pillow(batch, place, None if known else detail)
 
     def _by_pillow(self, batch: Batch, place: int, detail: str | None = None) -> None:
         """Has one sample decoded by Pillow, in all its views.
@@ -318,8 +316,19 @@ def _decode_by_pillow(
     index = int(batch.planned.indices[place])
     try:
         image = source.open_image(index)
-        for view in batch.views:
-            _place_pixels(recipe, view, place, image)
+        gathered = batch.gathered
+        moved = image.size != (int(gathered.widths[place]), int(gathered.heights[place]))
+        if moved:
+            source.resized(index, *image.size)
+        for number, view in enumerate(batch.views):
+            geometry, row = view.geometry, place
+            if moved:
+                keys = sample_keys(batch.key, batch.planned.indices[place : place + 1], number)
+                width, height = image.size
+                geometry, row = recipe.draw([width], [height], keys, on_small="mark"), 0
+                if geometry.too_small:
+                    return _too_small(source, index, geometry.too_small[0])
+            _place_pixels(recipe, geometry, row, image, view.memory.array[place : place + 1])
     except DecodeError as error:
         return source.problem(index, error.what)
     except SampleError as error:
@@ -330,19 +339,27 @@ def _decode_by_pillow(
     return None
 
 
-def _place_pixels(recipe: Recipe, view: View, place: int, image: Any) -> None:
-    """Puts one crop of an image into its place in the batch."""
-    geometry, output = view.geometry, recipe.output
+def _too_small(source: Source, index: int, words: str) -> UsageError:
+    """The error of a sample that a crop does not fit into."""
+    what = source.problem(index, f"it has {words}").what
+    return UsageError(what, f'{MEND_SMALL} Or leave such samples out with on_error="skip".')
+
+
+def _place_pixels(
+    recipe: Recipe, geometry: Geometry, row: int, image: Any, out: npt.NDArray[Any]
+) -> None:
+    """Puts one crop of an image, that of a row of a geometry, into its place in the batch."""
+    output = recipe.output
     pixels: npt.NDArray[np.uint8]
     options: dict[str, Any] = {}
-    at = slice(place, place + 1)
-    if geometry.odd is not None and geometry.odd[place]:
+    at = slice(row, row + 1)
+    if geometry.odd is not None and geometry.odd[row]:
         pixels = recipe.pillow(
             image,
-            geometry.boxes[place],
-            None if geometry.sizes is None else geometry.sizes[place],
-            None if geometry.windows is None else geometry.windows[place],
-            bool(geometry.flips[place]),
+            geometry.boxes[row],
+            None if geometry.sizes is None else geometry.sizes[row],
+            None if geometry.windows is None else geometry.windows[row],
+            bool(geometry.flips[row]),
         )
     else:
         pixels = np.asarray(image)
@@ -359,7 +376,7 @@ def _place_pixels(recipe: Recipe, view: View, place: int, image: Any) -> None:
         dtype=output.dtype,
         mean=output.mean,
         std=output.std,
-        out=view.memory.array[at],
+        out=out,
         **options,
     )
 

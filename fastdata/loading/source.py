@@ -82,11 +82,23 @@ class Source(Protocol):
     ) -> None:
         """Remembers sizes that `gather` did not know."""
 
+    def resized(self, index: int, width: int, height: int) -> None:
+        """Notes that an image has another size than `gather` said.
+
+        Safe to call from several threads.
+
+        Raises:
+            FastdataError: That cannot be.
+        """
+
     def not_native(self, index: int) -> None:
         """Remembers that a sample is one for Pillow."""
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """Remembers seek points that were built: (index, table)."""
+
+    def bad_seek_points(self, index: int) -> None:
+        """Forgets a sample's seek points, which are not those of its image."""
 
     def end_epoch(self) -> None:
         """All samples of an epoch have been delivered."""
@@ -160,11 +172,23 @@ class PackedSource:
     ) -> None:
         """See `Source.probed`. The index knows all sizes."""
 
+    def resized(self, index: int, width: int, height: int) -> None:
+        """See `Source.resized`."""
+        row = self._dataset.row(index)
+        raise self.problem(
+            index,
+            f"the image has {width} x {height} pixels, the index says {row.width} x {row.height}",
+            "corrupt_index",
+        )
+
     def not_native(self, index: int) -> None:
         """See `Source.not_native`. Rare where the index has seek points; not kept."""
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`. ``fastdata index`` is for this."""
+
+    def bad_seek_points(self, index: int) -> None:
+        """See `Source.bad_seek_points`. They are in the index."""
 
     def end_epoch(self) -> None:
         """See `Source.end_epoch`."""
@@ -192,8 +216,7 @@ class FolderSource:
         self._samples = samples
         self._cache = cache
         self.stride = 0 if cache is None else cache.stride
-        self._widths = np.zeros(len(samples), np.int32)
-        self._heights = np.zeros(len(samples), np.int32)
+        self._sizes = np.zeros((len(samples), 2), np.int32)  # (width, height)
         self._pillow: set[int] = set()
 
     def __len__(self) -> int:
@@ -217,11 +240,12 @@ class FolderSource:
         pillow = np.zeros(len(numbers), np.bool_)
         if self._pillow:
             pillow[:] = [i in self._pillow for i in numbers]
+        sizes = self._sizes[indices]
         return Gathered(
-            _native.Extents(paths, seek_points=tables, stamps=stamps),
+            _native.Extents(paths, seek_points=tables, stamps=stamps, sizes=sizes),
             np.array([label for _, label in chosen], np.int64),
-            self._widths[indices],
-            self._heights[indices],
+            sizes[:, 0],
+            sizes[:, 1],
             pillow,
         )
 
@@ -272,8 +296,12 @@ class FolderSource:
         heights: npt.NDArray[np.int32],
     ) -> None:
         """See `Source.probed`."""
-        self._widths[indices] = widths
-        self._heights[indices] = heights
+        self._sizes[indices, 0] = widths
+        self._sizes[indices, 1] = heights
+
+    def resized(self, index: int, width: int, height: int) -> None:
+        """See `Source.resized`. The file was replaced since."""
+        self._sizes[index] = width, height
 
     def not_native(self, index: int) -> None:
         """See `Source.not_native`."""
@@ -284,6 +312,11 @@ class FolderSource:
         if self._cache is not None:
             for index, entry in tables:
                 self._cache.put(self.key(index), entry)
+
+    def bad_seek_points(self, index: int) -> None:
+        """See `Source.bad_seek_points`. They are built anew next time."""
+        if self._cache is not None:
+            self._cache.drop(self.key(index))
 
     def end_epoch(self) -> None:
         """See `Source.end_epoch`."""
@@ -340,6 +373,10 @@ class SubsetSource:
         """See `Source.probed`."""
         self._source.probed(self._indices[indices], widths, heights)
 
+    def resized(self, index: int, width: int, height: int) -> None:
+        """See `Source.resized`."""
+        self._source.resized(int(self._indices[index]), width, height)
+
     def not_native(self, index: int) -> None:
         """See `Source.not_native`."""
         self._source.not_native(int(self._indices[index]))
@@ -347,6 +384,10 @@ class SubsetSource:
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
         self._source.built([(int(self._indices[index]), entry) for index, entry in tables])
+
+    def bad_seek_points(self, index: int) -> None:
+        """See `Source.bad_seek_points`."""
+        self._source.bad_seek_points(int(self._indices[index]))
 
     def end_epoch(self) -> None:
         """See `Source.end_epoch`."""

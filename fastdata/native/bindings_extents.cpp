@@ -14,8 +14,18 @@ namespace {
 
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
                                                const py::object& seek_points,
-                                               const py::object& stamps) {
+                                               const py::object& stamps,
+                                               const py::object& sizes) {
   const size_t count = py::len(paths);
+  std::optional<View> size_view;
+  const int32_t* size = nullptr;
+  if (!sizes.is_none()) {
+    size_view.emplace(sizes);
+    if (!size_view->is_integers(4, 2) || static_cast<size_t>((*size_view)->shape[0]) != count ||
+        (*size_view)->shape[1] != 2)
+      throw py::value_error("sizes must be int32, one row (width, height) a path, contiguous");
+    size = static_cast<const int32_t*>((*size_view)->buf);
+  }
   std::optional<View> stamp_view;
   const int64_t* stamp = nullptr;
   if (!stamps.is_none()) {
@@ -28,8 +38,13 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
   if (!seek_points.is_none() && py::len(seek_points) != count)
     throw py::value_error("seek_points must have one entry a path");
   auto extents = std::make_unique<BoundExtents>(count);
+  extents->check_sizes = size != nullptr;
   for (size_t i = 0; i < count; i++) {
     extents->set_path(i, to_path(py::object(paths[i])));
+    if (size) {
+      extents->widths[i] = size[2 * i];
+      extents->heights[i] = size[2 * i + 1];
+    }
     if (seek_points.is_none()) continue;
     const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
     if (table.is_none()) continue;
@@ -236,7 +251,8 @@ class BoundTable {
 void bind_extents(py::module_& m) {
   py::class_<BoundExtents>(m, "Extents")
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
-           py::arg("seek_points") = py::none(), py::arg("stamps") = py::none())
+           py::arg("seek_points") = py::none(), py::arg("stamps") = py::none(),
+           py::arg("sizes") = py::none())
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
       .def_property_readonly(
           "labels", [](const py::object& self) { return column(self, &Extents::labels); })

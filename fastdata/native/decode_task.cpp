@@ -45,6 +45,10 @@ Status DecodeTask::read(size_t i, Sample& sample) {
   }
   if (encoding != kRawEncoding) {
     sample.jpeg = blob;
+    if (extents->check_sizes) {
+      sample.said_width = extents->widths[i];
+      sample.said_height = extents->heights[i];
+    }
     const Extent& extent = extents->extents[i];
     const FileStamp& stamp = thread_reader().stamp();
     if (sample.seek_points.size == 0 && (!extent.has_stamp || extent.stamp == stamp))

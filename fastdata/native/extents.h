@@ -48,6 +48,7 @@ struct Extents {
   std::string paths;  // each followed by a zero
   std::vector<int64_t> labels;
   std::vector<int32_t> widths, heights;  // 0: unknown
+  bool check_sizes = false;              // JPEGs of other sizes fail
   std::vector<int8_t> encodings;
   std::vector<uint8_t> seekable;
 };

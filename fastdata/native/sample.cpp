@@ -55,6 +55,8 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
     if (Status s = region_.open(sample.jpeg); !s.ok()) return s;
     width = region_.header().width;
     height = region_.header().height;
+    if (sample.said_width > 0 && (sample.said_width != width || sample.said_height != height))
+      return {Code::other_size, "the image has another size than it is known by"};
   }
   Box crop = sample.whole ? Box{0, 0, width, height} : sample.box;
   if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};

@@ -21,6 +21,8 @@ struct Sample {
   ByteSpan jpeg;  // or, if raw.pixels:
   RawImage raw;
   ByteSpan seek_points;  // empty: none
+  // What the box was chosen for, of JPEGs; 0: unknown.
+  int said_width = 0, said_height = 0;
   bool whole = true;     // the box is the whole image
   Box box;
   // What the box is resized to; 0: the output's size. The output is a window of that.

@@ -8,8 +8,9 @@ constexpr const char* kNames[] = {
     "bad_dimensions", "bad_huffman_table", "missing_table", "bad_scan_data", "bad_seek_points",
     "bad_region",  "too_large",      "out_of_memory",     "cancelled",
     "file_missing", "file_unreadable", "cut_short", "changed", "corrupt_index",
+    "other_size",
 };
-static_assert(sizeof(kNames) / sizeof(*kNames) == static_cast<size_t>(Code::corrupt_index) + 1);
+static_assert(sizeof(kNames) / sizeof(*kNames) == static_cast<size_t>(Code::other_size) + 1);
 
 }  // namespace
 

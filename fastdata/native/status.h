@@ -32,6 +32,7 @@ enum class Code : uint8_t {
   cut_short,      // the file ends before the blob does
   changed,        // the blob is not the one that was packed
   corrupt_index,  // the index row makes no sense
+  other_size,     // the image has other dimensions than was said
 };
 
 /// An outcome: what went wrong, why in a few words, and at which byte of the
