@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from fastdata import _native
 from fastdata.arrow import array
 from fastdata.decode import DEFAULT_STRIDE
 from fastdata.storage import file_lock, whole_file
@@ -30,6 +31,8 @@ _SCHEMA = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
         pa.field("mtime_ns", pa.int64(), nullable=False),
         pa.field("seek_points", pa.binary(), nullable=False),
+        # A table tells which JPEG it is of, but not whether its own bits are right.
+        pa.field("crc32c", pa.uint32(), nullable=False),
     ],
     metadata={"fastdata": "seek-cache-1"},
 )
@@ -77,10 +80,12 @@ class SeekCache:
         self._entries: dict[str, Stamped] = {}
         self._bytes = 0
         self._unsaved = False
-        if file is not None and file.exists():
+        if file is not None:
             try:
                 for path, entry in self._load():
                     self.put(path, entry)
+            except FileNotFoundError:
+                pass
             except _DAMAGED as error:
                 # It is a cache: it can be made again.
                 warnings.warn(
@@ -110,15 +115,34 @@ class SeekCache:
         self._entries[path] = entry
         self._unsaved = True
 
+    def drop(self, path: str) -> None:
+        """Forgets a seek table."""
+        old = self._entries.pop(path, None)
+        if old is not None:
+            self._bytes -= len(old.table) + _OVERHEAD
+
     def save(self) -> None:
-        """Writes what is new to the file, beside what other processes have written to it."""
+        """Writes what is new to the file, beside what other processes have written to it.
+
+        Where it cannot be written, that is a warning, and not tried again before there is more.
+        """
         if self._file is None or not self._unsaved:
             return
-        with file_lock(self._file.with_name(self._file.name + ".lock")):
+        try:
+            self._save(self._file)
+        except OSError as error:
+            warnings.warn(
+                f"{self._file}: the seek points cannot be saved, so the next run builds them "
+                f"anew: {error.strerror or error}",
+                stacklevel=5,
+            )
+        self._unsaved = False
+
+    def _save(self, file: Path) -> None:
+        with file_lock(file.with_name(file.name + ".lock")):
             entries = self._entries
-            if self._file.exists():
-                with suppress(*_DAMAGED):  # then it is replaced
-                    entries = dict(self._load()) | entries
+            with suppress(*_DAMAGED):  # then it is replaced
+                entries = dict(self._load()) | entries
             paths = sorted(path for path in entries if _is_text(path))
             table = pa.Table.from_arrays(
                 [
@@ -126,26 +150,32 @@ class SeekCache:
                     array([entries[path].size for path in paths], pa.int64()),
                     array([entries[path].mtime_ns for path in paths], pa.int64()),
                     array([entries[path].table for path in paths], pa.binary()),
+                    array([_native.crc32c(entries[path].table) for path in paths], pa.uint32()),
                 ],
                 schema=_SCHEMA,
             )
             with (
-                whole_file(self._file) as temporary,
+                whole_file(file) as temporary,
                 pa.OSFile(str(temporary), "wb") as sink,
                 pa.ipc.new_file(sink, _SCHEMA) as writer,
             ):
                 writer.write_table(table, 16_384)
-        self._unsaved = False
 
     def _load(self) -> Iterator[tuple[str, Stamped]]:
         assert self._file is not None
         with pa.memory_map(str(self._file)) as source:
             reader = pa.ipc.open_file(source)
+            if not reader.schema.equals(_SCHEMA, check_metadata=True):
+                raise ValueError("it is no file of seek points, or of another version")
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 batch.validate(full=True)
+                if any(column.null_count for column in batch.columns):
+                    raise ValueError("it has gaps")
                 columns = (batch.column(name).to_pylist() for name in _SCHEMA.names)
-                for path, size, mtime_ns, table in zip(*columns, strict=True):
+                for path, size, mtime_ns, table, crc in zip(*columns, strict=True):
+                    if _native.crc32c(table) != crc:
+                        raise ValueError(f"those of {path} have changed")
                     yield os.path.join(self._root, path), Stamped(table, size, mtime_ns)
 
     def _relative(self, path: str) -> str:
