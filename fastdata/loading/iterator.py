@@ -266,7 +266,9 @@ class NativeIterator(Iterator[Any]):
         images = batch.tensors
         labels: Any = torch.from_numpy(batch.gathered.labels)
         if delivery.target_transform is not None:
-            labels = default_collate([delivery.target_transform(int(label)) for label in labels])
+            # In tuples, as torch collates them: strings then come as a tuple, too.
+            found = [(delivery.target_transform(int(label)),) for label in labels]
+            labels = default_collate(found)[0]
         result = [images if len(images) > 1 else images[0], labels]
         if delivery.return_index:
             result.append(torch.from_numpy(batch.planned.indices.copy()))

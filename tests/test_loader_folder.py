@@ -1,0 +1,660 @@
+"""DataLoader over torchvision's folder datasets, compared with torchvision and torch themselves."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+from PIL import Image
+from torch.utils.data import Subset, random_split
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader, fast_collate
+from fastdata.draws import epoch_key, sample_keys
+from fastdata.errors import SampleError, UsageError
+from fastdata.recipe import Recipe, compile_recipe
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+
+# What the tree has: (path, width, height, mode, Pillow's options).
+FILES: list[tuple[str, int, int, str, dict[str, Any]]] = [
+    ("a/0.jpg", 120, 90, "RGB", {"quality": 90}),
+    ("a/1.JPEG", 61, 133, "RGB", {"quality": 80, "subsampling": 0}),
+    ("a/2.jpg", 200, 77, "RGB", {"quality": 70, "subsampling": 1}),
+    ("b/0.jpg", 99, 99, "RGB", {"progressive": True}),
+    ("b/1.jpg", 75, 130, "L", {"quality": 85}),
+    ("b/2.jpg", 140, 64, "CMYK", {}),
+    ("b/3.jpg", 70, 72, "L", {"progressive": True}),
+    ("c/0.png", 80, 120, "RGB", {}),
+    ("c/1.png", 88, 66, "P", {"transparency": b"\x00\x80\xff"}),
+    ("c/2.png", 66, 88, "RGBA", {}),
+    ("c/deep/3.jpg", 333, 250, "RGB", {"quality": 60}),
+]
+#: Of these: what the native core decodes.
+NATIVE = [0, 1, 2, 4, 10]
+
+
+def picture(width: int, height: int, seed: int) -> Image.Image:
+    """Smooth, so that another crop or filter shows, with some noise."""
+    y, x = np.mgrid[0:height, 0:width]
+    noise = np.random.default_rng(seed).integers(0, 30, (height, width, 3))
+    waves = np.stack((x * 5 + seed * 40, y * 4 + x, (x + y) * 3), axis=-1) % 220
+    return Image.fromarray((waves + noise).astype(np.uint8))
+
+
+def write(path: Path, width: int, height: int, mode: str = "RGB", seed: int = 0, **options) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = picture(width, height, seed)
+    image = image.convert("RGB").quantize(16) if mode == "P" else image.convert(mode)
+    image.save(path, **options)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("folder")
+    for seed, (name, width, height, mode, options) in enumerate(FILES):
+        write(root / name, width, height, mode, seed, **options)
+    return root
+
+
+@pytest.fixture
+def own_tree(tree: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(tree, tmp_path / "tree"))
+
+
+@pytest.fixture(scope="module")
+def torchvision() -> Any:
+    return import_torchvision()
+
+
+@pytest.fixture(params=["v1", "v2"])
+def tv(request: pytest.FixtureRequest, torchvision: Any) -> Any:
+    transforms = torchvision.transforms
+    return transforms if request.param == "v1" else transforms.v2
+
+
+def to_tensor(tv: Any) -> list[Any]:
+    if hasattr(tv, "ToImage"):
+        return [tv.ToImage(), tv.ToDtype(torch.float32, scale=True)]
+    return [tv.ToTensor()]
+
+
+def evaluation(tv: Any, size: int = 48) -> Any:
+    return tv.Compose(
+        [tv.Resize(size + 8), tv.CenterCrop(size), *to_tensor(tv), tv.Normalize(MEAN, STD)]
+    )
+
+
+def images(torchvision: Any, root: Path, transform: Any, **options: Any) -> Any:
+    return torchvision.datasets.ImageFolder(root, transform, **options)
+
+
+def reference(dataset: Any, batch_size: int = 4, workers: int = 0) -> list[Any]:
+    """What torch's own loader gives."""
+    return list(torch.utils.data.DataLoader(dataset, batch_size, num_workers=workers))
+
+
+def assert_batches(got: list[Any], expected: list[Any], slack: float) -> None:
+    assert len(got) == len(expected)
+    for mine, theirs in zip(got, expected, strict=True):
+        assert type(mine) is type(theirs) is list
+        assert type(mine[0]) is type(theirs[0]) and mine[0].dtype == theirs[0].dtype
+        assert mine[0].shape == theirs[0].shape and mine[0].stride() == theirs[0].stride()
+        off = (mine[0].double() - theirs[0].double()).abs().amax(dim=(1, 2, 3))
+        assert (off <= slack).all(), off
+        assert type(mine[1]) is type(theirs[1]) and mine[1].dtype == theirs[1].dtype
+        assert torch.equal(mine[1], theirs[1])
+
+
+NORMALISED = 1.001 / 255 / min(STD)
+LEVEL = 1.001 / 255
+
+
+# --- the native way --------------------------------------------------------------------------
+
+
+DETERMINISTIC: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "evaluation": (evaluation, NORMALISED),
+    "floats": (lambda tv: tv.Compose([tv.Resize((40, 56)), *to_tensor(tv)]), LEVEL),
+    "bytes": (lambda tv: tv.Compose([tv.CenterCrop(50), tv.PILToTensor()]), 1),
+    "padded": (lambda tv: tv.Compose([tv.CenterCrop((150, 140)), tv.PILToTensor()]), 1),
+    "half": (
+        lambda tv: tv.Compose(
+            [tv.Resize((40, 40)), tv.PILToTensor(), tv.ConvertImageDtype(torch.float16)]
+        ),
+        LEVEL + 1e-3,
+    ),
+    "flipped": (
+        lambda tv: tv.Compose([tv.Resize((40, 30)), tv.RandomHorizontalFlip(1.0), *to_tensor(tv)]),
+        LEVEL,
+    ),
+}
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_batches_are_torchs(torchvision: Any, tv: Any, tree: Path, name: str, threads: int) -> None:
+    make, slack = DETERMINISTIC[name]
+    dataset = images(torchvision, tree, make(tv))
+    loader = DataLoader(dataset, 4, num_workers=threads)
+    assert loader.explain().startswith("native") and "ImageFolder of 11 files" in loader.explain()
+    expected = reference(dataset, workers=1)
+    # Sizes and kinds are learnt in the first epoch and known in the second.
+    for _ in range(2):
+        assert_batches(list(loader), expected, slack)
+        # Those are Pillow's that the core does not know, and those that need padding.
+        assert loader.stats().by_pillow == (10 if name == "padded" else len(FILES) - len(NATIVE))
+
+
+def test_known_sizes_and_unknown_ones_in_one_batch(torchvision: Any, tv: Any, tree: Path) -> None:
+    dataset = images(torchvision, tree, evaluation(tv))
+    loader = DataLoader(dataset, 2, num_workers=2, shuffle=True, seed=3, return_index=True)
+    iterator = iter(loader)
+    next(iterator)
+    del iterator  # two of eleven samples, or a few more, are known now
+    whole = torch.cat([batch for batch, _ in reference(dataset)])
+    loader.set_epoch(1)
+    seen = []
+    for batch, _, indices in loader:
+        seen += indices.tolist()
+        assert (batch - whole[indices]).abs().max() <= NORMALISED
+    assert sorted(seen) == list(range(len(FILES)))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_random_crops_are_torchvisions_of_the_same_box(
+    torchvision: Any, tv: Any, tree: Path, threads: int
+) -> None:
+    pipeline = tv.Compose(
+        [tv.RandomResizedCrop((36, 44)), tv.RandomHorizontalFlip(), *to_tensor(tv)]
+    )
+    dataset = images(torchvision, tree, pipeline)
+    loader = DataLoader(dataset, 3, shuffle=True, seed=9, num_workers=threads, return_index=True)
+    recipe = compile_recipe(pipeline)
+    assert isinstance(recipe, Recipe)
+    functional = torchvision.transforms.functional
+    boxes = []
+    for epoch in range(2):
+        for batch, _, indices in loader:
+            keys = sample_keys(epoch_key(9, epoch), indices.numpy())
+            for row, index in enumerate(indices.tolist()):
+                image = dataset.loader(dataset.samples[index][0])
+                drawn = recipe.draw([image.width], [image.height], keys[row : row + 1])
+                left, upper, right, lower = drawn.boxes[0].tolist()
+                expected = functional.resized_crop(
+                    image, upper, left, lower - upper, right - left, [36, 44]
+                )
+                if drawn.flips[0]:
+                    expected = functional.hflip(expected)
+                assert (batch[row] - functional.to_tensor(expected)).abs().max() <= LEVEL
+                boxes.append((epoch, index, left, upper))
+    # Each epoch has all samples, and crops of its own.
+    assert sorted(box[:2] for box in boxes) == [(e, i) for e in range(2) for i in range(11)]
+    first, second = (sorted(box[1:] for box in boxes if box[0] == epoch) for epoch in range(2))
+    assert first != second
+
+
+def test_image_folder_by_other_names(torchvision: Any, tree: Path) -> None:
+    """ImageNet has more attributes, and DatasetFolder less; both read as ImageFolder does."""
+    datasets, transform = torchvision.datasets, evaluation(torchvision.transforms)
+
+    class ImageNet(datasets.ImageFolder):  # type: ignore[misc]
+        def __init__(self, root: str, split: str) -> None:
+            super().__init__(root, transform)
+            self.split, self.root = split, str(Path(root).parent)
+
+    class Quiet(datasets.ImageFolder):  # type: ignore[misc]
+        @staticmethod
+        def find_classes(directory: str) -> Any:
+            return ["b", "c"], {"b": 5, "c": 2}
+
+    found = [
+        ImageNet(str(tree), "train"),
+        Quiet(tree, transform, target_transform=lambda label: -label),
+        datasets.DatasetFolder(
+            str(tree), datasets.folder.default_loader, (".jpg", ".png"), transform
+        ),
+        datasets.DatasetFolder(
+            str(tree), datasets.folder.pil_loader, (".JPEG",), transform, allow_empty=True
+        ),
+    ]
+    for dataset in found:
+        loader = DataLoader(dataset, 4, num_workers=2)
+        assert f"{type(dataset).__name__} of {len(dataset)} files" in loader.explain()
+        assert loader.explain().startswith("native")
+        assert_batches(list(loader), reference(dataset), NORMALISED)
+
+
+def test_torchvisions_own_image_net(torchvision: Any, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").touch()
+    classes = {name: (name,) for name in "abc"}
+    torch.save((classes, []), tmp_path / "meta.bin")
+    shutil.copytree(tree, tmp_path / "val")
+    transform = evaluation(torchvision.transforms)
+    dataset = torchvision.datasets.ImageNet(tmp_path, "val", transform=transform)
+    loader = DataLoader(dataset, 4, num_workers=1)
+    assert "ImageNet of 11 files" in loader.explain()
+    assert_batches(list(loader), reference(dataset), NORMALISED)
+
+
+def test_subsets(torchvision: Any, tv: Any, tree: Path) -> None:
+    dataset = images(torchvision, tree, evaluation(tv))
+    train, rest = random_split(dataset, [8, 3], torch.Generator().manual_seed(1))
+    for subset in (train, rest, Subset(train, [5, 0, 5]), Subset(dataset, np.array([10, 3]))):
+        loader = DataLoader(subset, 2, num_workers=2)
+        assert loader.explain().startswith("native")
+        assert f"{len(subset)} samples of" in loader.explain()
+        for _ in range(2):
+            assert_batches(list(loader), reference(subset, 2), NORMALISED)
+
+
+def test_negative_indices_of_a_subset(torchvision: Any, tv: Any, tree: Path) -> None:
+    subset = Subset(images(torchvision, tree, evaluation(tv)), [-1, -11, 3])
+    assert_batches(list(DataLoader(subset, 2)), reference(subset, 2), NORMALISED)
+
+
+def test_target_transform(torchvision: Any, tv: Any, tree: Path) -> None:
+    for function in (lambda label: label * 10, lambda label: float(label), lambda label: "abc"):
+        dataset = images(torchvision, tree, evaluation(tv), target_transform=function)
+        loader = DataLoader(dataset, 4, num_workers=1)
+        assert loader.explain().startswith("native")
+        for mine, theirs in zip(loader, reference(dataset), strict=True):
+            if isinstance(theirs[1], torch.Tensor):
+                assert torch.equal(mine[1], theirs[1]) and mine[1].dtype == theirs[1].dtype
+            else:
+                assert mine[1] == theirs[1]
+
+
+def test_fast_collate_keeps_the_native_way(torchvision: Any, tv: Any, tree: Path) -> None:
+    dataset = images(torchvision, tree, tv.Compose([tv.Resize((30, 40))]))
+    loader = DataLoader(dataset, 4, collate_fn=fast_collate, num_workers=2)
+    assert loader.explain().startswith("native")
+    theirs = list(torch.utils.data.DataLoader(dataset, 4, collate_fn=fast_collate, num_workers=1))
+    for mine, expected in zip(loader, theirs, strict=True):
+        assert mine[0].dtype == torch.uint8 and mine[0].stride() == expected[0].stride()
+        assert (mine[0].int() - expected[0].int()).abs().max() <= 1
+        assert torch.equal(mine[1], expected[1])
+
+
+# --- torch's workers -------------------------------------------------------------------------
+
+
+def quarter_turn(image: Image.Image) -> Image.Image:
+    return image.transpose(Image.Transpose.ROTATE_90)
+
+
+@pytest.fixture
+def no_pillow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pillow decodes nothing from now on, nor in processes that are forked."""
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("Pillow was asked to open an image")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", refuse)
+        yield
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", ["function", "lambda", "RandAugment of nothing"])
+def test_an_unknown_end_runs_in_torchs_workers(
+    torchvision: Any, tv: Any, tree: Path, workers: int, step: str
+) -> None:
+    middle = {
+        "function": quarter_turn,
+        "lambda": lambda image: quarter_turn(image),
+        "RandAugment of nothing": tv.RandAugment(num_ops=0),
+    }[step]
+    pipeline = tv.Compose([tv.Resize(56), tv.CenterCrop(48), middle, *to_tensor(tv)])
+    dataset = images(torchvision, tree, pipeline)
+    loader = DataLoader(dataset, 4, num_workers=workers)
+    explained = loader.explain()
+    name = {"function": "quarter_turn", "lambda": "<lambda>"}.get(step, "RandAugment")
+    assert explained.startswith("workers") and f"{name}" in explained
+    assert_batches(list(loader), reference(dataset), LEVEL)
+    subset = Subset(dataset, [3, 1])
+    assert_batches(list(DataLoader(subset, 4, num_workers=workers)), reference(subset), LEVEL)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_beginning_is_decoded_natively_in_torchs_workers(
+    torchvision: Any, tv: Any, tree: Path, no_pillow: None, workers: int
+) -> None:
+    pipeline = tv.Compose([tv.Resize((40, 30)), quarter_turn, *to_tensor(tv)])
+    dataset = images(torchvision, tree, pipeline)
+    loader = DataLoader(Subset(dataset, NATIVE), 2, num_workers=workers)
+    assert [batch[0].shape[-2:] for batch in loader] == [(30, 40)] * 3
+    with pytest.raises(AssertionError, match="Pillow was asked"):
+        list(torch.utils.data.DataLoader(dataset, 2))
+
+
+def test_rand_augment_draws_as_torchs_workers_do(torchvision: Any, tv: Any, tree: Path) -> None:
+    head = [tv.RandomResizedCrop(40), tv.RandomHorizontalFlip()]
+    pipeline = tv.Compose([*head, tv.RandAugment(magnitude=20), *to_tensor(tv)])
+    loader = DataLoader(images(torchvision, tree, pipeline), 4, num_workers=2)
+    assert loader.explain().startswith("workers")
+    runs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        runs.append(torch.cat([batch for batch, _ in loader]))
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+
+
+def test_a_tail_of_v2_gets_its_images(torchvision: Any, tree: Path) -> None:
+    v2 = torchvision.transforms.v2
+    jitter = v2.ColorJitter(brightness=(0.5, 0.5))
+    pipeline = v2.Compose(
+        [v2.ToImage(), v2.CenterCrop(64), jitter, v2.ToDtype(torch.float32, scale=True)]
+    )
+    dataset = images(torchvision, tree, pipeline)
+    loader = DataLoader(dataset, 4, num_workers=1)
+    assert loader.explain().startswith("workers")
+    assert_batches(list(loader), reference(dataset), LEVEL)
+
+
+def test_collate_fn_and_worker_init_fn_run_in_torchs_workers(
+    torchvision: Any, tv: Any, tree: Path, no_pillow: None
+) -> None:
+    dataset = Subset(images(torchvision, tree, evaluation(tv)), NATIVE)
+
+    def pairs(samples: list[Any]) -> Any:
+        return [(image.shape, label) for image, label in samples]
+
+    loader = DataLoader(dataset, 2, collate_fn=pairs, num_workers=1)
+    assert loader.explain().startswith("workers") and "pairs" in loader.explain()
+    found = [sample for batch in loader for sample in batch]
+    assert found == [((3, 48, 48), label) for label in (0, 0, 0, 1, 2)]
+
+    started = torch.multiprocessing.get_context("fork").Array("i", 4)
+
+    def remember(worker: int) -> None:
+        started[worker] = 1
+
+    loader = DataLoader(dataset, 2, worker_init_fn=remember, num_workers=2)
+    assert loader.explain().startswith("workers") and "worker_init_fn" in loader.explain()
+    assert sum(len(labels) for _, labels in loader) == 5 and list(started) == [1, 1, 0, 0]
+
+    loader = DataLoader(dataset, None, num_workers=1)
+    assert loader.explain().startswith("workers") and "batch_size=None" in loader.explain()
+    assert [(image.shape, label) for image, label in loader] == found
+
+
+# --- torch's own way -------------------------------------------------------------------------
+
+
+class Own:
+    """Made in a function, as torchvision is not imported at the module's top."""
+
+    @staticmethod
+    def folder(torchvision: Any) -> Any:
+        class Folder(torchvision.datasets.ImageFolder):  # type: ignore[misc]
+            def __getitem__(self, index: int) -> Any:
+                image, label = super().__getitem__(index)
+                return -image, label
+
+        return Folder
+
+
+def own_loader(path: str) -> Image.Image:
+    with Image.open(path) as image:
+        return image.convert("RGB").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda torchvision, tv: {
+                "transform": tv.Compose([tv.ColorJitter(), tv.CenterCrop(40), *to_tensor(tv)])
+            },
+            "ColorJitter comes before the images have one size",
+        ),
+        (
+            lambda torchvision, tv: {"transform": evaluation(tv), "loader": own_loader},
+            "loader of its own",
+        ),
+        (
+            lambda torchvision, tv: {"transform": lambda image: evaluation(tv)(image)},
+            "<lambda>",
+        ),
+    ],
+)
+def test_what_is_unknown_is_torchs(
+    torchvision: Any, tv: Any, tree: Path, make: Callable[[Any, Any], Any], words: str
+) -> None:
+    dataset = images(torchvision, tree, **make(torchvision, tv))
+    loader = DataLoader(dataset, 4, num_workers=1)
+    assert loader.explain().startswith("torch: torch's own loader, unchanged")
+    assert words in loader.explain()
+    torch.manual_seed(3)
+    mine = list(loader)
+    torch.manual_seed(3)
+    assert_batches(mine, reference(dataset), 0)
+
+
+def test_a_getitem_of_its_own_is_torchs(torchvision: Any, tv: Any, tree: Path) -> None:
+    dataset = Own.folder(torchvision)(tree, evaluation(tv))
+    for one in (dataset, Subset(dataset, [1, 2])):
+        loader = DataLoader(one, 4)
+        assert loader.explain().startswith("torch:")
+        assert "Folder has a __getitem__ of its own" in loader.explain()
+        assert_batches(list(loader), reference(one), 0)
+
+
+def test_an_image_backend_that_is_not_pillow_is_torchs(
+    torchvision: Any, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchvision, "_image_backend", "accimage")
+    transform = evaluation(torchvision.transforms)
+    loader = DataLoader(images(torchvision, tree, transform), 4)
+    assert loader.explain().startswith("torch:") and "image backend" in loader.explain()
+    # Whatever the backend, this loader is Pillow's.
+    pil_loader = torchvision.datasets.folder.pil_loader
+    loader = DataLoader(images(torchvision, tree, transform, loader=pil_loader), 4)
+    assert loader.explain().startswith("native")
+
+
+def test_images_that_torch_cannot_collate_are_torchs_own_error(
+    torchvision: Any, tv: Any, tree: Path
+) -> None:
+    dataset = images(torchvision, tree, tv.Compose([tv.Resize((30, 40))]))
+    loader = DataLoader(dataset, 4)
+    assert loader.explain().startswith("torch:") and "fast_collate" in loader.explain()
+    with pytest.raises(TypeError, match=r"default_collate: batch must contain .*Image"):
+        next(iter(loader))
+    assert DataLoader(images(torchvision, tree, None), 4).explain().startswith("torch:")
+
+
+def test_what_needs_the_native_way_is_refused_without_it(
+    torchvision: Any, tv: Any, tree: Path
+) -> None:
+    pipeline = tv.Compose([tv.CenterCrop(40), quarter_turn, *to_tensor(tv)])
+    dataset = images(torchvision, tree, pipeline)
+    with pytest.raises(UsageError, match=r"views=2 needs the native path.*quarter_turn"):
+        DataLoader(dataset, 4, views=2)
+    with pytest.raises(UsageError, match=r"seek_cache_bytes=0 needs the native path"):
+        DataLoader(dataset, 4, seek_cache_bytes=0)
+
+
+# --- bad files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_broken_files(torchvision: Any, tv: Any, own_tree: Path, threads: int) -> None:
+    (own_tree / "a" / "1.JPEG").write_bytes(b"no image at all")
+    whole = (own_tree / "a" / "2.jpg").read_bytes()
+    (own_tree / "a" / "2.jpg").write_bytes(whole[: len(whole) // 2])
+    dataset = images(torchvision, own_tree, evaluation(tv))
+    (own_tree / "b" / "1.jpg").unlink()
+    with pytest.raises(Exception, match="cannot identify"):
+        reference(dataset)
+
+    loader = DataLoader(dataset, 1, num_workers=threads)
+    for _ in range(2):
+        iterator, errors = iter(loader), {}
+        for number in range(len(dataset)):
+            try:
+                next(iterator)
+            except Exception as error:
+                errors[number] = str(error)
+        assert sorted(errors) == [1, 2, 4]
+        for number, name in ((1, "1.JPEG"), (2, "2.jpg"), (4, "1.jpg")):
+            assert name in errors[number] and f"sample {number}" in errors[number]
+        assert 'on_error="skip"' in errors[1] and "Put the file back" in errors[4]
+
+    loader = DataLoader(dataset, 4, num_workers=threads, on_error="zero")
+    with pytest.warns(UserWarning, match="3 samples could not be decoded and were zeroed"):
+        batches = list(loader)
+    masks = torch.cat([batch[2] for batch in batches])
+    assert (~masks).nonzero().flatten().tolist() == [1, 2, 4]
+    pixels = torch.cat([batch[0] for batch in batches])
+    good = Subset(dataset, [i for i in range(11) if i not in (1, 2, 4)])
+    expected = torch.cat([batch for batch, _ in reference(good)])
+    assert (pixels[masks] - expected).abs().max() <= NORMALISED
+
+    loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", return_index=True)
+    with pytest.warns(UserWarning, match="were left out"):
+        indices = torch.cat([batch[2] for batch in loader]).tolist()
+    assert len(indices) == 11 and {1, 2, 4}.isdisjoint(indices)
+    assert set(indices) == {0, 3, 5, 6, 7, 8, 9, 10}
+
+
+def test_broken_files_in_torchs_workers(torchvision: Any, tv: Any, own_tree: Path) -> None:
+    (own_tree / "a" / "1.JPEG").write_bytes(b"no image at all")
+    pipeline = tv.Compose([tv.CenterCrop(40), quarter_turn, *to_tensor(tv)])
+    loader = DataLoader(images(torchvision, own_tree, pipeline), 4, num_workers=1)
+    with pytest.raises(SampleError, match=r"1\.JPEG: sample 1"):
+        list(loader)
+
+
+# --- files that change between epochs --------------------------------------------------------
+
+REPLACED: dict[str, tuple[str, int, int, str, dict[str, Any]]] = {
+    "larger": ("a/0.jpg", 300, 222, "RGB", {}),
+    "smaller": ("a/2.jpg", 50, 60, "RGB", {}),
+    "on its side": ("a/0.jpg", 90, 120, "RGB", {}),
+    "as large": ("a/0.jpg", 120, 90, "RGB", {"quality": 50}),
+    "grey": ("a/0.jpg", 64, 65, "L", {}),
+    "progressive": ("a/0.jpg", 101, 80, "RGB", {"progressive": True}),
+    "a PNG in a JPEG's place": ("a/0.jpg", 77, 133, "RGB", {"format": "PNG"}),
+    "a larger PNG": ("c/0.png", 180, 175, "RGB", {}),
+    "a JPEG in a PNG's place": ("c/0.png", 70, 40, "RGB", {"format": "JPEG"}),
+    "no longer progressive": ("b/0.jpg", 180, 190, "RGB", {}),
+}
+
+
+@pytest.mark.parametrize(("threads", "seek_cache_bytes"), [(0, 1 << 20), (2, 0), (2, 1 << 20)])
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_file_replaced_between_epochs_is_decoded_as_it_is_now(
+    torchvision: Any, own_tree: Path, name: str, threads: int, seek_cache_bytes: int
+) -> None:
+    path, width, height, mode, options = REPLACED[name]
+    dataset = images(torchvision, own_tree, evaluation(torchvision.transforms))
+    loader = DataLoader(
+        dataset,
+        4,
+        num_workers=threads,
+        seek_cache_bytes=seek_cache_bytes,
+        persistent_workers=threads > 0,
+    )
+    assert_batches(list(loader), reference(dataset), NORMALISED)
+    write(own_tree / path, width, height, mode, 99, **options)
+    expected = reference(dataset)
+    for _ in range(2):
+        assert_batches(list(loader), expected, NORMALISED)
+
+
+def test_crops_of_a_replaced_file_are_drawn_for_its_new_size(
+    torchvision: Any, own_tree: Path
+) -> None:
+    transforms = torchvision.transforms
+    pipeline = transforms.Compose([transforms.RandomResizedCrop(40), transforms.ToTensor()])
+    dataset = images(torchvision, own_tree, pipeline)
+    options: dict[str, Any] = {"seed": 4, "views": 2, "num_workers": 2}
+    loader = DataLoader(dataset, 4, **options)
+    list(loader)
+    write(own_tree / "a/0.jpg", 400, 50, seed=5)
+    write(own_tree / "c/1.png", 50, 300, seed=6)
+    fresh = DataLoader(dataset, 4, **options)
+    fresh.set_epoch(1)
+    for got, expected in zip(loader, fresh, strict=True):
+        for mine, theirs in zip(got[0], expected[0], strict=True):
+            assert (mine - theirs).abs().max() <= LEVEL
+    # From now on the size is known again, and the native core decodes it.
+    list(loader)
+    assert loader.stats().by_pillow == len(FILES) - len(NATIVE)
+
+
+def test_a_replaced_file_that_is_broken_is_an_error_of_its_own(
+    torchvision: Any, own_tree: Path
+) -> None:
+    dataset = images(torchvision, own_tree, evaluation(torchvision.transforms))
+    loader = DataLoader(dataset, 4, num_workers=2)
+    list(loader)
+    (own_tree / "a/0.jpg").write_bytes(b"\xff\xd8 and no more")
+    with pytest.raises(SampleError, match=r"0\.jpg: sample 0"):
+        list(loader)
+
+
+# --- images smaller than a crop --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_image_smaller_than_a_random_crop_is_an_error_of_that_sample(
+    torchvision: Any, tv: Any, tree: Path, threads: int
+) -> None:
+    pipeline = tv.Compose([tv.RandomCrop(66), *to_tensor(tv)])
+    dataset = images(torchvision, tree, pipeline)
+    small = [1, 5]  # 61 x 133 and 140 x 64
+    loader = DataLoader(dataset, 4, num_workers=threads)
+    for _ in range(2):  # found by probing, and known
+        with pytest.raises(
+            UsageError, match=r"1\.JPEG: sample 1: .*61 x 133 pixels, less than .* 66 x 66"
+        ) as caught:
+            list(loader)
+        assert "pad_if_needed" in caught.value.mend and 'on_error="skip"' in caught.value.mend
+
+    loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", return_index=True)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            indices = torch.cat([batch[2] for batch in loader])
+        assert len(indices) == 11 and set(indices.tolist()) == set(range(11)) - set(small)
+
+    loader = DataLoader(dataset, 4, num_workers=threads, on_error="zero", views=2)
+    with pytest.warns(UserWarning, match=r"2 samples .*\n.*1\.JPEG.*61 x 133.*\n.*140 x 64"):
+        batches = list(loader)
+    whole = torch.cat([batch[2] for batch in batches])
+    assert (~whole).nonzero().flatten().tolist() == small
+    for view in range(2):
+        pixels = torch.cat([batch[0][view] for batch in batches])
+        assert ((pixels.amax(dim=(1, 2, 3)) > 0) == whole).all()
+
+
+def test_a_file_replaced_by_one_too_small_is_an_error_of_that_sample(
+    torchvision: Any, own_tree: Path
+) -> None:
+    transforms = torchvision.transforms
+    pipeline = transforms.Compose([transforms.RandomCrop(60), transforms.ToTensor()])
+    loader = DataLoader(images(torchvision, own_tree, pipeline), 4, num_workers=2)
+    list(loader)
+    write(own_tree / "a/0.jpg", 30, 300)
+    with pytest.raises(UsageError, match=r"0\.jpg: sample 0: it has 30 x 300 pixels"):
+        list(loader)
+
+
+def test_small_images_in_torchs_workers(torchvision: Any, tv: Any, tree: Path) -> None:
+    pipeline = tv.Compose([tv.RandomCrop(66), quarter_turn, *to_tensor(tv)])
+    loader = DataLoader(images(torchvision, tree, pipeline), 4, num_workers=1)
+    with pytest.raises(UsageError, match=r"1\.JPEG: sample 1: .*61 x 133 pixels"):
+        list(loader)
