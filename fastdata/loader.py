@@ -167,6 +167,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._choice = check_native(choice, self._native_only())
         self._own_order = sampler is None and batch_sampler is None
         self._ranks = find_ranks(distributed, rank, world_size)
+        # Accelerate would shard what is sharded already; what has this mark it leaves alone.
+        self._is_accelerate_prepared = self._ranks is not None
         if order is not None or seed is not None or self._ranks is not None:
             sampler = own_sampler(
                 dataset,

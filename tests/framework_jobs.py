@@ -1,0 +1,140 @@
+"""Jobs for test_loader_frameworks.py: run as processes, each rank prints what it was given."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.utils.data import DistributedSampler
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader
+from fastdata.engines import usable_cpus
+
+
+def folder(root: str) -> Any:
+    """An ImageFolder of images of 40 x 40 and more, as small tensors."""
+    torchvision = import_torchvision()
+    transforms = torchvision.transforms
+    pipeline = transforms.Compose([transforms.RandomCrop(32), transforms.ToTensor()])
+    return torchvision.datasets.ImageFolder(root, pipeline)
+
+
+def report(**values: Any) -> None:
+    """One line for the test that has started this, whole even where ranks print together."""
+    line = json.dumps({"rank": int(os.environ.get("RANK", "0")), **values}) + "\n"
+    os.write(sys.stdout.fileno(), line.encode())
+
+
+def epoch_of(loader: Any) -> list[list[int]]:
+    """The labels of each batch, which are sample numbers."""
+    return [labels.tolist() for _, labels in loader]
+
+
+def distributed(root: str, how: str) -> None:
+    """Two epochs of a loader that shards as `how` says."""
+    dist.init_process_group("gloo")
+    dataset = folder(root)
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": 1}
+    sampler = None
+    if how == "distributed":
+        options |= {"distributed": True, "shuffle": True, "seed": 1}
+    elif how == "DistributedSampler":
+        sampler = options["sampler"] = DistributedSampler(dataset, seed=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DataLoader(dataset, **options)
+        epochs = []
+        for epoch in range(2):
+            if sampler is not None:
+                loader.set_epoch(epoch)
+            epochs.append(epoch_of(loader))
+    said = [str(warning.message) for warning in caught if "ranks" in str(warning.message)]
+    report(
+        epochs=epochs,
+        length=len(loader),
+        explained=loader.explain(),
+        warnings=said,
+        threads=DataLoader(dataset, num_workers="auto").num_workers,
+        cpus=usable_cpus(),
+    )
+    dist.destroy_process_group()
+
+
+def accelerated(root: str, how: str) -> None:
+    """A loader that Accelerate has prepared."""
+    import_torchvision()
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    ours: dict[str, Any] = {"distributed": True} if how == "distributed" else {}
+    loader = accelerator.prepare(DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours))
+    epochs = [epoch_of(loader) for _ in range(2)]
+    base = getattr(loader, "base_dataloader", loader)
+    report(epochs=epochs, length=len(loader), explained=explain(base), kind=type(base).__name__)
+    accelerator.end_training()
+
+
+def explain(loader: Any) -> str:
+    """What a loader says of itself; a loader of torch's says nothing."""
+    return loader.explain() if isinstance(loader, DataLoader) else type(loader).__module__
+
+
+def lightning(root: str, how: str) -> None:
+    """Two epochs of Lightning's Trainer on one or two processes."""
+    import_torchvision()
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.seen: list[list[list[int]]] = []
+
+        def on_train_epoch_start(self) -> None:
+            self.seen.append([])
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            images, labels = batch
+            self.seen[-1].append(labels.tolist())
+            return self.layer(images.mean(dim=(2, 3))).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            ours: dict[str, Any] = {"distributed": True, "seed": 3} if how == "distributed" else {}
+            return DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+
+    two = how != "one process"
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=2 if two else 1,
+        strategy="ddp" if two else "auto",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=root,
+    )
+    module = Module()
+    trainer.fit(module, datamodule=Data())
+    loader: Any = trainer.train_dataloader
+    report(
+        epochs=module.seen,
+        length=len(loader),
+        explained=explain(loader),
+        sampler=type(loader.sampler).__name__,
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[sys.argv[1]](sys.argv[2], sys.argv[3])

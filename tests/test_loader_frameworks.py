@@ -1,0 +1,134 @@
+"""DataLoader under torchrun, Lightning and Accelerate: the native way, every sample once.
+
+Each job is processes of its own (framework_jobs.py) with a time limit; gloo, on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+JOBS = Path(__file__).with_name("framework_jobs.py")
+SAMPLES = 13  # on two ranks with batches of 3, nothing comes out even
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which every image has a class, so that its label says which it is."""
+    import_torchvision()
+    folder = tmp_path_factory.mktemp("frameworks")
+    for number in range(SAMPLES):
+        path = folder / f"{number:02}" / "0.jpg"
+        path.parent.mkdir()
+        pixels = np.full((40 + number, 50, 3), number * 10, np.uint8)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+def run(root: Path, job: str, how: str, ranks: int = 1, launcher: str = "") -> list[Any]:
+    """Runs a job; what its ranks have reported, in their order."""
+    command = [sys.executable, str(JOBS), job, str(root), how]
+    if launcher:
+        command[1:1] = ["-m", launcher, "--nproc-per-node", str(ranks), "--standalone"]
+    # Ranks are told by the launcher alone, and no machine's GPU is looked for.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    }
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, cwd=root.parent
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    assert len(found) == ranks, done.stdout + done.stderr[-4000:]
+    return sorted(found, key=lambda one: one["rank"])
+
+
+def torchrun(root: Path, job: str, how: str) -> list[Any]:
+    return run(root, job, how, 2, "torch.distributed.run")
+
+
+def assert_shares(found: list[Any], repeated: int) -> None:
+    """In each epoch the ranks have all samples, of which so many twice, in as many batches."""
+    for epoch in range(2):
+        batches = [one["epochs"][epoch] for one in found]
+        assert len({len(share) for share in batches}) == 1
+        assert all(len(share) == one["length"] for share, one in zip(batches, found, strict=True))
+        counts = Counter(label for share in batches for batch in share for label in batch)
+        assert set(counts) == set(range(SAMPLES))
+        assert sum(counts.values()) - SAMPLES == repeated and max(counts.values()) <= 2
+    first, second = (found[0]["epochs"][epoch] for epoch in range(2))
+    assert first != second  # another order
+
+
+@pytest.mark.parametrize("how", ["distributed", "DistributedSampler"])
+def test_torchrun(root: Path, how: str) -> None:
+    found = torchrun(root, "distributed", how)
+    assert_shares(found, 1)
+    for rank, one in enumerate(found):
+        assert one["explained"].startswith("native") and one["warnings"] == []
+        told = f"sharding: rank {rank} of 2" if how == "distributed" else "that of the sampler"
+        assert told in one["explained"]
+        # "auto" divides the CPUs among the ranks.
+        assert one["threads"] == max(1, one["cpus"] // 2)
+
+
+def test_a_loader_that_does_not_shard_says_so_once(root: Path) -> None:
+    for one in torchrun(root, "distributed", "not at all"):
+        assert len(one["warnings"]) == 1
+        assert "each of the 2 ranks of this job loads all samples" in one["warnings"][0]
+        assert all(sum(map(len, epoch)) == SAMPLES for epoch in one["epochs"])
+
+
+def lacks(name: str) -> bool:
+    return importlib.util.find_spec(name) is None
+
+
+@pytest.mark.skipif(lacks("lightning"), reason="lightning is not installed (make setup)")
+class TestLightning:
+    def test_one_process(self, root: Path) -> None:
+        found = run(root, "lightning", "one process")
+        assert found[0]["explained"].startswith("native")
+        assert_shares(found, 0)
+
+    @pytest.mark.parametrize("how", ["injected", "distributed"])
+    def test_two_processes(self, root: Path, how: str) -> None:
+        """Lightning adds a DistributedSampler, and must not to a loader that shards already."""
+        found = torchrun(root, "lightning", how)
+        assert_shares(found, 1)
+        for one in found:
+            assert one["explained"].startswith("native")
+            wanted = "DistributedSampler" if how == "injected" else "ShardedSampler"
+            assert one["sampler"] == wanted
+
+
+@pytest.mark.skipif(lacks("accelerate"), reason="accelerate is not installed (make setup)")
+class TestAccelerate:
+    def test_one_process(self, root: Path) -> None:
+        assert_shares(run(root, "accelerated", "prepared"), 0)
+
+    @pytest.mark.parametrize("how", ["prepared", "distributed"])
+    def test_two_processes(self, root: Path, how: str) -> None:
+        """What Accelerate shards is a loader of torch's; one that shards itself it leaves alone."""
+        found = torchrun(root, "accelerated", how)
+        for one in found:
+            if how == "distributed":
+                assert one["explained"].startswith("native") and one["kind"] == "DataLoader"
+        if how == "distributed":
+            assert_shares(found, 1)
+        else:
+            # Accelerate makes whole batches of it, by repeating samples from the beginning.
+            assert_shares(found, 2 * 3 * 3 - SAMPLES)
