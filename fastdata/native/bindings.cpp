@@ -13,6 +13,7 @@
 #include "probe.h"
 #include "profile.h"
 #include "python_view.h"
+#include "released.h"
 #include "seek_points.h"
 
 namespace fastdata {
@@ -35,7 +36,7 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   }
   std::vector<SeekPoints> built;
   {
-    const py::gil_scoped_release release;
+    const Released release;
     built = build_seek_points(jpegs, stride);
   }
   py::list results;
@@ -49,7 +50,7 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
 uint32_t crc32c_python(const py::object& data, uint32_t crc) {
   const View view(data);
   const ByteSpan bytes = view.bytes();
-  const py::gil_scoped_release release;
+  const Released release;
   return crc32c(bytes, crc);
 }
 
@@ -104,4 +105,7 @@ PYBIND11_MODULE(_native, m) {
 
   bind_extents(m);
   bind_job(m);
+  // Called last of all that fastdata registers, as this is the first.
+  Released::watch_forks();
+  py::module_::import("atexit").attr("register")(py::cpp_function(&Released::forbid_others));
 }

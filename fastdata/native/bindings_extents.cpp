@@ -8,6 +8,7 @@
 #include <string>
 
 #include "extent_table.h"
+#include "released.h"
 
 namespace fastdata {
 namespace {
@@ -87,7 +88,7 @@ py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
   ByteSpan blob;
   Status status;
   {
-    const py::gil_scoped_release release;
+    const Released release;
     status = reader.read(extents, i, check, blob);
   }
   if (status.ok()) {
@@ -185,7 +186,7 @@ class BoundTable {
         throw py::value_error("record batch " + std::to_string(table_.batch_of(row)) +
                               " was not added");
     auto extents = std::make_unique<BoundExtents>(rows.size());
-    const py::gil_scoped_release release;
+    const Released release;
     table_.gather(rows, *extents);
     return extents;
   }

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 #include "kernels.h"
 #include "probe_task.h"
 #include "python_view.h"
+#include "released.h"
 
 namespace fastdata {
 namespace {
@@ -96,11 +98,15 @@ OutputSize check_output(const View& view, DataType type, bool& planar) {
 /// A task from run or submit to its end.
 class PendingWork {
  public:
+  /// In this thread. Signals are looked at now and then, so that Ctrl-C ends it: not after
+  /// each sample, as to get the GIL back takes 5 ms where other threads of Python are busy.
   void run_here() {
     require_new();
-    statuses_.resize(task_->size());
-    const py::gil_scoped_release release;
-    for (size_t i = 0; i < statuses_.size(); i++) statuses_[i] = task_->run(i);
+    statuses_.assign(task_->size(), Status{Code::cancelled, "the batch was interrupted"});
+    for (size_t i = 0; i < statuses_.size();) {
+      run_for(kSignalInterval, i);
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
   }
 
   void submit(Engine& engine) {
@@ -110,7 +116,7 @@ class PendingWork {
 
   bool wait(std::optional<double> timeout) {
     if (!batch_) return true;
-    const py::gil_scoped_release release;
+    const Released release;
     if (timeout) return batch_->wait_for(*timeout);
     batch_->wait();
     return true;
@@ -138,7 +144,7 @@ class PendingWork {
   /// Cancels, waits. To be called before what the task points to goes away.
   void end() {
     if (!batch_) return;
-    const py::gil_scoped_release release;
+    const Released release;
     batch_.reset();
   }
   void require_done() const {
@@ -146,6 +152,17 @@ class PendingWork {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kSignalInterval{50};
+
+  void run_for(std::chrono::milliseconds interval, size_t& i) {
+    const Released release;
+    const auto end = std::chrono::steady_clock::now() + interval;
+    while (i < statuses_.size() && std::chrono::steady_clock::now() < end) {
+      statuses_[i] = task_->run(i);
+      i++;
+    }
+  }
+
   void require_new() const {
     if (batch_ || !statuses_.empty()) throw std::runtime_error("a batch runs only once");
   }

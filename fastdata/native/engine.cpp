@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +11,19 @@
 #include <thread>
 
 namespace fastdata {
+
+namespace {
+
+/// As top, py-spy and debuggers show it; at most 15 characters.
+void name_thread(std::thread& thread, const char* name) {
+#ifdef __linux__
+  pthread_setname_np(thread.native_handle(), name);
+#else
+  (void)thread, (void)name;
+#endif
+}
+
+}  // namespace
 
 struct Batch::State {
   std::shared_ptr<Task> task;
@@ -76,7 +90,13 @@ bool Batch::wait_for(double seconds) {
 
 bool Batch::done() const { return state_->done(); }
 
-void Batch::cancel() { state_->cancelled = true; }
+void Batch::cancel() {
+  state_->cancelled = true;
+  if (state_->owner != getpid()) return;  // its mutex may be in any state
+  // Takes what is left from the threads, which may be busy with other batches for long.
+  while (state_->work()) {
+  }
+}
 
 const std::vector<Status>& Batch::statuses() const { return state_->statuses; }
 
@@ -93,6 +113,7 @@ struct Pool {
 
   explicit Pool(int count) {
     for (int i = 0; i < count; i++) threads.emplace_back([this] { run(); });
+    for (std::thread& t : threads) name_thread(t, "fastdata-decode");
   }
 
   ~Pool() {

@@ -23,7 +23,8 @@ class Batch {
   bool wait_for(double seconds);
   bool done() const;
 
-  /// Samples not yet begun get Code::cancelled.
+  /// Samples not yet begun get Code::cancelled, at once: wait() then waits for those under
+  /// way, not for batches that were submitted before this one.
   void cancel();
 
   /// One a sample, in order; valid once done.
