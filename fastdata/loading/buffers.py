@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
+import weakref
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,19 +72,50 @@ class BufferPool:
 
     def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         needed = math.prod(shape) * dtype.itemsize
-        block = None
-        while self._free and block is None:
-            # One that is too small is of another shape of batch: it goes.
-            block = self._free.pop()
-            block = block if block.nbytes >= needed else None
+        block = self._take(needed)
         if block is None:
-            block = np.empty(needed, np.uint8)
-        whole = np.asarray(_Lease(block, self._free, self._keep))
+            block = _new_block(needed)
+        whole = np.asarray(_Lease(block, self))
         return whole[:needed].view(dtype).reshape(shape)
+
+    def _take(self, needed: int) -> npt.NDArray[np.uint8] | None:
+        while True:
+            try:
+                block = self._free.pop()  # two iterators of a loader may share the pool
+            except IndexError:
+                return None
+            # One that is too small is of another shape of batch: it goes.
+            if block.nbytes >= needed:
+                return block
 
     def clear(self) -> None:
         """Frees the blocks that nobody uses."""
         self._free.clear()
+
+    def close(self) -> None:
+        """Frees them, and keeps none that come back from now on."""
+        self._keep = 0
+        self.clear()
+
+    def give_back(self, block: npt.NDArray[np.uint8]) -> None:
+        """Takes a block back that nobody uses. May be called in any thread."""
+        if len(self._free) < self._keep:
+            self._free.append(block)  # one step
+
+
+def _new_block(size: int) -> npt.NDArray[np.uint8]:
+    """Memory that goes back to the system when it is freed, as the C library's need not."""
+    if size < _LARGE:
+        return np.empty(size, np.uint8)
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, np.uint8)
+
+
+#: Bytes. Smaller blocks are not worth a mapping of their own.
+_LARGE = 1 << 20
 
 
 class _Lease:
@@ -91,13 +125,12 @@ class _Lease:
     from this object, which is not an array itself, so it lives exactly as long as any view.
     """
 
-    def __init__(
-        self, block: npt.NDArray[np.uint8], free: list[npt.NDArray[np.uint8]], keep: int
-    ) -> None:
-        self._block, self._free, self._keep = block, free, keep
+    def __init__(self, block: npt.NDArray[np.uint8], pool: BufferPool) -> None:
+        # Weakly: one tensor that the user keeps for long must not keep all free blocks.
+        self._block, self._pool = block, weakref.ref(pool)
         self.__array_interface__ = block.__array_interface__
 
     def __del__(self) -> None:
-        # May run in any thread; appending to a list is one step.
-        if len(self._free) < self._keep:
-            self._free.append(self._block)
+        pool = self._pool()
+        if pool is not None:
+            pool.give_back(self._block)

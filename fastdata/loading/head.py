@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 from fastdata.draws import epoch_key
 from fastdata.loading.buffers import BufferPool
+from fastdata.loading.helpers import InlineExecutor
 from fastdata.loading.images import recognise
-from fastdata.loading.iterator import InlineExecutor
 from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.schedule import Planned
 from fastdata.loading.source import Source

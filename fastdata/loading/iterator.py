@@ -9,7 +9,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, SampleError
+from fastdata.loading import helpers
 from fastdata.loading.pipeline import Batch, Pipeline
 from fastdata.loading.schedule import Planned, Schedule
 from fastdata.loading.source import Source
@@ -137,12 +137,16 @@ class NativeIterator(Iterator[Any]):
         try:
             batch = self._next_batch()
         except BaseException as error:
+            if self._close is None and isinstance(error, Exception):
+                raise StopIteration from None  # closed by another thread meanwhile
             # A sample's error costs its batch only; anything else (Ctrl-C) ends the iteration.
             if not isinstance(error, FastdataError):
                 self.close()
             raise
         finally:
             self._counters.wait += time.perf_counter() - began
+        if self._close is None:
+            raise StopIteration
         if batch is None:
             self._finish()
             raise StopIteration
@@ -340,27 +344,8 @@ def _close_all() -> None:
     """Stops decoding while the interpreter is still whole."""
     for iterator in list(_LIVE):
         iterator.close()
+    helpers.end_all()
 
 
 #: Bad samples that are named in the warning at an epoch's end.
 _NAMED = 10
-
-
-class InlineExecutor(Executor):
-    """Runs everything at once, in the caller's thread."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See `concurrent.futures.Executor.submit`."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def helper_threads(threads: int) -> Executor:
-    """Threads for what is Pillow's; none is started before there is work for it."""
-    if not threads:
-        return InlineExecutor()
-    return ThreadPoolExecutor(threads, "fastdata-pillow")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,9 @@ import torch
 from fastdata.decode import Engine
 from fastdata.draws import epoch_key
 from fastdata.loading.buffers import BufferPool
+from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
-from fastdata.loading.iterator import Delivery, NativeIterator, Progress, helper_threads
+from fastdata.loading.iterator import Delivery, NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.schedule import Indices, Schedule
 from fastdata.loading.seek_cache import SeekCache
@@ -107,9 +107,11 @@ class NativePath:
         self.counters = Counters(max(resources.threads, 1))
 
         def close() -> None:
-            if isinstance(helpers, ThreadPoolExecutor):
-                helpers.shutdown(wait=False, cancel_futures=True)
-            if engine is not None and not resources.keep:
+            helpers.shutdown(wait=False, cancel_futures=True)
+            if resources.keep:
+                return
+            pool.close()
+            if engine is not None:
                 engine.close()
 
         return NativeIterator(

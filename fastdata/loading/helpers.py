@@ -1,0 +1,124 @@
+"""Threads for images that are Pillow's to decode, which nobody has to wait for at the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import Empty, SimpleQueue
+from typing import Any
+
+_Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def helper_threads(threads: int) -> Executor:
+    """So many threads, none of which is started before there is work for it; 0: the caller's."""
+    return HelperThreads(threads) if threads else InlineExecutor()
+
+
+class InlineExecutor(Executor):
+    """Runs everything at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `concurrent.futures.Executor.submit`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class HelperThreads(Executor):
+    """Runs tasks in threads that end with the interpreter.
+
+    `concurrent.futures.ThreadPoolExecutor` finishes all its tasks before the interpreter may
+    exit, and takes none from then on, though other threads may still iterate.
+
+    Args:
+        threads: How many at most.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._limit = threads
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
+        self._ended = False
+        _EXECUTORS.add(self)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `concurrent.futures.Executor.submit`."""
+        future: Future[Any] = Future()
+        self._tasks.put((future, fn, args, kwargs))
+        if self._ended:
+            future.cancel()  # another thread has closed this while it was in use
+        elif len(self._threads) < self._limit:
+            # It knows the queue only, so that the executor can be collected.
+            thread = threading.Thread(
+                target=_run_all, args=(self._tasks,), name="fastdata-pillow", daemon=True
+            )
+            self._threads.append(thread)
+            _THREADS.add(thread)
+            thread.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `concurrent.futures.Executor.shutdown`."""
+        if os.getpid() != self._process:
+            return  # the threads are the parent's
+        if not self._ended:
+            self._ended = True
+            if cancel_futures:
+                _cancel_all(self._tasks)
+            for _ in range(self._limit):  # also for one that is just being started
+                self._tasks.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+
+def _run_all(tasks: SimpleQueue[_Task | None]) -> None:
+    while True:
+        task = tasks.get()
+        if task is None:
+            return
+        _run(*task)
+        del task  # it has the memory of a batch
+
+
+def _run(
+    future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as error:  # whatever it is, the consumer is to know
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _cancel_all(tasks: SimpleQueue[_Task | None]) -> None:
+    while True:
+        try:
+            task = tasks.get_nowait()
+        except Empty:
+            return
+        if task is not None:
+            task[0].cancel()
+
+
+_EXECUTORS: weakref.WeakSet[HelperThreads] = weakref.WeakSet()
+_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def end_all() -> None:
+    """Ends all threads; each finishes the image it is at."""
+    for executor in list(_EXECUTORS):
+        executor.shutdown(wait=False, cancel_futures=True)
+    for thread in list(_THREADS):
+        thread.join()
