@@ -147,9 +147,10 @@ class Schedule:
             self._error = error
             return None
 
-    def _end(self) -> None:
+    def _end(self) -> Planned | None:
         if self._error is not None:
             raise self._error
+        return None
 
     def _remember(self, indices: Indices) -> None:
         if len(self._first) < _KEPT:
