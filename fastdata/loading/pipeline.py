@@ -24,6 +24,7 @@ from fastdata.recipe import MEND_SMALL, Geometry, Recipe
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
 
+# What is known of a batch whose rows of the index are damaged.
 _NOTHING = Gathered(
     _native.Extents([]),
     np.empty(0, np.int64),
@@ -82,6 +83,7 @@ class Batch:
         views: Their decoding; empty until all sizes are known.
         slow: Samples that Pillow decodes, by their place in the batch.
         failed: What is wrong with samples, by their place in the batch.
+        error: What is wrong with the batch as a whole: the index is damaged there.
     """
 
     planned: Planned
@@ -91,6 +93,7 @@ class Batch:
     views: list[View] = field(default_factory=list)
     slow: dict[int, Future[FastdataError | None]] = field(default_factory=dict)
     failed: dict[int, FastdataError] = field(default_factory=dict)
+    error: FastdataError | None = None
 
     @property
     def tensors(self) -> list[Any]:
@@ -166,7 +169,10 @@ class Pipeline:
 
         Raises:
             TimeoutError: The deadline is over.
+            DatasetError: The index is damaged.
         """
+        if batch.error is not None:
+            raise batch.error
         if batch.probe is not None:
             _await(batch.probe, deadline)
             self._decode_probed(batch)
