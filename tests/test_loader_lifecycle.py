@@ -1,0 +1,643 @@
+"""How a loader's passes end: Ctrl-C, breaks, exits, forks; and what they leave behind: nothing."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from containers import pack_tree
+from PIL import Image
+
+torch = pytest.importorskip("torch")
+
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
+
+# What ends by itself needs milliseconds; the machine may be busy with other things.
+SOON = 2.0
+
+# Every script begins with this. `endless` has a batch to come that takes many times `SOON`.
+PRELUDE = """
+import json, os, signal, sys, threading, time
+from fastdata import DataLoader, ImageDataset
+from fastdata.transforms import RandomResizedCrop
+
+dataset = ImageDataset(sys.argv[1], transform=RandomResizedCrop(8))
+
+
+def images(seconds, threads):
+    "So many as take one thread that long, and all threads together."
+    loader = DataLoader(dataset, batch_sampler=[list(range(len(dataset))) * 4])
+    list(loader)
+    began = time.perf_counter()
+    list(loader)
+    each = (time.perf_counter() - began) / (4 * len(dataset))
+    return int(seconds / each) * min(max(threads, 1), os.cpu_count())
+
+
+def endless(threads, **options):
+    count = images(10, threads)
+    short, long = [0] * 4, [i % len(dataset) for i in range(count)]
+    sampler = [short, short, long, long, long]
+    return DataLoader(dataset, batch_sampler=sampler, num_workers=threads, **options)
+
+
+def tell(**values):
+    print(json.dumps(values), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 JPEGs with seek points."""
+    out = tmp_path_factory.mktemp("packed") / "shards"
+    pack_tree(made_tree / "train", out, "shards", unit_size=None, seek_points=64)
+    return out
+
+
+@pytest.fixture(scope="module")
+def packed_png(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PNGs, which are Pillow's."""
+    folder = tmp_path_factory.mktemp("png")
+    (folder / "tree" / "a").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        pixels = rng.integers(0, 256, (300, 400, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "tree" / "a" / f"{number}.png")
+    pack_tree(folder / "tree", folder / "packed", "shards", unit_size=None)
+    return folder / "packed"
+
+
+def start(body: str, dataset: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), str(dataset)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(body: str, dataset: Path) -> dict:
+    """Runs a script that ends well; returns what it told."""
+    out, err = start(body, dataset).communicate(timeout=120)
+    assert err == ""
+    return json.loads(out)
+
+
+def small(packed: Path, **options) -> DataLoader:
+    dataset = ImageDataset(packed, transform=Compose([Resize(40), CenterCrop(32)]))
+    return DataLoader(dataset, **{"batch_size": 4, "num_workers": 2, **options})
+
+
+def decode_threads() -> set[str]:
+    """This process's, by number: other libraries come and go with theirs."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            if (task / "comm").read_text() == "fastdata-decode\n":
+                found.add(task.name)
+    return found
+
+
+def our_threads() -> set[str]:
+    """Those, and the ones that wait for Pillow's images."""
+    return decode_threads() | {
+        thread.name for thread in threading.enumerate() if thread.name == "fastdata-pillow"
+    }
+
+
+def wait_for_no_threads() -> None:
+    deadline = time.monotonic() + SOON
+    while our_threads() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert our_threads() == set()
+
+
+# Ctrl-C.
+
+
+@pytest.mark.parametrize("threads", [0, 1, 8])
+@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
+    found = told(
+        f"""
+        loader = endless({threads})
+        base = len(os.listdir("/proc/self/task"))  # other libraries have threads, too
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        before = len(os.listdir("/proc/self/task")) - base
+        sent = 0
+
+        def interrupt():
+            global sent
+            time.sleep(0.3)
+            sent = time.perf_counter()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            next(iterator)
+        except KeyboardInterrupt:
+            seconds = time.perf_counter() - sent
+        thread.join()
+        limit = time.perf_counter() + 1
+        while (left := len(os.listdir("/proc/self/task")) - base) and time.perf_counter() < limit:
+            time.sleep(0.001)
+        tell(seconds=seconds, ended=time.perf_counter() - sent, before=before, left=left,
+             over=next(iterator, "over"))
+        """,
+        request.getfixturevalue(kind),
+    )
+    assert found["seconds"] < SOON
+    assert found["ended"] < SOON
+    assert found["left"] == 0
+    assert found["over"] == "over"
+    assert found["before"] >= threads
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_ctrl_c_reaches_the_loops_own_handler(threads, packed):
+    found = told(
+        f"""
+        caught = []
+        signal.signal(signal.SIGALRM, lambda *_: caught.append(time.perf_counter()))
+        loader = DataLoader(
+            dataset, batch_sampler=[[i % len(dataset) for i in range(images(3, {threads}))]],
+            num_workers={threads},
+        )
+        iterator = iter(loader)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        began = time.perf_counter()
+        images, _ = next(iterator)
+        tell(caught=caught[0] - began, whole=time.perf_counter() - began, blank=bool(
+            (images.flatten(1).amax(1) == 0).any()))
+        """,
+        packed,
+    )
+    # A handler that raises nothing costs no sample, and runs long before the batch is done.
+    assert found["caught"] < found["whole"] / 3
+    assert not found["blank"]
+
+
+# Ends of the interpreter.
+
+_ENDS = {
+    "an iterator is a global": ("iterator = iter(loader); next(iterator); now()", 0, ""),
+    "sys.exit in the loop": ("for _ in loader:\n    now(); sys.exit(3)", 3, ""),
+    "os._exit in the loop": ("for _ in loader:\n    now(); os._exit(4)", 4, ""),
+    "an error in the loop": (
+        "for _ in loader:\n    now(); raise ValueError('of the loop')",
+        1,
+        "ValueError: of the loop",
+    ),
+    "a cycle": ("it = iter(loader); next(it); it.me = it; a = [it]; a.append(a); now()", 0, ""),
+    "a daemon thread iterates": (
+        "threading.Thread(target=list, args=(loader,), daemon=True).start()\n"
+        "time.sleep(0.3); now()",
+        0,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("end", _ENDS)
+@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request):
+    body, code, message = _ENDS[end]
+    process = start(
+        f"loader = endless({threads})\ndef now(): print(time.time(), flush=True)\n{body}",
+        request.getfixturevalue(kind),
+    )
+    out, err = process.communicate(timeout=120)
+    ended = time.time()
+    assert process.returncode == code
+    assert err.strip().endswith(message) if message else err == ""
+    assert "ignored" not in err
+    assert ended - float(out) < SOON
+
+
+@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request):
+    found = told(
+        """
+        loader = DataLoader(dataset, batch_size=4, num_workers=2)
+
+        def iterate():
+            threading.main_thread().join()
+            tell(samples=sum(len(labels) for _, labels in loader for _ in range(1)))
+
+        threading.Thread(target=iterate).start()
+        """,
+        request.getfixturevalue(kind),
+    )
+    assert found["samples"] == len(ImageDataset(request.getfixturevalue(kind)))
+
+
+# Forks.
+
+
+def test_forks_while_iterating(packed):
+    found = told(
+        """
+        def in_a_child(function):
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(reader)
+                os.write(writer, json.dumps(function()).encode())
+                os._exit(0)
+            os.close(writer)
+            with os.fdopen(reader) as file:
+                answer = json.loads(file.read())
+            assert os.waitpid(child, 0)[1] == 0
+            return answer
+
+        def use(iterator):
+            try:
+                next(iterator)
+            except RuntimeError as error:
+                return str(error)
+
+        def drop():
+            global iterator
+            began = time.perf_counter()
+            iterator.close()
+            iterator = None
+            return time.perf_counter() - began
+
+        def anew():
+            return sum(len(labels) for _, labels in loader)
+
+        loader = DataLoader(dataset, batch_size=4, num_workers=2)
+        kept = DataLoader(dataset, batch_size=4, num_workers=2, persistent_workers=True)
+        slow = endless(2)
+        answers = {}
+        iterator = iter(slow)
+        next(iterator), next(iterator)
+        answers["drop"] = in_a_child(drop)
+        answers["use"] = in_a_child(lambda: use(iterator))
+        iterator.close()
+        iterator = iter(loader)
+        next(iterator)
+        answers["anew"] = in_a_child(anew)
+        answers["parent"] = 4 + sum(len(labels) for _, labels in iterator)
+        list(kept)
+        loader = kept
+        answers["kept"] = in_a_child(anew)
+        answers["kept twice"] = in_a_child(lambda: in_a_child(anew))
+        answers["kept in the parent"] = anew()
+        tell(**answers)
+        """,
+        packed,
+    )
+    assert found.pop("drop") < SOON
+    message = found.pop("use")
+    assert "before a fork" in message
+    assert "iter(loader)" in message
+    assert set(found.values()) == {64}
+
+
+def test_a_child_that_ends_by_itself_ends_well(packed):
+    found = told(
+        """
+        iterator = iter(endless(2))
+        next(iterator)
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        status = os.waitpid(child, 0)[1]
+        tell(code=os.waitstatus_to_exitcode(status))
+        """,
+        packed,
+    )
+    assert found["code"] == 7
+
+
+# What a pass leaves behind.
+
+
+@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+@pytest.mark.parametrize("how", ["break", "raise", "del", "cycle"])
+def test_threads_end_with_their_pass(how, kind, request):
+    loader = small(request.getfixturevalue(kind), batch_size=2)
+    gc.collect()
+    wait_for_no_threads()
+    if how == "break":
+        for _ in loader:
+            assert our_threads()
+            break
+    elif how == "raise":
+        with suppress(ZeroDivisionError):
+            for _ in loader:
+                raise ZeroDivisionError
+    else:
+        iterator = iter(loader)
+        next(iterator)
+        watched = weakref.ref(iterator)
+        if how == "cycle":
+            iterator.itself = iterator
+        del iterator
+        gc.collect()
+        assert watched() is None
+    wait_for_no_threads()
+
+
+def test_persistent_threads_stay(packed):
+    gc.collect()
+    wait_for_no_threads()
+    loader = small(packed, persistent_workers=True, num_workers=3)
+    next(iter(loader))
+    threads = decode_threads()
+    assert len(threads) == 3
+    for _ in range(3):
+        assert len(list(loader)) == 16
+        assert decode_threads() == threads
+    del loader
+    gc.collect()
+    assert decode_threads() == set()
+
+
+def test_persistent_memory_stays(packed):
+    loader = small(packed, persistent_workers=True)
+    places = {images.data_ptr() for _ in range(4) for images, _ in loader}
+    assert len(places) <= 5
+
+
+def test_closing_does_not_wait_for_another_pass(packed):
+    dataset = ImageDataset(packed, transform=Compose([Resize(40), CenterCrop(32)]))
+    began = time.perf_counter()
+    next(iter(DataLoader(dataset, batch_sampler=[list(range(64)) * 4])))
+    each = (time.perf_counter() - began) / 256
+    many = [i % 64 for i in range(int(1.25 * SOON / each) * (os.cpu_count() or 1))]
+    loader = DataLoader(
+        dataset, batch_sampler=[[0], [1], many, many], num_workers=2, persistent_workers=True
+    )
+    slow, other = iter(loader), iter(loader)
+    next(slow), next(slow)
+    next(other)  # its own long batches stand behind the other's
+    began = time.perf_counter()
+    other.close()
+    slow.close()
+    del slow, other
+    assert time.perf_counter() - began < SOON
+
+
+def test_two_passes_at_once(packed):
+    for keep in (False, True):
+        loader = small(packed, persistent_workers=keep)
+        for (first, some), (second, others) in zip(loader, loader, strict=True):
+            assert first.data_ptr() != second.data_ptr()
+            assert torch.equal(first, second)
+            assert torch.equal(some, others)
+
+
+def test_passes_in_threads(packed):
+    loader = small(packed, persistent_workers=True)
+    expected = [images.clone() for images, _ in loader]
+    wrong: list[object] = []
+
+    def iterate() -> None:
+        try:
+            for _ in range(5):
+                for (images, _), right in zip(loader, expected, strict=True):
+                    if not torch.equal(images, right):
+                        wrong.append(images)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=iterate) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+_THOUSAND = """
+    import gc, glob, psutil, tempfile
+
+    def left():
+        gc.collect()
+        process = psutil.Process()
+        return {
+            "threads": process.num_threads(),
+            "descriptors": process.num_fds(),
+            "maps": len(open("/proc/self/maps").readlines()),
+            "memory": process.memory_full_info().uss,
+            "files": sorted(os.listdir("/dev/shm") + os.listdir(tempfile.gettempdir())),
+        }
+
+    loader = DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2)
+
+    def breaks(count):
+        for _ in range(count):
+            for batch in loader:
+                break
+
+    breaks(100)
+    batch = None
+    before = left()
+    breaks(1000)
+    tell(before=before, after=left())
+"""
+
+
+@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+def test_a_thousand_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = told(_THOUSAND, request.getfixturevalue(kind))
+    before, after = found["before"], found["after"]
+    assert after["threads"] == before["threads"]
+    assert after["descriptors"] == before["descriptors"]
+    assert [name for name in after["files"] if "fastdata" in name] == []
+    assert after["maps"] < before["maps"] + 20
+    assert after["memory"] < before["memory"] + 16e6
+
+
+_SOAK = """
+    import gc, psutil
+
+    loaders = [
+        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2),
+        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, persistent_workers=True),
+        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=0, views=2),
+        DataLoader(dataset, batch_size=16, num_workers=3, dtype="float16", prefetch_factor=4),
+    ]
+    process = psutil.Process()
+
+    def rounds(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for loader in loaders:
+                for _ in loader:
+                    pass
+                for _ in zip(loader, loader):
+                    break
+                list(loader)
+        gc.collect()
+        full = process.memory_full_info()
+        return process.num_threads(), process.num_fds(), full.uss
+
+    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 4))
+    rounds(seconds / 3)
+    tell(parts=[rounds(seconds / 6) for _ in range(6)])
+"""
+
+
+def test_soak(packed):
+    """FASTDATA_SOAK_SECONDS=60 for long."""
+    found = told(_SOAK, packed)
+    threads, files, memory = zip(*found["parts"], strict=True)
+    assert len(set(threads)) == 1
+    assert len(set(files)) == 1
+    # What the C library keeps of freed memory goes up and down.
+    assert min(memory[-2:]) < max(memory[:2]) + 16e6
+
+
+# Memory of batches.
+
+
+def test_a_list_of_batches_is_right(packed):
+    loader = small(packed)
+    expected = [(images.clone(), labels.clone()) for images, labels in loader]
+    kept = list(loader)
+    for (images, labels), (right, right_labels) in zip(kept, expected, strict=True):
+        assert torch.equal(images, right)
+        assert torch.equal(labels, right_labels)
+    spans = sorted((images.data_ptr(), images.nbytes) for images, _ in kept)
+    assert all(a + size <= b for (a, size), (b, _) in pairwise(spans))
+
+
+_VIEWS = {
+    "x[0]": lambda x: x[0],
+    "x[1:3]": lambda x: x[1:3],
+    "x.numpy()": lambda x: x.numpy(),
+    "x.numpy()[..., ::2]": lambda x: x.numpy()[..., ::2],
+    "x.permute": lambda x: x.permute(0, 2, 3, 1),
+    "x.detach": lambda x: x.detach(),
+    "x.view(int8)": lambda x: x.view(torch.int8),
+    "untyped_storage": lambda x: x.untyped_storage(),
+    "memoryview": lambda x: memoryview(x.permute(0, 2, 3, 1).numpy()),
+    "__dlpack__": lambda x: torch.from_dlpack(x),
+}
+
+
+@pytest.mark.parametrize("view", _VIEWS)
+def test_a_view_keeps_its_memory(view, packed):
+    def digest(kept) -> bytes:
+        if isinstance(kept, torch.UntypedStorage):
+            return bytes(kept)
+        return np.ascontiguousarray(kept).tobytes()
+
+    loader = small(packed, persistent_workers=True)
+    expected = [digest(_VIEWS[view](images.clone(memory_format=torch.preserve_format)))
+                for images, _ in loader]  # fmt: skip
+    kept = [_VIEWS[view](images) for images, _ in loader]
+    for _ in range(2):
+        for images, _ in loader:
+            images.fill_(0)
+    assert [digest(one) for one in kept] == expected
+
+
+def test_views_in_other_threads_keep_their_memory(packed):
+    loader = small(packed, persistent_workers=True)
+    right = [int(images.sum()) for images, _ in loader]
+    sums: list[tuple[int, int]] = []
+
+    def later(number: int, row: torch.Tensor) -> None:
+        time.sleep(0.002 * (number % 7))
+        sums.append((number, int(row.sum())))
+
+    threads = []
+    for _ in range(5):
+        for number, (images, _) in enumerate(loader):
+            threads.append(threading.Thread(target=later, args=(number, images[:])))
+            threads[-1].start()
+            del images
+    for thread in threads:
+        thread.join()
+    assert len(sums) == 5 * len(right)
+    assert all(right[number] == found for number, found in sums)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 4])
+def test_dropped_memory_is_used_again(ahead, packed):
+    loader = small(packed, batch_size=2, prefetch_factor=ahead)
+    places = [images.data_ptr() for images, _ in loader]
+    assert len(places) == 32
+    # One that is filled and those ahead; and the one that the loop variable still holds.
+    assert len(set(places)) <= ahead + 2
+
+
+def test_one_kept_tensor_does_not_keep_the_rest(packed):
+    dataset = ImageDataset(packed, transform=Compose([Resize(700), CenterCrop(640)]))
+    process = psutil.Process()
+    for keep in (False, True):
+        loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=keep)
+        before = process.memory_full_info().uss
+        batches = list(loader)
+        size = batches[0][0].nbytes
+        one = batches[0][0][0]
+        del batches, loader
+        gc.collect()
+        assert process.memory_full_info().uss - before < 1.5 * size
+        del one
+
+
+# Pickles, and what fails.
+
+
+def _samples(loader: DataLoader, answers) -> None:
+    answers.put(sum(len(labels) for _, labels in loader))
+
+
+def test_a_loader_goes_to_a_spawned_process(packed):
+    loader = small(packed)
+    iterator = iter(loader)  # as a callback may do it, in the middle of a pass
+    next(iterator)
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    process = context.Process(target=_samples, args=(loader, answers))
+    process.start()
+    assert answers.get(timeout=100) == 64
+    process.join()
+    assert process.exitcode == 0
+    assert sum(len(labels) for _, labels in iterator) == 60
+    again = pickle.loads(pickle.dumps(loader))
+    assert sum(len(labels) for _, labels in again) == 64
+
+
+class _OddError(BaseException):
+    """As a plugin that knows no manners raises it."""
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("error", [_OddError, SystemExit, KeyboardInterrupt])
+def test_what_a_helper_cannot_mend_is_raised(error, threads, packed_png, monkeypatch):
+    def fails(*_: object) -> None:
+        raise error("of a plugin")
+
+    loader = small(packed_png, num_workers=threads)
+    assert len(list(loader)) == 2
+    monkeypatch.setitem(Image.OPEN, "PNG", (fails, Image.OPEN["PNG"][1]))
+    iterator = iter(loader)
+    with pytest.raises(error, match="of a plugin"):
+        next(iterator)
+    assert next(iterator, None) is None
