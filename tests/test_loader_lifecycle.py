@@ -436,6 +436,7 @@ _THOUSAND = """
     def left():
         gc.collect()
         process = psutil.Process()
+        time.sleep(0.5)  # the system shows threads for a while that have ended
         return {
             "threads": process.num_threads(),
             "descriptors": process.num_fds(),
@@ -492,6 +493,7 @@ _SOAK = """
                     break
                 list(loader)
         gc.collect()
+        time.sleep(0.5)  # the system shows threads for a while that have ended
         full = process.memory_full_info()
         return process.num_threads(), process.num_fds(), full.uss
 
