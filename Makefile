@@ -4,15 +4,16 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 ROOT   ?=
+DATASET ?=
 ARGS   ?=
 SECONDS ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-aarch64 lint format bench fuzz wheel clean
+.PHONY: help setup run test test-aarch64 lint format bench bench-loading fuzz wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.done  ## make the virtual environment with everything for development
 
@@ -58,9 +59,13 @@ format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup  ## measure packing against tar (ARGS), and opening large indexes
+bench: setup  ## measure packing against tar (ARGS), opening large indexes, loading (DATASET)
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.open_index
+	$(if $(DATASET),$(BIN)/python -m fastdata.benchmarks.loading $(DATASET))
+
+bench-loading: setup  ## measure loading from the packed DATASET (ARGS)
+	$(BIN)/python -m fastdata.benchmarks.loading $(DATASET) $(ARGS)
 
 fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)

@@ -1,0 +1,416 @@
+"""Loading speed: DataLoader against torch's with Pillow, and what the loader itself costs.
+
+    python -m fastdata.benchmarks.loading imagenet-train-lmdb --json loading.json
+
+RandomResizedCrop(224) and a coin-tossed flip to uint8, from a packed dataset in the page cache.
+Contenders take turns within one run, pixels are compared with Pillow's before anything is
+timed, and figures are medians with the spread (smallest to largest) beside them. What is
+measured in fresh processes is in `loading_probe`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import torch
+import torch.utils.data
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine
+from PIL import Image
+
+from fastdata import DataLoader, ImageDataset
+from fastdata.decode import Engine, PendingBatch
+from fastdata.draws import epoch_key, sample_keys
+from fastdata.recipe import Recipe, compile_recipe
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+SIZE = 224
+SEED = 7
+
+
+class PillowTransform:
+    """torchvision's RandomResizedCrop(224), RandomHorizontalFlip and PILToTensor, by Pillow.
+
+    Torchvision's own arithmetic and calls, so what its users have, whether it is installed or
+    not. Draws from torch's generator, as it does.
+    """
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """One image to uint8, (3, 224, 224)."""
+        box = self._box(*image.size)
+        image = image.crop(box).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+        if torch.rand(1) < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+    def _box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        log_ratio = torch.log(torch.tensor((3 / 4, 4 / 3)))
+        for _ in range(10):
+            area = width * height * torch.empty(1).uniform_(0.08, 1.0).item()
+            ratio = torch.exp(
+                torch.empty(1).uniform_(log_ratio[0].item(), log_ratio[1].item())
+            ).item()
+            w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+            if 0 < w <= width and 0 < h <= height:
+                top = int(torch.randint(0, height - h + 1, size=(1,)).item())
+                left = int(torch.randint(0, width - w + 1, size=(1,)).item())
+                return left, top, left + w, top + h
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        return left, top, left + side, top + side
+
+
+def native_dataset(path: Path) -> ImageDataset:
+    """The dataset with the transforms that fastdata knows."""
+    return ImageDataset(path, transform=Compose((RandomResizedCrop(SIZE), RandomHorizontalFlip())))
+
+
+class Options(NamedTuple):
+    """What is measured how often.
+
+    Attributes:
+        dataset: A packed dataset.
+        threads: Decode threads, and worker processes of torch's.
+        batch: Images a batch.
+        rounds: How often everything takes its turn.
+        samples: Samples of a round for torch's loader, which is so much slower.
+    """
+
+    dataset: Path
+    threads: int
+    batch: int
+    rounds: int
+    samples: int
+
+
+class Loading:
+    """Everything that takes turns; each call returns images a second."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.dataset = native_dataset(options.dataset)
+        self.pillow = ImageDataset(options.dataset, transform=PillowTransform())
+        recipe = compile_recipe(self.dataset.transform)
+        assert isinstance(recipe, Recipe)
+        self.recipe = recipe
+        self._blobs: list[bytes] | None = None
+
+    def loader(self, threads: int) -> DataLoader[Any]:
+        """Fastdata's."""
+        return DataLoader(
+            self.dataset,
+            batch_size=self.options.batch,
+            shuffle=True,
+            num_workers=threads,
+            persistent_workers=True,
+            seed=SEED,
+            drop_last=True,
+        )
+
+    def native(self, loader: DataLoader[Any]) -> float:
+        """One epoch; the first batch, when nothing is ahead yet, is not counted."""
+        return self._rate(iter(loader))
+
+    def torch_loader(self) -> float:
+        """Torch's loader with worker processes, some batches, likewise."""
+        options = self.options
+        # Every worker makes as many batches, so that none is without work at the end.
+        turn = options.threads * options.batch
+        chosen = range(min(options.samples, len(self.pillow)) // turn * turn)
+        images: Any = self.pillow
+        loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+            torch.utils.data.Subset(images, chosen),
+            batch_size=options.batch,
+            shuffle=True,
+            num_workers=options.threads,
+            drop_last=True,
+        )
+        # The clock starts when every worker has made its first batch, and begins its second.
+        return self._rate(iter(loader), options.threads)
+
+    def _rate(self, iterator: Iterator[Any], first: int = 1) -> float:
+        for _ in range(first):
+            next(iterator)
+        count = 0
+        began = time.perf_counter()
+        for batch in iterator:
+            count += len(batch[1])
+        if not count:
+            raise StopIteration
+        return count / (time.perf_counter() - began)
+
+    def core(self, threads: int) -> Callable[[], float]:
+        """The core alone: the same images and crops from memory, batches submitted at once."""
+        dataset, batch = self.dataset, self.options.batch
+        if self._blobs is None:
+            self._blobs = dataset.read(range(len(dataset)))
+        blobs = self._blobs
+        whole = len(dataset) // batch * batch
+        key = epoch_key(SEED, 0)
+        plans = []
+        for begin in range(0, whole, batch):
+            numbers = np.arange(begin, begin + batch)
+            rows = [dataset.row(i) for i in numbers.tolist()]
+            widths = np.array([row.width for row in rows])
+            heights = np.array([row.height for row in rows])
+            geometry = self.recipe.draw(widths, heights, sample_keys(key, numbers, 0))
+            tables = [row.seek_points for row in rows]
+            plans.append((blobs[begin : begin + batch], tables, geometry))
+        outs = [np.empty((batch, SIZE, SIZE, 3), np.uint8) for _ in range(4)]
+        engine = Engine(threads)
+
+        def run() -> float:
+            under_way: list[PendingBatch] = []
+            began = time.perf_counter()
+            for number, (samples, tables, geometry) in enumerate(plans):
+                if len(under_way) == len(outs):
+                    under_way.pop(0).raw_failures()
+                under_way.append(
+                    engine.submit(
+                        samples,
+                        outs[number % len(outs)],
+                        regions=geometry.boxes,
+                        flips=geometry.flips,
+                        seek_points=tables,
+                        fallback="never",
+                    )
+                )
+            for pending in under_way:
+                pending.raw_failures()
+            return whole / (time.perf_counter() - began)
+
+        return run
+
+
+def verify(loading: Loading, images: int = 256) -> None:
+    """Compares some batches with Pillow's pixels, before anything is timed."""
+    dataset, recipe = loading.dataset, loading.recipe
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size=64, num_workers=2, seed=SEED, return_index=True
+    )
+    key = epoch_key(SEED, 0)
+    worst = seen = 0
+    for pixels, labels, numbers in loader:
+        indices = numbers.numpy()
+        pictures = [dataset.open_image(int(i)) for i in indices]
+        widths = np.array([picture.width for picture in pictures])
+        heights = np.array([picture.height for picture in pictures])
+        geometry = recipe.draw(widths, heights, sample_keys(key, indices, 0))
+        for place, picture in enumerate(pictures):
+            left, upper, right_, lower = map(int, geometry.boxes[place])
+            crop = picture.crop((left, upper, right_, lower))
+            crop = crop.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+            if geometry.flips[place]:
+                crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            right = np.asarray(crop).astype(np.int16)
+            found = pixels[place].permute(1, 2, 0).numpy().astype(np.int16)
+            worst = max(worst, int(np.abs(found - right).max()))
+            if int(labels[place]) != dataset.row(int(indices[place])).label:
+                sys.exit(f"sample {indices[place]} has another label: nothing was timed")
+        seen += len(indices)
+        if seen >= images:
+            break
+    if worst > 1:
+        sys.exit(f"pixels differ from Pillow's by {worst}: nothing was timed")
+
+
+def _probe(what: str, dataset: Path, *arguments: object) -> dict[str, Any]:
+    """One of `loading_probe`'s measurements, in a fresh process."""
+    out = subprocess.run(
+        [sys.executable, "-m", "fastdata.benchmarks.loading_probe", what, str(dataset)]
+        + [str(one) for one in arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def measure(options: Options, *, probe_batch: int, soak: float) -> dict[str, Any]:
+    """Runs the benchmark; returns all figures as JSON values."""
+    loading = Loading(options)
+    verify(loading)
+    both, one = loading.loader(options.threads), loading.loader(1)
+    contenders: dict[str, Callable[[], float]] = {
+        "loader": lambda: loading.native(both),
+        "core": loading.core(options.threads),
+        "loader, one thread": lambda: loading.native(one),
+        "core, one thread": loading.core(1),
+        "torch": loading.torch_loader,
+    }
+    for name in ("loader", "loader, one thread", "core", "core, one thread"):
+        contenders[name]()  # the page cache, the index, the threads' own memory
+    gc.collect()
+    rates = interleave(contenders, options.rounds)
+    gc.collect()
+    path, threads = options.dataset, options.threads
+    probes = {
+        what: [_probe(what, path, threads, probe_batch) for _ in range(options.rounds)]
+        for what in ("start", "consumer", "memory")
+    }
+    return {
+        "benchmark": "loading",
+        "machine": {**machine(), "torch": torch.__version__, "simd": _simd()},
+        "container": loading.dataset.manifest.container,
+        "samples": len(loading.dataset),
+        "threads": threads,
+        "batch": options.batch,
+        "probe_batch": probe_batch,
+        "images_per_second": rates,
+        **probes,
+        "soak": _probe("soak", path, threads, probe_batch, soak) if soak else None,
+    }
+
+
+def _simd() -> str:
+    from fastdata import _native
+
+    return _native.simd()
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--threads", default=2, show_default=True)
+@click.option("--batch", default=128, show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+@click.option(
+    "--samples", default=1536, show_default=True, help="Samples of a round of torch's loader."
+)
+@click.option("--probe-batch", default=256, show_default=True, help="Batch of overhead and memory.")
+@click.option("--soak", default=0.0, show_default=True, help="Seconds of epochs at the end.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+def main(
+    dataset: Path,
+    threads: int,
+    batch: int,
+    rounds: int,
+    samples: int,
+    probe_batch: int,
+    soak: float,
+    json_path: Path | None,
+) -> None:
+    """Measure fastdata.DataLoader on the packed DATASET."""
+    options = Options(dataset, threads, batch, rounds, samples)
+    try:
+        result = measure(options, probe_batch=probe_batch, soak=soak)
+    except StopIteration:
+        raise click.UsageError(
+            f"{dataset} has too few samples for batches of {batch}: use a smaller --batch"
+        ) from None
+    if json_path is not None:
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    for table in figures(result):
+        table.show()
+
+
+def derived(result: dict[str, Any]) -> dict[str, list[float]]:
+    """What is judged, round by round where contenders took turns."""
+    rates = result["images_per_second"]
+
+    def ratio(above: str, below: str) -> list[float]:
+        return [a / b for a, b in zip(rates[above], rates[below], strict=True)]
+
+    start, consumer = result["start"], result["consumer"]
+    one = statistics.median(rates["loader, one thread"])
+    batch = result["probe_batch"]
+    # One interpreter holds the GIL for no longer than the consumer's CPU time a batch, and a
+    # thread takes so long to decode one: that many threads keep it busy all the time.
+    return {
+        "times torch's speed": ratio("loader", "torch"),
+        "% of the core's speed": [100 * x for x in ratio("loader", "core")],
+        "% of the core's, one thread": [
+            100 * x for x in ratio("loader, one thread", "core, one thread")
+        ],
+        "two threads by one": ratio("loader", "loader, one thread"),
+        "first batch after iter, ms": [run["iter_to_batch"] * 1e3 for run in start],
+        "first batch after ImageDataset, ms": [run["open_to_batch"] * 1e3 for run in start],
+        "consumer's CPU a batch, ms": [run["cpu"] * 1e3 for run in consumer],
+        "threads that one process feeds": [batch / one / run["cpu"] for run in consumer],
+        "private memory, MB": [run["private"] / 1e6 for run in result["memory"]],
+        "file pages in use, MB": [run["shared"] / 1e6 for run in result["memory"]],
+    }
+
+
+#: What is to be reached: the least or the most, and of what figure.
+TARGETS = {
+    "times torch's speed": ("at least", 8.0),
+    "% of the core's speed": ("at least", 92.0),
+    "two threads by one": ("at least", 1.9),
+    "first batch after iter, ms": ("below", 100.0),
+    "first batch after ImageDataset, ms": ("below", 100.0),
+    "consumer's CPU a batch, ms": ("below", 1.0),
+    "threads that one process feeds": ("at least", 64.0),
+    "private memory, MB": ("below", 300.0),
+}
+
+
+def figures(result: dict[str, Any]) -> list[Figures]:
+    """The results as people read them."""
+    speeds = [
+        [_NAMES[name].format(**result), _shown(values, 0)]
+        for name, values in result["images_per_second"].items()
+    ]
+    judged = []
+    for name, values in derived(result).items():
+        target, reached = "", ""
+        if name in TARGETS:
+            word, bound = TARGETS[name]
+            median = statistics.median(values)
+            good = median >= bound if word == "at least" else median < bound
+            target, reached = f"{word} {bound:g}", "yes" if good else "no"
+        judged.append([name, _shown(values, 2), target, reached])
+    tables = [
+        Figures(
+            f"Loading {result['samples']:,} images, {result['container']}, "
+            f"batches of {result['batch']}",
+            ["", "images a second"],
+            speeds,
+        ),
+        Figures("What is reached", ["", "measured", "target", "reached"], judged),
+    ]
+    soak = result["soak"]
+    if soak is not None:
+        rows = [
+            [name, f"{before:,.1f}", f"{after:,.1f}"]
+            for name, (before, after) in soak["left"].items()
+        ]
+        tables.append(
+            Figures(
+                f"{soak['seconds']:.0f} s of epochs, {soak['images']:,} images",
+                ["", "after the first tenth", "at the end"],
+                rows,
+            )
+        )
+    return tables
+
+
+_NAMES = {
+    "loader": "fastdata.DataLoader, {threads} threads",
+    "core": "the core alone, images in memory, {threads} threads",
+    "loader, one thread": "fastdata.DataLoader, 1 thread",
+    "core, one thread": "the core alone, images in memory, 1 thread",
+    "torch": "torch's DataLoader, Pillow, {threads} workers",
+}
+
+
+def _shown(values: list[float], digits: int) -> str:
+    spread = Spread.of(values)
+    return f"{spread.median:,.{digits}f} ({spread.low:,.{digits}f} to {spread.high:,.{digits}f})"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,83 @@
+"""The loading benchmark: a small run from end to end, and the page made of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from containers import pack_tree
+
+torch = pytest.importorskip("torch")
+
+from fastdata.benchmarks import loading, report  # noqa: E402
+
+from fastdata.recipe import compile_recipe  # noqa: E402
+from fastdata.transforms import RandomResizedCrop  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bench") / "lmdb"
+    pack_tree(made_tree / "train", out, "lmdb", unit_size=None, seek_points=128)
+    return out
+
+
+def test_a_small_run(packed, tmp_path):
+    arguments = ["--rounds=1", "--batch=8", "--samples=32", "--probe-batch=8", "--soak=1"]
+    path = tmp_path / "loading.json"
+    found = CliRunner().invoke(loading.main, [str(packed), *arguments, "--json", str(path)])
+    assert found.exit_code == 0, found.output
+    result = json.loads(path.read_text())
+    assert result["samples"] == 64
+    assert {len(values) for values in result["images_per_second"].values()} == {1}
+    assert result["soak"]["images"] >= 64
+    values = loading.derived(result)
+    assert set(loading.TARGETS) <= set(values)
+    for name in values.keys() - {"private memory, MB"}:  # threads may have less than torch frees
+        assert values[name][0] > 0, name
+
+    page = CliRunner().invoke(report.main, [str(tmp_path), "--page", "loading"]).output
+    for table in loading.figures(result):
+        assert table.title in page
+        assert table.markdown() in page
+
+
+def test_wrong_pixels_are_not_timed(packed):
+    measured = loading.Loading(loading.Options(packed, 2, 8, 1, 32))
+    loading.verify(measured)
+    measured.recipe = compile_recipe(RandomResizedCrop(224))  # of a loader that never flips
+    with pytest.raises(SystemExit, match="nothing was timed"):
+        loading.verify(measured)
+
+
+def test_too_large_a_batch_is_refused(packed):
+    found = CliRunner().invoke(loading.main, [str(packed), "--batch", "64"])
+    assert found.exit_code == 2
+    assert "smaller --batch" in found.output
+
+
+def test_the_transform_in_pillow_crops_as_torchvision_draws():
+    torch.manual_seed(0)
+    transform = loading.PillowTransform()
+    boxes = np.array([transform._box(400, 300) for _ in range(500)])
+    widths, heights = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2] <= 400).all()
+    assert (boxes[:, 3] <= 300).all()
+    share = widths * heights / (400 * 300)
+    assert share.min() > 0.07
+    assert 0.3 < share.mean() < 0.6
+    assert (np.abs(np.log(widths / heights)) < np.log(4 / 3) + 0.05).all()
+
+
+def test_the_committed_page_is_of_the_committed_results(tmp_path):
+    results = REPOSITORY / "docs" / "results"
+    shutil.copy(results / "loading.json", tmp_path)
+    page = CliRunner().invoke(report.main, [str(tmp_path), "--page", "loading"]).output
+    assert page == (REPOSITORY / "docs" / "loading.md").read_text()
