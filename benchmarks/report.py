@@ -68,8 +68,9 @@ anything was timed, pixels were compared with Pillow's.
 First batches, the consumer's thread and memory are measured in fresh processes, imports done.
 The consumer's CPU time is that of `next(iterator)` for a batch of {probe_batch} that is
 ready; it does not decode. The GIL is held no longer than that, so one process feeds as many
-decode threads as decode a batch in that time. Private memory (USS) is beyond that of `import torch`, batches of
-{probe_batch}; pages of the dataset's files belong to the page cache, and are counted by themselves.
+decode threads as decode a batch in that time. Private memory (USS) is beyond that of
+`import torch`, batches of {probe_batch}; pages of the dataset's files belong to the page cache,
+and are counted by themselves.
 {soak}
 Repeat it:
 

@@ -33,6 +33,21 @@ def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int: ...
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, Code, str, int]:
     """(encoding, width, height, components, sampling, progressive, code, detail, offset)."""
 
+def random_resized_crops(
+    keys: npt.NDArray[np.uint64],
+    widths: npt.NDArray[np.int64],
+    heights: npt.NDArray[np.int64],
+    draw: int,
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Boxes as torchvision's RandomResizedCrop draws them, from draws of ``fastdata.draws``.
+
+    Uses draws ``draw`` to ``draw`` + 21 of each key. ``widths``, ``heights``: pixels, (N,), 1
+    or more. ``out``: (4, N): left, top, width, height.
+    """
+
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
     """(packed, code, detail, offset) of each."""
 

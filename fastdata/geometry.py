@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata import draws
+from fastdata import _native, draws
 from fastdata.transforms import (
     CenterCrop,
     RandomCrop,
@@ -28,7 +28,6 @@ _Ints: TypeAlias = "npt.NDArray[np.int64] | int"
 
 # Draw numbers that a random step has for itself; RandomResizedCrop takes 22.
 _DRAWS = 32
-_ATTEMPTS = 10
 
 
 class Geometry(NamedTuple):
@@ -239,56 +238,15 @@ def _random_boxes(
     draw: int,
 ) -> tuple[_Ints, _Ints, _Ints, _Ints]:
     """Left, top, width, height of boxes drawn as torchvision draws them."""
-    count, lost = len(keys), None
-    frame_width = np.broadcast_to(np.asarray(frame_width), (count,))
-    frame_height = np.broadcast_to(np.asarray(frame_height), (count,))
-    width, height, fits = _attempts(
-        step, frame_width, frame_height, draws.uniforms(_rows(keys, 2), draw)
+    count = len(keys)
+    boxes = np.empty((4, count), np.int64)
+    _native.random_resized_crops(
+        np.ascontiguousarray(keys),
+        np.ascontiguousarray(np.broadcast_to(np.asarray(frame_width, np.int64), (count,))),
+        np.ascontiguousarray(np.broadcast_to(np.asarray(frame_height, np.int64), (count,))),
+        draw,
+        step.scale,
+        step.ratio,
+        boxes,
     )
-    if not fits.all():
-        # All further attempts of those that failed at once: for some forty samples of 256 one
-        # call of numpy costs about the same for nine attempts as for one.
-        failed = np.flatnonzero(~fits)
-        wide, high = frame_width[failed], frame_height[failed]
-        numbers = draws.uniforms(_rows(keys[failed], 2 * _ATTEMPTS - 2), draw + 2)
-        numbers = numbers.reshape(_ATTEMPTS - 1, 2, len(failed)).swapaxes(0, 1)
-        widths, heights, fit = _attempts(step, wide, high, numbers)
-        first = fit.argmax(axis=0)
-        column = np.arange(len(failed))
-        none = ~fit[first, column]
-        width[failed], height[failed] = widths[first, column], heights[first, column]
-        if none.any():
-            lost = failed[none]
-            width[lost], height[lost] = _central(step, wide[none], high[none])
-    box_width, box_height = width.astype(np.int64), height.astype(np.int64)
-    room = np.stack((frame_width - box_width, frame_height - box_height))
-    places = draws.integers(_rows(keys, 2), draw + 2 * _ATTEMPTS, room + 1)
-    if lost is not None:
-        places[:, lost] = room[:, lost] // 2
-    return places[0], places[1], box_width, box_height
-
-
-def _attempts(
-    step: RandomResizedCrop,
-    frame_width: npt.NDArray[np.int64],
-    frame_height: npt.NDArray[np.int64],
-    numbers: npt.NDArray[np.float64],
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Widths and heights by uniform numbers for (area, ratio), and whether they fit."""
-    (least, most), (low, high) = step.scale, np.log(step.ratio)
-    area = (frame_width * frame_height) * (least + (most - least) * numbers[0])
-    ratio = np.exp(low + (high - low) * numbers[1])
-    width, height = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
-    fits = (width <= frame_width) & (height <= frame_height) & (width > 0) & (height > 0)
-    return width, height, fits
-
-
-def _central(
-    step: RandomResizedCrop, width: npt.NDArray[np.int64], height: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The largest box within the ratios, for images that no attempt has fitted."""
-    least, most = step.ratio
-    narrow, broad = width / height < least, width / height > most
-    wide = np.where(broad, np.maximum(np.rint(height * most), 1), width)
-    high = np.where(narrow, np.maximum(np.rint(width / least), 1), height)
-    return wide, high
+    return boxes[0], boxes[1], boxes[2], boxes[3]

@@ -140,9 +140,10 @@ class Pipeline:
             gathered = self._source.gather(planned.indices)
         except FastdataError as error:
             return Batch(planned, key, _NOTHING, error=error)
-        self._counters.seekable += int(np.count_nonzero(np.asarray(gathered.extents.seekable)))
+        self._counters.seekable += int(np.count_nonzero(gathered.extents.seekable))
         batch = Batch(planned, key, gathered)
-        if not gathered.widths.all():
+        # Faster than all() and any(), which numpy does in Python.
+        if np.count_nonzero(gathered.widths) < len(planned.indices):
             if self._engine is None:
                 batch.probe = _native.ProbeJob(gathered.extents)
                 batch.probe.run()
@@ -212,7 +213,7 @@ class Pipeline:
                 batch.failed.setdefault(place, error)
         if batch.failed:
             slow[list(batch.failed)] = True
-        skip = slow.view(np.uint8) if slow.any() else None
+        skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
         for number, geometry in enumerate(geometries):
             memory = self._pool.batch(
                 len(indices), recipe.size, recipe.output.dtype, recipe.output.channels_last

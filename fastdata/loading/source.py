@@ -121,17 +121,14 @@ class PackedSource:
     def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
         """See `Source.gather`."""
         extents = self._table.gather(indices)
-        encodings = np.asarray(extents.encodings)
-        native = _NATIVE[encodings]
-        if self._has_seek_points:
-            native &= (encodings != _JPEG) | (np.asarray(extents.seekable) != 0)
-        return Gathered(
-            extents,
-            np.array(extents.labels),
-            np.asarray(extents.widths),
-            np.asarray(extents.heights),
-            ~native,
-        )
+        encodings, seekable = extents.encodings, extents.seekable
+        pillow = np.zeros(len(indices), np.bool_)
+        # Nearly always all are JPEGs with seek points, and one look is enough.
+        if np.count_nonzero(seekable) < len(indices):
+            pillow[:] = ~_NATIVE[encodings]
+            if self._has_seek_points:
+                pillow |= (encodings == _JPEG) & (seekable == 0)
+        return Gathered(extents, extents.labels.copy(), extents.widths, extents.heights, pillow)
 
     def open_image(self, index: int) -> Image.Image:
         """See `Source.open_image`."""

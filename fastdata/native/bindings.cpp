@@ -13,6 +13,7 @@
 #include "probe.h"
 #include "profile.h"
 #include "python_view.h"
+#include "random_crops.h"
 #include "released.h"
 #include "seek_points.h"
 
@@ -45,6 +46,33 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
         py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
         code_name(s.code), s.detail, s.offset));
   return results;
+}
+
+/// `out`: int64, 4 x N: left, top, width, height.
+void random_resized_crops(const py::object& keys, const py::object& widths,
+                          const py::object& heights, uint64_t draw,
+                          const std::pair<double, double>& area,
+                          const std::pair<double, double>& ratio, const py::object& out) {
+  const View key_view(keys), width_view(widths), height_view(heights);
+  const View out_view(out, /*writable=*/true);
+  for (const View* view : {&key_view, &width_view, &height_view})
+    if (!view->is_integers(8, 1) || (*view)->shape[0] != key_view->shape[0])
+      throw py::type_error("keys, widths and heights must be 64-bit integers, 1-D, equally long");
+  const Py_ssize_t count = key_view->shape[0];
+  if (!out_view.is_integers(8, 2) || out_view->shape[0] != 4 || out_view->shape[1] != count)
+    throw py::type_error("out must be 64-bit integers, 4 x N");
+  const CropRanges ranges{area.first, area.second, ratio.first, ratio.second};
+  const auto* key = static_cast<const uint64_t*>(key_view->buf);
+  const auto* width = static_cast<const int64_t*>(width_view->buf);
+  const auto* height = static_cast<const int64_t*>(height_view->buf);
+  auto* box = static_cast<int64_t*>(out_view->buf);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    const CropBox found = random_resized_crop(ranges, width[i], height[i], key[i], draw);
+    box[i] = found.left;
+    box[count + i] = found.top;
+    box[2 * count + i] = found.width;
+    box[3 * count + i] = found.height;
+  }
 }
 
 uint32_t crc32c_python(const py::object& data, uint32_t crc) {
@@ -102,6 +130,9 @@ PYBIND11_MODULE(_native, m) {
         py::arg("length_b"));
   m.def("probe", &probe_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
+
+  m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
+        py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"), py::arg("out"));
 
   bind_extents(m);
   bind_job(m);
