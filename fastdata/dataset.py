@@ -65,8 +65,9 @@ class ImageDataset:
         with telling_of_copy(folder):
             self._blobs = Blobs(folder)
         self.classes = self._blobs.manifest.classes
-        # What decodes natively for `__getitems__`; False if nothing can.
-        self._head: Any = None
+        # What decodes natively for `__getitems__`, and the transforms that it does; None if not
+        # made yet.
+        self._head: tuple[Any, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -129,13 +130,15 @@ class ImageDataset:
         """
         if self.transform is None:
             return [self[index] for index in indices]
-        if self._head is None:
+        transforms = (self.transform, self.target_transform)
+        if self._head is None or self._head[0] != transforms:
             from fastdata.loading.head import head_of  # torch is needed only here
 
-            self._head = head_of(self) or False
-        if not self._head:
+            self._head = (transforms, head_of(self))
+        head = self._head[1]
+        if head is None:
             return [self[index] for index in indices]
-        found: list[tuple[Any, Any]] = self._head.samples(indices)
+        found: list[tuple[Any, Any]] = head.samples(indices)
         return found
 
     def open_image(self, index: int) -> Image.Image:

@@ -77,7 +77,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         in_order: As torch's. Native batches are always in order.
         order: "random", "quasi-random" (neighbours stay near each other: for disks and object
             stores) or "sequential", in constant memory.
-        seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample);
+        seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample)
+            (with a sampler given: of crops and flips; in torch's workers: of the order);
             None to draw one from ``generator`` at each epoch's beginning (with several ranks: 0).
             The epoch counts up by itself; `set_epoch` sets it.
         distributed: Shard by torch.distributed's rank and world size.
@@ -169,7 +170,14 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._ranks = find_ranks(distributed, rank, world_size)
         # Accelerate would shard what is sharded already; what has this mark it leaves alone.
         self._is_accelerate_prepared = self._ranks is not None
-        if order is not None or seed is not None or self._ranks is not None:
+        if seed is not None and not self._own_order and choice.path != "native":
+            raise UsageError(
+                f"seed={seed} with a sampler is for crops on the native path, which is not taken: "
+                f"{choice.reason}",
+                "Seed the sampler, and torch.manual_seed for the crops.",
+            )
+        seeds_order = seed is not None and self._own_order
+        if order is not None or seeds_order or self._ranks is not None:
             sampler = own_sampler(
                 dataset,
                 batch_size,
@@ -207,6 +215,15 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._progress: Progress | None = None
         self._warned_unsharded = False
         self._open()
+
+    def _choose(self) -> None:
+        choice = choose(
+            self.dataset,
+            batched=self.batch_sampler is not None,
+            collate_fn=self.collate_fn,
+            worker_init_fn=self.worker_init_fn,
+        )
+        self._choice = check_native(choice, self._native_only())
 
     def _native_only(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in NATIVE_ONLY}
@@ -253,6 +270,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     def __iter__(self) -> Any:
         """One pass over the samples: on the native path an iterator of its own each time."""
         self._warn_unsharded()
+        images = self._choice.images
+        if images is not None and not images.is_current():
+            self._choose()  # its transform is another one now
+            self._open()
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
@@ -372,13 +393,15 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """
         native = self._require_state()
         progress = self._progress
-        if progress is None or progress.ended:
-            seed = self.seed or 0 if progress is None else progress.seed
-            progress = Progress(seed, self._epoch, 0, 0)
-        state = State(
-            len(native.source), progress.seed, progress.epoch, progress.position, self._order
-        )
-        return {**state.to_dict(), "ahead": progress.ahead}
+        samples = len(native.source)
+        if self._resume is None and progress is not None and not progress.ended:
+            state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
+            return {**state.to_dict(), "ahead": progress.ahead}
+        if self._resume is None:
+            # Its seed is drawn now, so that this loader and one that resumes go the same way.
+            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+            self._resume_ahead = 0
+        return {**self._resume.to_dict(), "ahead": self._resume_ahead}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state with the next ``iter``.
@@ -401,6 +424,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             raise UsageError(
                 f"the state is of order {found.order!r}, this loader's is {self._order!r}",
                 "Make the loader with the same order or shuffle as then.",
+            )
+        if self.seed is not None and found.seed != self.seed:
+            raise UsageError(
+                f"the state is of seed {found.seed}, this loader's is {self.seed}",
+                "Make the loader with the same seed as then.",
             )
         self._epoch = found.epoch
         self._resume, self._resume_ahead = found, ahead
@@ -477,13 +505,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        choice = choose(
-            self.dataset,
-            batched=self.batch_sampler is not None,
-            collate_fn=self.collate_fn,
-            worker_init_fn=self.worker_init_fn,
-        )
-        self._choice = check_native(choice, self._native_only())
+        self._choose()
         self._open()
 
 

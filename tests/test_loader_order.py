@@ -15,7 +15,7 @@ from loader_data import CONTAINERS, SAMPLES, images, same
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import Subset  # noqa: E402
+from torch.utils.data import SequentialSampler, Subset  # noqa: E402
 
 from fastdata import DataLoader, UsageError  # noqa: E402
 from fastdata.order import ORDERS, make_order  # noqa: E402
@@ -320,7 +320,7 @@ def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
         ({"order": "sequential", "shuffle": True}, "contradict"),
         ({"order": "shuffled"}, "order='shuffled'.*\n.*random, quasi-random, sequential"),
         ({"order": "random", "sampler": range(3)}, "a sampler was given"),
-        ({"seed": 1, "batch_sampler": [[1]]}, "a sampler was given"),
+        ({"order": "random", "batch_sampler": [[1]]}, "a sampler was given"),
         ({"rank": 0, "world_size": 2, "sampler": range(3)}, "a sampler was given"),
         ({"rank": 0}, "belong together"),
         ({"world_size": 2}, "belong together"),
@@ -400,3 +400,47 @@ def test_torchs_path_has_the_native_order(drop_last: bool) -> None:
     for loader in (theirs, native):
         loader.set_epoch(7)
     assert [batch.tolist() for batch in theirs] == indices(native)
+
+
+def test_a_state_between_epochs_has_the_seed_of_the_next_one() -> None:
+    torch.manual_seed(5)
+    loader = DataLoader(images(), 8, shuffle=True, return_index=True, num_workers=2)
+    for _ in range(2):  # before the first epoch, and after it
+        state = loader.state_dict()
+        assert loader.state_dict() == state
+        other = DataLoader(images(), 8, shuffle=True, return_index=True)
+        other.load_state_dict(state)
+        torch.manual_seed(99)
+        assert same(list(other), list(loader))
+
+
+def test_a_state_of_another_seed_is_refused() -> None:
+    state = make(SAMPLES, 8, seed=3, shuffle=True).state_dict()
+    with pytest.raises(UsageError, match=r"seed 3, this loader's is 4"):
+        make(SAMPLES, 8, seed=4, shuffle=True).load_state_dict(state)
+
+
+def test_a_seed_with_a_sampler_is_the_crops() -> None:
+    def batches(seed: int, threads: int) -> Any:
+        sampler = SequentialSampler(range(SAMPLES))
+        return list(DataLoader(images(), 8, sampler=sampler, seed=seed, num_workers=threads))
+
+    assert same(batches(3, 0), batches(3, 2))
+    assert not same(batches(3, 0), batches(4, 0))
+    with pytest.raises(UsageError, match="seed=3 with a sampler"):
+        DataLoader(range(9), sampler=SequentialSampler(range(9)), seed=3)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_transform_set_later_counts(threads: int) -> None:
+    data = images(Resize((2, 3)))
+    loader = DataLoader(data, 8, num_workers=threads)
+    assert next(iter(loader))[0].shape == (8, 3, 2, 3)
+    data.transform = Resize((4, 5))
+    assert next(iter(loader))[0].shape == (8, 3, 4, 5)
+    data.target_transform = float
+    assert next(iter(loader))[1].dtype == torch.float64
+    under_torch = torch.utils.data.DataLoader(data, 8)
+    assert next(iter(under_torch))[0].shape == (8, 3, 4, 5)
+    data.transform = Resize((6, 7))
+    assert next(iter(under_torch))[0].shape == (8, 3, 6, 7)

@@ -149,7 +149,7 @@ def own_sampler(
         raise UsageError(f"order={order!r}", f"Give one of {', '.join(ORDERS)}.")
     if any(sampler is not None for sampler in samplers):
         raise UsageError(
-            "a sampler was given, and order=, seed=, distributed= or rank= as well",
+            "a sampler was given, and order=, distributed= or rank= as well",
             "Leave one of them out.",
         )
     if isinstance(dataset, IterableDataset):

@@ -26,6 +26,7 @@ class Images:
         target_transform: What is done to a label.
         learns: Whether nothing is known of its files, so that seek points are worth learning.
         root: Where its files are.
+        dataset: The dataset whose transforms they are.
         open: Opens it; takes where to keep seek points that are learnt.
     """
 
@@ -34,7 +35,15 @@ class Images:
     target_transform: Callable[[int], Any] | None
     learns: bool
     root: str
+    dataset: Any
     open: Callable[[SeekCache | None], Source]
+
+    def is_current(self) -> bool:
+        """Whether the dataset has the same transforms still."""
+        return (
+            self.dataset.transform is self.transform
+            and self.dataset.target_transform is self.target_transform
+        )
 
 
 def recognise(dataset: Any) -> Images | Refusal:
@@ -60,6 +69,7 @@ def recognise(dataset: Any) -> Images | Refusal:
             dataset.target_transform,
             False,
             str(dataset.location),
+            dataset,
             lambda cache: PackedSource(dataset),
         )
     folders = sys.modules.get("torchvision.datasets.folder")
@@ -84,5 +94,6 @@ def _recognise_folder(dataset: Any, folders: Any) -> Images | Refusal:
         dataset.target_transform,
         True,
         str(dataset.root),
+        dataset,
         lambda cache: FolderSource(dataset.samples, cache),
     )
