@@ -388,12 +388,20 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         rank has a state of its own; with another number of ranks, samples that took the place of
         bad ones may come twice.)
 
-        Raises:
-            UsageError: Torch's path is taken, or a sampler whose order cannot be had again.
+        Where torch's path is taken, or a sampler whose order cannot be had again, there is no
+        state: that is a warning, and an empty dict. Lightning asks any loader that has this
+        method, whenever it saves a checkpoint.
         """
-        native = self._require_state()
+        why = self._why_no_state()
+        if why is not None:
+            warnings.warn(
+                f"where this loader is cannot be saved, the epoch would begin anew: {why.what}",
+                stacklevel=2,
+            )
+            return {}
+        assert self._native is not None
         progress = self._progress
-        samples = len(native.source)
+        samples = len(self._native.source)
         if self._resume is None and progress is not None and not progress.ended:
             state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
             return {**state.to_dict(), "ahead": progress.ahead}
@@ -407,9 +415,15 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """Goes on from a state with the next ``iter``.
 
         Raises:
-            UsageError: It is not of this dataset, or of this order.
+            UsageError: It is not of this dataset, or of this order; or this loader can have none.
         """
-        native = self._require_state()
+        why = self._why_no_state()
+        if why is not None:
+            if state == {}:
+                return  # what this loader's own state_dict() says
+            raise why
+        native = self._native
+        assert native is not None
         if not isinstance(state, Mapping):
             State.from_dict(state)  # says what is wrong
         values = dict(state)
@@ -441,18 +455,18 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             return self.sampler.order
         return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
 
-    def _require_state(self) -> NativePath:
+    def _why_no_state(self) -> UsageError | None:
         if self._native is None:
-            raise UsageError(
+            return UsageError(
                 f"a state needs the native path, which is not taken: {self._choice.reason}",
                 "Change what stands in the way.",
             )
         if not self._own_order:
-            raise UsageError(
+            return UsageError(
                 "a state needs an order of fastdata's; this loader was given a sampler",
                 "Give shuffle=True or order=, and distributed=True instead of DistributedSampler.",
             )
-        return self._native
+        return None
 
     # What users see.
 

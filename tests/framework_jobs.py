@@ -119,10 +119,9 @@ def lightning(root: str, how: str) -> None:
         strategy="ddp" if two else "auto",
         max_epochs=2,
         logger=False,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        default_root_dir=root,
+        default_root_dir=f"{root}-{how}",  # it saves checkpoints, and asks loaders for their state
     )
     module = Module()
     trainer.fit(module, datamodule=Data())

@@ -303,13 +303,18 @@ def test_wrong_states(state: Any, message: str) -> None:
 
 
 def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
-    for options in ({"sampler": range(5)}, {"batch_sampler": [[1, 2]]}):
-        loader = DataLoader(images(), **options)
-        for ask in (loader.state_dict, lambda loader=loader: loader.load_state_dict(GOOD)):
-            with pytest.raises(UsageError, match="was given a sampler"):
-                ask()
-    with pytest.raises(UsageError, match="native path, which is not taken: list is not a dataset"):
-        DataLoader([1, 2]).state_dict()
+    """Lightning asks any loader for it at every checkpoint, so having none is no error."""
+    for options, data, why in (
+        ({"sampler": range(5)}, images(), "was given a sampler"),
+        ({"batch_sampler": [[1, 2]]}, images(), "was given a sampler"),
+        ({}, [1, 2], "native path, which is not taken: list is not a dataset"),
+    ):
+        loader = DataLoader(data, **options)
+        with pytest.warns(UserWarning, match=f"would begin anew: .*{why}"):
+            assert loader.state_dict() == {}
+        loader.load_state_dict({})
+        with pytest.raises(UsageError, match=why):
+            loader.load_state_dict(GOOD)
 
 
 @pytest.mark.parametrize(
