@@ -120,12 +120,13 @@ class ImageDataset:
         natively: as ``__getitem__``, within 1 of 255, and several times faster.
 
         Args:
-            indices: Numbers from 0.
+            indices: Numbers from 0; negative ones count from the end.
 
         Returns:
             One (image, label) for each.
 
         Raises:
+            IndexError: There is no such sample.
             FastdataError: As ``__getitem__``.
         """
         if self.transform is None:
@@ -138,7 +139,9 @@ class ImageDataset:
         head = self._head[1]
         if head is None:
             return [self[index] for index in indices]
-        found: list[tuple[Any, Any]] = head.samples(indices)
+        found: list[tuple[Any, Any]] = head.samples(
+            [index + len(self) if index < 0 else index for index in indices]
+        )
         return found
 
     def open_image(self, index: int) -> Image.Image:

@@ -512,3 +512,18 @@ def test_auto_is_a_number_of_threads() -> None:
     loader = Ours(images(SMALL), 8, num_workers="auto")
     assert isinstance(loader.num_workers, int) and loader.num_workers >= 1
     assert len(list(loader)) == len(loader)
+
+
+@pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, Ours])
+def test_negative_numbers_count_from_the_end(loader: Any) -> None:
+    data = images()
+    last = [data[len(data) - 1][1], data[len(data) - 2][1], data[0][1]]
+    for options, given in (
+        ({"sampler": [-1, -2, 0]}, data),
+        ({}, torch.utils.data.Subset(data, [-1, -2, 0])),
+        ({}, torch.utils.data.Subset(torch.utils.data.Subset(data, [0, -2, -1]), [-1, 1, 0])),
+    ):
+        (batch,) = loader(given, 3, **options)
+        assert batch[1].tolist() == last
+    with pytest.raises(IndexError):
+        list(loader(torch.utils.data.Subset(data, [-len(data) - 1]), 1))

@@ -55,6 +55,8 @@ def recognise(dataset: Any) -> Images | Refusal:
         if isinstance(whole, Refusal):
             return whole
         indices = np.asarray(dataset.indices, np.int64)
+        # Numbers that no sample has are for whoever reads them to complain of.
+        indices = np.where(indices < 0, indices + len(dataset.dataset), indices)
         return replace(
             whole,
             what=f"{len(indices)} samples of {whole.what}",
