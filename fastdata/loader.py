@@ -272,8 +272,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._warn_unsharded()
         images = self._choice.images
         if images is not None and not images.is_current():
+            before = self._native
             self._choose()  # its transform is another one now
             self._open()
+            if self._native is not None and before is not None:
+                self._native.take_source(before)
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()

@@ -527,3 +527,19 @@ def test_negative_numbers_count_from_the_end(loader: Any) -> None:
         assert batch[1].tolist() == last
     with pytest.raises(IndexError):
         list(loader(torch.utils.data.Subset(data, [-len(data) - 1]), 1))
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, Ours])
+def test_a_dataset_may_get_other_transforms_between_epochs(loader: Any, threads: int) -> None:
+    data = images(Compose([Resize((20, 24))]))
+    batches = loader(torch.utils.data.Subset(data, range(4)), 4, num_workers=threads)
+    assert next(iter(batches))[0].shape == (4, 3, 20, 24)
+    data.transform = Compose([Resize((30, 16))])
+    data.target_transform = str
+    (batch,) = batches
+    assert batch[0].shape == (4, 3, 30, 16)
+    assert batch[1] == tuple(str(data.row(i).label) for i in range(4))
+    data.transform = Compose([Resize((30, 16)), half])
+    (batch,) = batches
+    assert batch[0].max() < 128

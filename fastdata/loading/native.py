@@ -80,6 +80,10 @@ class NativePath:
             self._source = self._images.open(cache)
         return self._source
 
+    def take_source(self, other: NativePath) -> None:
+        """Goes on with what another one, of the same dataset, has opened and learnt."""
+        self._source = other._source
+
     def start(
         self, batches: Iterator[tuple[Indices, int]], progress: Progress, length: int | None
     ) -> NativeIterator:
