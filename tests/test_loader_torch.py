@@ -518,12 +518,12 @@ def test_auto_is_a_number_of_threads() -> None:
 def test_negative_numbers_count_from_the_end(loader: Any) -> None:
     data = images()
     last = [data[len(data) - 1][1], data[len(data) - 2][1], data[0][1]]
-    for options, given in (
+    for options, chosen in (
         ({"sampler": [-1, -2, 0]}, data),
         ({}, torch.utils.data.Subset(data, [-1, -2, 0])),
         ({}, torch.utils.data.Subset(torch.utils.data.Subset(data, [0, -2, -1]), [-1, 1, 0])),
     ):
-        (batch,) = loader(given, 3, **options)
+        (batch,) = loader(chosen, 3, **options)
         assert batch[1].tolist() == last
     with pytest.raises(IndexError):
         list(loader(torch.utils.data.Subset(data, [-len(data) - 1]), 1))
@@ -543,3 +543,34 @@ def test_a_dataset_may_get_other_transforms_between_epochs(loader: Any, threads:
     data.transform = Compose([Resize((30, 16)), half])
     (batch,) = batches
     assert batch[0].max() < 128
+
+
+class _Short(fastdata.ImageDataset):
+    def __len__(self) -> int:
+        return 5
+
+
+class _First(fastdata.ImageDataset):
+    def open_image(self, index: int) -> Any:
+        return super().open_image(0)
+
+
+class _Reversed(torch.utils.data.Subset[Any]):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self.dataset[len(self.dataset) - 1 - i] for i in indices]
+
+
+@pytest.mark.parametrize(
+    ("change", "method"),
+    [(_Short, "__len__"), (_First, "open_image"), (_Reversed, "__getitems__")],
+)
+def test_a_subclass_that_answers_otherwise_is_asked_itself(change: Any, method: str) -> None:
+    plain = images(SMALL)
+    if change is _Reversed:
+        data: Any = change(plain, range(6))
+    else:
+        data = change(plain.path, SMALL)
+    ours, theirs = Ours(data, 4), torch.utils.data.DataLoader(data, 4)
+    assert f"{change.__name__} has a {method} of its own" in ours.explain()
+    assert len(ours) == len(theirs)
+    assert same(list(ours), list(theirs))

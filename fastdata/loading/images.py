@@ -49,8 +49,8 @@ class Images:
 def recognise(dataset: Any) -> Images | Refusal:
     """What is known of a dataset; a refusal if it is not one that fastdata can read."""
     if isinstance(dataset, Subset):
-        if type(dataset).__getitem__ is not Subset.__getitem__:
-            return Refusal(f"{type(dataset).__name__} has a __getitem__ of its own")
+        if refusal := _own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
+            return refusal
         whole = recognise(dataset.dataset)
         if isinstance(whole, Refusal):
             return whole
@@ -63,8 +63,8 @@ def recognise(dataset: Any) -> Images | Refusal:
             open=lambda cache: SubsetSource(whole.open(cache), indices),
         )
     if isinstance(dataset, ImageDataset):
-        if type(dataset).__getitem__ is not ImageDataset.__getitem__:
-            return Refusal(f"{type(dataset).__name__} has a __getitem__ of its own")
+        if refusal := _own_method(dataset, ImageDataset, *_METHODS):
+            return refusal
         return Images(
             repr(dataset),
             dataset.transform,
@@ -80,10 +80,23 @@ def recognise(dataset: Any) -> Images | Refusal:
     return Refusal(f"{type(dataset).__name__} is not a dataset that fastdata knows how to read")
 
 
+# What decides which samples an `ImageDataset` has, and what they are.
+_METHODS = ("__getitem__", "__getitems__", "__len__", "open_image", "row", "blobs", "_blob")
+
+
+def _own_method(dataset: Any, base: type, *names: str) -> Refusal | None:
+    """A refusal if a subclass answers differently from its base, which is what is known."""
+    for name in names:
+        if getattr(type(dataset), name, None) is not getattr(base, name, None):
+            return Refusal(f"{type(dataset).__name__} has a {name} of its own")
+    return None
+
+
 def _recognise_folder(dataset: Any, folders: Any) -> Images | Refusal:
     name = type(dataset).__name__
-    if type(dataset).__getitem__ is not folders.DatasetFolder.__getitem__:
-        return Refusal(f"{name} has a __getitem__ of its own")
+    names = "__getitem__", "__getitems__", "__len__"
+    if refusal := _own_method(dataset, folders.DatasetFolder, *names):
+        return refusal
     if dataset.loader not in (folders.default_loader, folders.pil_loader):
         return Refusal(f"{name} has a loader of its own")
     import torchvision
