@@ -574,3 +574,17 @@ def test_a_subclass_that_answers_otherwise_is_asked_itself(change: Any, method: 
     assert f"{change.__name__} has a {method} of its own" in ours.explain()
     assert len(ours) == len(theirs)
     assert same(list(ours), list(theirs))
+
+
+def _look_at_dataset(number: int) -> None:
+    assert list(torch.utils.data.get_worker_info().dataset.indices) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_init_fn_sees_the_dataset(context: str) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": context}
+    data = torch.utils.data.Subset(images(SMALL), range(4))
+    loader = Ours(data, 4, worker_init_fn=_look_at_dataset, **options)
+    assert loader.explain().startswith("workers")
+    (batch,) = loader
+    assert len(batch[1]) == 4

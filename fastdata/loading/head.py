@@ -91,6 +91,12 @@ class HeadDataset(Dataset[tuple[Any, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         return {"_dataset": self._dataset, "_head": None}
 
+    def __getattr__(self, name: str) -> Any:
+        # A worker_init_fn may look at the dataset by get_worker_info().
+        if name in ("_dataset", "_head"):  # not there yet
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
     def __len__(self) -> int:
         return len(self._dataset)
 

@@ -56,7 +56,7 @@ def recognise(dataset: Any) -> Images | Refusal:
             return whole
         indices = np.asarray(dataset.indices, np.int64)
         # Numbers that no sample has are for whoever reads them to complain of.
-        indices = np.where(indices < 0, indices + len(dataset.dataset), indices)
+        indices = np.where(indices < 0, indices + len(dataset.dataset), indices)  # type: ignore[arg-type]
         return replace(
             whole,
             what=f"{len(indices)} samples of {whole.what}",
