@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 import torch
 import torch.utils.data
@@ -21,6 +21,7 @@ from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.dataset import ImageDataset
+from fastdata.draws import epoch_key
 from fastdata.engines import cpus_for_this_rank
 from fastdata.errors import UsageError
 from fastdata.loading.arguments import NATIVE_ONLY, check_native, find_ranks, own_sampler
@@ -147,8 +148,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     ) -> None:
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
-        elif isinstance(num_workers, str):
-            raise UsageError(f"num_workers={num_workers!r}", 'Give a number, or "auto".')
+        elif not isinstance(num_workers, SupportsIndex):
+            raise UsageError(f"num_workers={num_workers!r}", 'Give a whole number, or "auto".')
         # Under the names of the parameters: frameworks make loaders anew from these.
         self.order, self.seed = order, seed
         self.distributed, self.rank, self.world_size = distributed, rank, world_size
@@ -270,6 +271,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     def __iter__(self) -> Any:
         """One pass over the samples: on the native path an iterator of its own each time."""
         self._warn_unsharded()
+        if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
+            self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
         images = self._choice.images
         if images is not None and not images.is_current():
             before = self._native
@@ -280,7 +283,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
-        if self._choice.path == "workers" and not isinstance(self.dataset, ImageDataset):
+        # An ImageDataset decodes natively by itself, where it is asked for whole batches.
+        direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
+        if self._choice.path == "workers" and not direct:
             return iter(self._with_head())
         return super().__iter__()
 
@@ -300,7 +305,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             plan = Epoch(
                 samples, self.batch_size, rank, world_size, self.drop_last, resume.position
             )
-            order = make_order(resume.order, samples, resume.seed, resume.epoch)
+            order = make_order(resume.order, samples, resume.seed, self._numbered(resume.epoch))
             batches, length = ordered(plan, order), len(plan)
         else:
             assert self.batch_sampler is not None
@@ -310,7 +315,12 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             except TypeError:  # nobody knows
                 length = None
         self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
-        return native.start(batches, self._progress, length)
+        key = epoch_key(resume.seed, self._numbered(resume.epoch))
+        return native.start(batches, key, self._progress, length)
+
+    def _numbered(self, epoch: int) -> int:
+        """The epoch as it goes into random numbers: a seed that is drawn is for one epoch alone."""
+        return epoch if self.seed is not None or self._ranks is not None else 0
 
     def _epoch_seed(self) -> int:
         """The seed of an epoch that begins: given, or drawn as torch draws its own."""
@@ -348,13 +358,13 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """On torch's paths: an order of ours goes on to its next epoch, as on the native path."""
         if isinstance(self.sampler, ShardedSampler) and self._own_order:
             self.sampler.seed = self._epoch_seed()
-            self.sampler.set_epoch(self._epoch)
+            self.sampler.epoch = self._numbered(self._epoch)
             self._epoch += 1
 
     def _warn_unsharded(self) -> None:
         if (
             self._warned_unsharded
-            or self._choice.images is None
+            or isinstance(self.dataset, torch.utils.data.IterableDataset)
             or not self._own_order
             or self._ranks is not None
             or not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
@@ -374,14 +384,19 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
         The epoch of a state that was loaded goes on where it was; another one begins anew.
         """
+        _set_epoch(self.batch_sampler, epoch)
+        _set_epoch(self.sampler, epoch)
+        self._begin_epoch(epoch)
+
+    def _begin_epoch(self, epoch: int) -> None:
         if self._resume is None or self._resume.epoch != epoch:
             self._resume = None
             if self._progress is not None:
                 # The iterator of the epoch before may still be going on with the old one.
                 self._progress = replace(self._progress, ended=True)
         self._epoch = epoch
-        _set_epoch(self.batch_sampler, epoch)
-        _set_epoch(self.sampler, epoch)
+        if isinstance(self.sampler, ShardedSampler):
+            self.sampler.asked = False
 
     def state_dict(self) -> dict[str, Any]:
         """Where iteration is, after the last batch that was delivered: a handful of integers.

@@ -41,6 +41,8 @@ class ShardedSampler(DistributedSampler[Any]):
         samples = len(dataset)
         self.plan = Epoch(samples, batch_size, rank, world_size, drop_last)
         self.order = order
+        #: Whether somebody has called `set_epoch` since a loader last looked.
+        self.asked = False
         super().__init__(
             dataset,  # type: ignore[arg-type]
             world_size,
@@ -53,6 +55,11 @@ class ShardedSampler(DistributedSampler[Any]):
         if len(self.plan) > 2:
             self.num_samples += (len(self.plan) - 2) * batch_size
         self.total_size = self.num_samples * world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Names the epoch that the next ``iter``, of a loader too, begins."""
+        super().set_epoch(epoch)
+        self.asked = True
 
     def __iter__(self) -> Iterator[int]:
         """The numbers of this rank's samples in the epoch that `set_epoch` has named."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import pickle
@@ -91,6 +92,7 @@ def test_ranks_share_an_epoch(
 def sampler_of(loader: DataLoader[Any], epoch: int) -> ShardedSampler:
     sampler = loader.sampler
     assert isinstance(sampler, ShardedSampler)
+    sampler = copy.copy(sampler)  # the loader heeds its own one's epoch
     sampler.set_epoch(epoch)
     assert len(list(sampler)) == len(sampler)
     return sampler
@@ -449,3 +451,36 @@ def test_a_transform_set_later_counts(threads: int) -> None:
     assert next(iter(under_torch))[0].shape == (8, 3, 4, 5)
     data.transform = Resize((6, 7))
     assert next(iter(under_torch))[0].shape == (8, 3, 6, 7)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_torchs_seed_gives_the_same_epoch_again(threads: int) -> None:
+    loader = DataLoader(images(), 8, shuffle=True, return_index=True, num_workers=threads)
+    torch.manual_seed(3)
+    first, second = list(loader), list(loader)
+    torch.manual_seed(3)
+    assert same(list(loader), first)
+    assert same(list(loader), second)
+    assert not same(first, second)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_epoch_may_be_set_on_the_sampler(native: bool) -> None:
+    def numbers(loader: Any) -> list[int]:
+        return flat(indices(loader)) if native else torch.cat(list(loader)).tolist()
+
+    def new() -> Any:
+        if native:
+            return make(SAMPLES, 8, order="random", seed=3, num_workers=2)
+        return DataLoader(range(SAMPLES), 8, order="random", seed=3)
+
+    loader = new()
+    epochs = [numbers(loader) for _ in range(6)]
+    other = new()
+    other.sampler.set_epoch(5)
+    assert numbers(other) == epochs[5]
+    other.sampler.set_epoch(1)
+    assert numbers(other) == epochs[1]
+    assert numbers(other) == epochs[2]
+    other.sampler.set_epoch(2)  # the same once more
+    assert numbers(other) == epochs[2]

@@ -465,7 +465,7 @@ def test_an_iterable_dataset_decides_by_itself(name: str) -> None:
     [
         ({"dtype": "float64"}, "dtype='float64'"),
         ({"dtype": "uint8", "mean": (0.5, 0.5, 0.5)}, "dtype is uint8"),
-        ({"mean": (0.5,)}, "mean has 1 values"),
+        ({"mean": (0.5,)}, "three numbers"),
         ({"std": (0.5, 0.5, 0)}, "not above 0"),
         ({"views": 0}, "views=0"),
         ({"views": True}, "views=True"),
@@ -490,7 +490,7 @@ def test_statistics() -> None:
     assert (stats.samples, stats.batches, stats.skipped) == (SAMPLES, len(loader), 0)
     assert stats.by_pillow > 5 and stats.with_seek_points > 20
     assert stats.images_per_second == pytest.approx(SAMPLES / stats.seconds)
-    for share in (stats.read_share, stats.decode_share, stats.idle_share):
+    for share in (stats.read_share, stats.decode_share, stats.queue_share):
         assert 0 <= share <= 1
     with pytest.raises(UsageError, match="native path"):
         Ours([1, 2]).stats()  # type: ignore[arg-type]
@@ -588,3 +588,28 @@ def test_a_worker_init_fn_sees_the_dataset(context: str) -> None:
     assert loader.explain().startswith("workers")
     (batch,) = loader
     assert len(batch[1]) == 4
+
+
+@pytest.mark.parametrize("batch_sampler", [[[0.5]], [[]], [[0], ["1"]]])
+def test_batches_of_no_samples(batch_sampler: Any) -> None:
+    with pytest.raises((TypeError, IndexError)):
+        list(Ours(images(), batch_sampler=batch_sampler))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mean": 0.5}, {"std": "abc"}, {"seek_cache_bytes": None}, {"num_workers": 2.5}],
+)
+def test_arguments_of_another_kind(options: dict[str, Any]) -> None:
+    with pytest.raises(fastdata.UsageError, match=next(iter(options))):
+        Ours(images(), **options)
+
+
+def test_single_samples_are_decoded_natively_in_workers() -> None:
+    data = images(Compose([Resize((20, 24))]))
+    loader = Ours(data, batch_size=None)
+    assert loader.explain().startswith("workers")
+    for (image, label), index in zip(loader, range(5), strict=False):
+        ((expected, right),) = data.__getitems__([index])
+        assert torch.equal(image, expected)
+        assert label == right

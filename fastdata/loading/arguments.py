@@ -49,8 +49,9 @@ def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
     views = given["views"]
     if isinstance(views, bool) or not isinstance(views, int) or views < 1:
         raise UsageError(f"views={views!r}", "Give the number of crops of each sample.")
-    if given["seek_cache_bytes"] < 0:
-        raise UsageError(f"seek_cache_bytes={given['seek_cache_bytes']}", "Give 0 or more.")
+    size = given["seek_cache_bytes"]
+    if not isinstance(size, int) or size < 0:
+        raise UsageError(f"seek_cache_bytes={size!r}", "Give a number of bytes; 0 for none.")
     if choice.path != "native":
         for name, default in NATIVE_ONLY.items():
             # Arrays, as mean and std may be, have no truth value.
@@ -92,11 +93,12 @@ def _with_format(
 def _three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
     if values is None:
         return None
-    found = tuple(float(value) for value in values)
+    try:
+        found = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        found = ()
     if len(found) != 3:
-        raise UsageError(
-            f"{name} has {len(found)} values", "Give one for each of red, green, blue."
-        )
+        raise UsageError(f"{name}={values!r}", "Give three numbers: for red, green and blue.")
     if name == "std" and not all(value > 0 for value in found):
         raise UsageError(f"std={found} has values that are not above 0", "Give positive ones.")
     return found[0], found[1], found[2]

@@ -42,13 +42,13 @@ class BufferPool:
 
     Args:
         keep: How many free blocks to keep.
-        pinned: Use page-locked memory. It comes from torch's own pool, which waits for copies
-            to the GPU that are under way before it gives a block out again.
+        pinned: Whether to use page-locked memory. It comes from torch's own pool, which waits for
+            copies to the GPU that are under way before it gives a block out again.
     """
 
     def __init__(self, keep: int, pinned: bool) -> None:
         self._keep = keep
-        self._pinned = pinned
+        self.pinned = pinned
         self._free: list[npt.NDArray[np.uint8]] = []
 
     def batch(
@@ -57,7 +57,7 @@ class BufferPool:
         """Memory for ``count`` images of ``size`` (width, height); not cleared."""
         width, height = size
         shape = (count, height, width, 3) if channels_last else (count, 3, height, width)
-        if self._pinned:
+        if self.pinned:
             tensor = torch.empty(shape, dtype=_TORCH[dtype], pin_memory=True)
             bits = tensor.view(torch.int16) if dtype == "bfloat16" else tensor
             array = bits.numpy().view(_NUMPY[dtype])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -86,6 +87,7 @@ class NativeIterator(Iterator[Any]):
         counters: Counts what was done.
         progress: Kept up to date.
         length: Batches that the schedule will give; None if nobody knows.
+        pin: Whether what comes with the images is to be page-locked, as they are.
         close: Called once when no more batches will be asked for.
     """
 
@@ -99,6 +101,7 @@ class NativeIterator(Iterator[Any]):
         counters: Counters,
         progress: Progress,
         length: int | None,
+        pin: bool,
         close: Callable[[], None],
     ) -> None:
         self._pipeline = pipeline
@@ -108,6 +111,9 @@ class NativeIterator(Iterator[Any]):
         self._delivery = delivery
         self._counters = counters
         self._length = length
+        self._pin = pin
+        # Two threads that take batches from one iterator must not wait for the same one.
+        self._taking = threading.RLock()
         self._progress = progress
         self._close: Callable[[], None] | None = close
         self._process = os.getpid()
@@ -133,6 +139,10 @@ class NativeIterator(Iterator[Any]):
                 "this iterator was made before a fork, and its threads are in the parent process: "
                 "make a new one in this process, with iter(loader)"
             )
+        with self._taking:
+            return self._next()
+
+    def _next(self) -> Any:
         began = time.perf_counter()
         try:
             batch = self._next_batch()
@@ -280,6 +290,8 @@ class NativeIterator(Iterator[Any]):
             result.append([self._source.key(i) for i in batch.planned.indices.tolist()])
         if whole is not None:
             result.append(torch.from_numpy(whole))
+        if self._pin:
+            result[1:] = [one.pin_memory() if torch.is_tensor(one) else one for one in result[1:]]
         if delivery.batch_transform is not None:
             return delivery.batch_transform(*result)
         return result

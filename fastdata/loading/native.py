@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from fastdata.decode import Engine
-from fastdata.draws import epoch_key
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
@@ -85,12 +84,17 @@ class NativePath:
         self._source = other._source
 
     def start(
-        self, batches: Iterator[tuple[Indices, int]], progress: Progress, length: int | None
+        self,
+        batches: Iterator[tuple[Indices, int]],
+        key: int,
+        progress: Progress,
+        length: int | None,
     ) -> NativeIterator:
         """Starts a pass.
 
         Args:
             batches: (indices, position after) of each batch.
+            key: Key of its random numbers (`fastdata.draws.epoch_key`).
             progress: Where the pass begins; kept up to date.
             length: Number of batches; None if nobody knows.
         """
@@ -121,12 +125,13 @@ class NativePath:
         return NativeIterator(
             Pipeline(self.source, self._settings, pool, engine, helpers, self.counters),
             schedule,
-            epoch_key(progress.seed, progress.epoch),
+            key,
             self.source,
             delivery,
             self.counters,
             progress,
             length,
+            pool.pinned,
             close,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -48,10 +49,13 @@ def sampled(batches: Iterable[Iterable[int]], samples: int) -> Iterator[tuple[In
         samples: Number of the dataset's samples.
 
     Raises:
-        IndexError: The sampler gives a number that is no sample's.
+        IndexError: The sampler gives a number that is no sample's, or an empty batch.
+        TypeError: It gives something that is no whole number.
     """
     for batch in batches:
-        indices = np.fromiter((int(i) for i in batch), np.int64)
+        indices = np.fromiter((operator.index(i) for i in batch), np.int64)
+        if not len(indices):
+            raise IndexError("the batch sampler gives an empty batch")
         wrong = indices[(indices < -samples) | (indices >= samples)]
         if len(wrong):
             raise IndexError(f"the sampler asks for sample {wrong[0]} of {samples}")

@@ -16,7 +16,7 @@ from fastdata.arrow import array
 from fastdata.decode import DEFAULT_STRIDE
 from fastdata.storage import file_lock, whole_file
 
-#: Memory for seek points unless told otherwise: about 250,000 photographs of ImageNet's size.
+#: Memory for seek points unless told otherwise: about 180,000 photographs of ImageNet's size.
 DEFAULT_BYTES = 256 << 20
 
 #: What an entry takes beside its table: key, objects, a place in the dictionary.

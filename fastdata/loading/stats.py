@@ -18,7 +18,7 @@ class Stats(NamedTuple):
         wait_seconds: What the consumer has waited for batches.
         read_share: Part of the decode threads' time spent on reading and checking bytes, 0 to 1.
         decode_share: Part spent on decoding.
-        idle_share: Part spent on waiting for work: the consumer is what is slow.
+        queue_share: Part spent on waiting for work: the consumer is what is slow.
         by_pillow: Samples that Pillow decoded, as the native core does not know their kind.
         with_seek_points: Samples whose seek points were there.
         seek_points_built: Seek tables built for files that were not packed.
@@ -32,7 +32,7 @@ class Stats(NamedTuple):
     wait_seconds: float
     read_share: float
     decode_share: float
-    idle_share: float
+    queue_share: float
     by_pillow: int
     with_seek_points: int
     seek_points_built: int
@@ -74,7 +74,7 @@ class Counters:
             wait_seconds=self.wait,
             read_share=min(self.read / available, 1.0),
             decode_share=min(self.decode / available, 1.0),
-            idle_share=1 - busy / available,
+            queue_share=1 - busy / available,
             by_pillow=self.by_pillow,
             with_seek_points=self.seekable,
             seek_points_built=self.built,
