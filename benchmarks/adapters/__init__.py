@@ -1,0 +1,1 @@
+"""Adapters of the loader benchmark; each runs as a script of its peer's environment."""

@@ -1,0 +1,103 @@
+"""The two crops of ImageNet training with Pillow, by torchvision's documented arithmetic.
+
+For peers whose documentation says `torchvision.transforms`: same boxes, same resampling, without
+torchvision, which has no build for PyTorch without CUDA. Standard library, numpy and Pillow only.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+SUFFIXES = (".jpg", ".jpeg")
+
+
+def random_resized_box(
+    width: int, height: int, uniform: Callable[[float, float], float] = random.uniform
+) -> tuple[int, int, int, int]:
+    """A box of RandomResizedCrop(scale=(0.08, 1), ratio=(3/4, 4/3)): left, top, width, height."""
+    area = width * height
+    for _ in range(10):
+        target = area * uniform(0.08, 1.0)
+        ratio = math.exp(uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left = int(uniform(0, width - w + 1))
+            top = int(uniform(0, height - h + 1))
+            return min(left, width - w), min(top, height - h), w, h
+    w, h = width, height
+    if width / height < 3 / 4:
+        h = round(width / (3 / 4))
+    elif width / height > 4 / 3:
+        w = round(height * (4 / 3))
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+def shorter_side(size: int) -> int:
+    """What Resize brings the shorter side to before CenterCrop(size): 256 for 224."""
+    return round(size * 256 / 224)
+
+
+def train_crop(image: Image.Image, size: int) -> Image.Image:
+    """RandomResizedCrop(size) and RandomHorizontalFlip, drawn from `random`."""
+    left, top, w, h = random_resized_box(*image.size)
+    image = image.crop((left, top, left + w, top + h))
+    image = image.resize((size, size), Image.Resampling.BILINEAR)
+    if random.random() < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return image
+
+
+def val_crop(image: Image.Image, size: int) -> Image.Image:
+    """Resize(256) and CenterCrop(224), for any size in that ratio."""
+    width, height = image.size
+    short = shorter_side(size)
+    if width <= height:
+        width, height = short, int(short * height / width)
+    else:
+        width, height = int(short * width / height), short
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+class ToArray:
+    """Pillow image -> cropped array, as torchvision's Compose would; pickles into workers.
+
+    uint8 gives H,W,3 (what PILToTensor gives before its transposition, which a view does
+    later); float32 gives 3,H,W in 0..1, as ToTensor.
+    """
+
+    def __init__(self, crop: str, size: int, dtype: str) -> None:
+        self._crop = train_crop if crop == "train" else val_crop
+        self._size = size
+        self._float = dtype == "float32"
+
+    def __call__(self, image: Image.Image) -> np.ndarray:
+        """One image, of any mode."""
+        pixels = np.asarray(self._crop(image.convert("RGB"), self._size))
+        if not self._float:
+            return pixels
+        # ToTensor: transposed to a contiguous array first, then divided.
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)).astype(np.float32) / np.float32(255)
+
+
+def layout(dtype: str) -> str:
+    """The layout of a stack of what `ToArray` gives."""
+    return "nchw" if dtype == "float32" else "nhwc"
+
+
+def image_folder(tree: str) -> list[tuple[str, int]]:
+    """(path, label) of every image of a tree of class folders, in torchvision's order."""
+    folders = sorted(entry for entry in Path(tree).iterdir() if entry.is_dir())
+    return [
+        (str(path), label)
+        for label, folder in enumerate(folders)
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in SUFFIXES
+    ]

@@ -1,0 +1,62 @@
+"""fastdata's own loader, over each container, raw pixels, and a tree as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from _serve import Request, serve
+
+_CONVERT: dict[str, list[str]] = {
+    **{name: ["--to", name] for name in ("lmdb", "parquet", "shards", "folder")},
+    "raw": ["--to", "lmdb", "--encoding", "raw", "--max-side", "256"],
+}
+
+
+def prepare(tree: str, out: str, variant: str) -> None:
+    """Packs with ``fastdata convert``."""
+    command = [sys.executable, "-m", "fastdata", "convert", "imagefolder", "--root", tree]
+    subprocess.run([*command, "--out", out, *_CONVERT[variant]], check=True)
+
+
+def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
+    """As the README has it; variant "staged" reads the copy that ``fastdata stage`` made."""
+    from fastdata import DataLoader, ImageDataset
+    from fastdata.transforms import (
+        CenterCrop,
+        Compose,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+        Resize,
+    )
+
+    if request.crop == "train":
+        transform = Compose([RandomResizedCrop(request.size), RandomHorizontalFlip()])
+    else:
+        transform = Compose([Resize(round(request.size * 256 / 224)), CenterCrop(request.size)])
+    dataset: Any
+    if request.variant == "imagefolder":
+        from _torchvision import import_torchvision
+
+        dataset = import_torchvision().datasets.ImageFolder(request.data, transform)
+    else:
+        staged = request.variant == "staged"
+        dataset = ImageDataset(request.data, transform, staged=staged)
+    options: dict[str, Any] = {}
+    if request.dtype == "float32":
+        options = {"dtype": "float32", "mean": (0, 0, 0), "std": (1, 1, 1)}
+    return DataLoader(
+        dataset,
+        batch_size=request.batch_size,
+        num_workers=request.threads,
+        order=request.order,
+        seed=request.seed,
+        persistent_workers=True,
+        **options,
+    )
+
+
+if __name__ == "__main__":
+    serve(open_loader, prepare, packages=["fastdata"])

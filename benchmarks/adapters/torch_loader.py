@@ -1,0 +1,154 @@
+"""PyTorch's own DataLoader with Pillow: over a tree, over LMDB, over Hugging Face datasets.
+
+float32 batches are collated by torch, as its ImageNet example does; uint8 ones by
+`fastdata.fast_collate` where fastdata is installed, else by torch.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from _serve import Request, serve
+from _transforms import ToArray, image_folder, train_crop, val_crop
+from PIL import Image
+
+
+class _Transform:
+    """float32 as ToTensor makes it; uint8 stays a PIL image, which fast_collate takes."""
+
+    def __init__(self, request: Request, *, collated: bool) -> None:
+        self._crop = train_crop if request.crop == "train" else val_crop
+        self._size = request.size
+        self._array = None if collated else ToArray(request.crop, request.size, request.dtype)
+        self._float = request.dtype == "float32"
+
+    def __call__(self, image: Image.Image) -> Any:
+        if self._array is None:
+            return self._crop(image.convert("RGB"), self._size)
+        tensor = torch.from_numpy(self._array(image).copy())
+        return tensor if self._float else tensor.permute(2, 0, 1)
+
+
+class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
+    """What torchvision's ImageFolder does."""
+
+    def __init__(self, root: str, transform: _Transform) -> None:
+        self._samples = image_folder(root)
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self._samples[index]
+        with open(path, "rb") as file:
+            return self._transform(Image.open(file)), label
+
+
+class _Lmdb(torch.utils.data.Dataset[tuple[Any, int]]):
+    """Values are a label in four bytes and a JPEG; opened in each worker, as py-lmdb asks."""
+
+    def __init__(self, path: str, transform: _Transform) -> None:
+        self._path = path
+        self._transform = transform
+        self._transaction: Any = None
+        self._samples = int((Path(path) / "samples").read_text())
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if self._transaction is None:
+            import lmdb
+
+            environment = lmdb.open(
+                self._path, readonly=True, lock=False, readahead=False, meminit=False
+            )
+            self._transaction = environment.begin(buffers=True)
+        value = self._transaction.get(b"%09d" % index)
+        label = int.from_bytes(value[:4], "little")
+        return self._transform(Image.open(io.BytesIO(value[4:]))), label
+
+
+class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
+    """A `datasets.Dataset` with an Image column, transformed on access."""
+
+    def __init__(self, path: str, transform: _Transform) -> None:
+        import datasets
+
+        self._rows = datasets.load_from_disk(path)
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        row = self._rows[index]
+        return self._transform(row["image"]), row["label"]
+
+
+_DATASETS = {"tree": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
+
+
+def prepare(tree: str, out: str, variant: str) -> None:
+    """Writes an LMDB by py-lmdb, or a dataset by Hugging Face's ``save_to_disk``."""
+    files = image_folder(tree)
+    if variant == "lmdb":
+        import lmdb
+
+        os.makedirs(out)
+        size = sum(os.path.getsize(path) + 8192 for path, _ in files)
+        with lmdb.open(out, map_size=2 * size + (64 << 20)) as environment:
+            for begin in range(0, len(files), 1000):
+                with environment.begin(write=True) as transaction:
+                    for index in range(begin, min(begin + 1000, len(files))):
+                        path, label = files[index]
+                        value = label.to_bytes(4, "little") + Path(path).read_bytes()
+                        transaction.put(b"%09d" % index, value, append=True)
+        (Path(out) / "samples").write_text(str(len(files)))
+        return
+    import datasets
+
+    def rows() -> Iterable[dict[str, Any]]:
+        for path, label in files:
+            yield {"image": {"path": None, "bytes": Path(path).read_bytes()}, "label": label}
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    cache = out + ".cache"
+    made = datasets.Dataset.from_generator(rows, features=features, cache_dir=cache)
+    made.save_to_disk(out)
+    import shutil
+
+    shutil.rmtree(cache)
+
+
+def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
+    """As PyTorch's ImageNet example: shuffled, persistent workers."""
+    collate = None
+    if request.dtype == "uint8":
+        try:
+            from fastdata import fast_collate as collate
+        except ImportError:
+            pass
+    torch.manual_seed(request.seed)
+    torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
+    dataset = _DATASETS[request.variant](
+        request.data, _Transform(request, collated=collate is not None)
+    )
+    return torch.utils.data.DataLoader(
+        dataset,
+        batch_size=request.batch_size,
+        shuffle=request.order == "random",
+        num_workers=request.threads,
+        collate_fn=collate,
+        persistent_workers=request.threads > 0,
+    )
+
+
+if __name__ == "__main__":
+    serve(open_loader, prepare, packages=["fastdata", "lmdb", "datasets"])

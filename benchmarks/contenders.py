@@ -1,0 +1,173 @@
+"""The contenders of the loader benchmark: one entry for each row of its table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastdata.errors import UsageError
+
+ADAPTERS = Path(__file__).resolve().parent / "adapters"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to load images.
+
+    Attributes:
+        name: What tables call it. What is before the first hyphen is its family.
+        adapter: File in ``benchmarks/adapters``, or any path, that loads in this way.
+        variant: Which of the adapter's ways.
+        environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter; "" for the
+            one that runs the benchmark.
+        folder: Where in the work folder its data is; contenders with the same one share it.
+            "tree" for the images as they are.
+        prepared_as: Variant that the adapter is told when the data is prepared, if another.
+        staged: Whether the data is staged to memory first (fastdata's own format only).
+        needs_gpu: Whether it is left out on machines without a GPU.
+        dtype: What it can give, where it is not for the options to say.
+        tolerance: How far its pixels may be from Pillow's: mean absolute difference in levels of
+            255, of any one image.
+        why: Why that is more than one level.
+        note: What a reader of its figures should know.
+    """
+
+    name: str
+    adapter: str
+    variant: str = ""
+    environment: str = ""
+    folder: str = "tree"
+    prepared_as: str | None = None
+    staged: bool = False
+    needs_gpu: bool = False
+    dtype: str | None = None
+    tolerance: float = 1.0
+    why: str = ""
+    note: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The adapter's file."""
+        return ADAPTERS / self.adapter
+
+    @property
+    def family(self) -> str:
+        """Whose loader it is."""
+        return self.name.partition("-")[0]
+
+    def interpreter(self, environments: Path) -> Path:
+        """The Python that runs it; it may not exist."""
+        return environments / self.environment / "bin/python" if self.environment else _THIS
+
+
+_THIS = Path(sys.executable)
+_SMALLER = "its data is reduced to 256 px and stored as pixels before the crop is cut"
+
+FASTDATA = [
+    *(
+        Contender(f"fastdata-{name}", "fastdata_loader.py", name, folder=f"fastdata-{name}")
+        for name in ("lmdb", "parquet", "shards", "folder")
+    ),
+    Contender(
+        "fastdata-imagefolder",
+        "fastdata_loader.py",
+        "imagefolder",
+        note="nothing converted: seek points are found in the first epoch",
+    ),
+    Contender(
+        "fastdata-raw",
+        "fastdata_loader.py",
+        "raw",
+        folder="fastdata-raw",
+        tolerance=8.0,
+        why=_SMALLER,
+        note="pixels, longer side at most 256",
+    ),
+    *(
+        Contender(
+            f"fastdata-{name}-shm",
+            "fastdata_loader.py",
+            "staged",
+            folder=f"fastdata-{name}",
+            prepared_as=name,
+            staged=True,
+            tolerance=tolerance,
+            why=why,
+            note="from /dev/shm",
+        )
+        for name, tolerance, why in (
+            ("lmdb", 1.0, ""),
+            ("parquet", 1.0, ""),
+            ("shards", 1.0, ""),
+            ("raw", 8.0, _SMALLER),
+        )
+    ),
+]
+
+PEERS = [
+    Contender("torch-float32", "torch_loader.py", "tree", dtype="float32"),
+    Contender(
+        "torch-uint8",
+        "torch_loader.py",
+        "tree",
+        dtype="uint8",
+        note="with fastdata.fast_collate",
+    ),
+    Contender(
+        "torch-lmdb", "torch_loader.py", "lmdb", folder="torch-lmdb", note="py-lmdb, fast_collate"
+    ),
+    Contender("hf", "torch_loader.py", "hf", folder="hf", note="Hugging Face datasets"),
+]
+
+CONTENDERS = [*FASTDATA, *PEERS]
+
+
+def default_environments() -> Path:
+    """Where ``make bench-peers`` puts environments: of this checkout, else of the folder here."""
+    checkout = Path(__file__).resolve().parent.parent
+    root = checkout if (checkout / "Makefile").exists() else Path.cwd()
+    return Path(os.environ.get("FASTDATA_BENCH_ENVIRONMENTS") or root / ".venvs/peers")
+
+
+def choose(
+    names: Iterable[str] | None, among: Iterable[Contender], environments: Path, *, gpu: bool
+) -> list[Contender]:
+    """The contenders that names stand for.
+
+    Args:
+        names: Of contenders or families; None for all that can run here.
+        among: What there is.
+        environments: Folder of the peers' environments.
+        gpu: Whether there is a GPU.
+
+    Raises:
+        UsageError: A name stands for nothing, or for something that cannot run here.
+    """
+    among = list(among)
+
+    def missing(contender: Contender) -> str:
+        if contender.needs_gpu and not gpu:
+            return "there is no GPU"
+        if not contender.interpreter(environments).exists():
+            return f"there is no {contender.interpreter(environments)}"
+        return ""
+
+    if names is None:
+        return [contender for contender in among if not missing(contender)]
+    chosen = []
+    for name in names:
+        found = [c for c in among if name in (c.name, c.family)]
+        if not found:
+            known = ", ".join(c.name for c in among)
+            raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
+        can = [c for c in found if not missing(c)]
+        if not can:
+            raise UsageError(
+                f"{name} cannot run here: {missing(found[0])}",
+                f"make bench-peers PEERS={found[0].environment or name}",
+            )
+        chosen += [c for c in can if c not in chosen]
+    return chosen
