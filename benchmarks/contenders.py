@@ -132,6 +132,11 @@ def default_environments() -> Path:
     return Path(os.environ.get("FASTDATA_BENCH_ENVIRONMENTS") or root / ".venvs/peers")
 
 
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA GPU."""
+    return Path("/dev/nvidiactl").exists()
+
+
 def choose(
     names: Iterable[str] | None, among: Iterable[Contender], environments: Path, *, gpu: bool
 ) -> list[Contender]:

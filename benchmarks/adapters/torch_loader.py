@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,8 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """As PyTorch's ImageNet example: shuffled, persistent workers."""
     collate = None
     if request.dtype == "uint8":
-        try:
+        with suppress(ImportError):
             from fastdata import fast_collate as collate
-        except ImportError:
-            pass
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
     dataset = _DATASETS[request.variant](

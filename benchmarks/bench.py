@@ -1,0 +1,355 @@
+"""Throughput of loaders alone: fastdata's, and those that people would use instead.
+
+    fastdata bench imagenet-train-lmdb
+    python -m fastdata.benchmarks --tree imagenet/train --threads 1,2 --json bench.json
+
+Each contender runs in a fresh process each round, and rounds are interleaved (A B C A B C), so
+that a drift of the machine hits all. A contender's pixels and labels are checked first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastdata.benchmarks import page_cache, pixels
+from fastdata.benchmarks.adapters._serve import Request
+from fastdata.benchmarks.contender_process import ContenderError, run_contender
+from fastdata.benchmarks.contenders import Contender
+from fastdata.benchmarks.measure import machine
+from fastdata.benchmarks.prepare import listing, prepare, repeat_tree, small_tree
+from PIL import Image
+
+from fastdata import _native
+from fastdata.dataset import ImageDataset
+from fastdata.engines import usable_cpus
+from fastdata.errors import UsageError
+from fastdata.staging import stage, unstage
+
+#: Images of the tree that is made to check contenders with, and of the data itself.
+_CHECKED = 48
+_SIZE = 224
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure.
+
+    Attributes:
+        threads: Numbers of threads or workers, each measured.
+        seconds: Steady state of a round.
+        warmup: Seconds before it.
+        rounds: Fresh processes of each contender and number of threads.
+        batch_size: Samples a batch.
+        crop: "train" or "val".
+        dtype: "uint8" or "float32", for contenders that do not say it themselves.
+        order: "random" or "sequential".
+        cold: Whether to drop the page cache before each process.
+        timeout: Seconds that a process may take beyond warm-up and steady state.
+        seed: Seed of order and crops; the same for all.
+    """
+
+    threads: tuple[int, ...] = (1,)
+    seconds: float = 10.0
+    warmup: float = 3.0
+    rounds: int = 3
+    batch_size: int = 64
+    crop: str = "train"
+    dtype: str = "uint8"
+    order: str = "random"
+    cold: bool = False
+    timeout: float = 300.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Data:
+    """What there is to read.
+
+    Attributes:
+        work: Where prepared data lies.
+        dataset: A dataset of fastdata's; read by the contenders that ``dataset_readers`` names.
+        tree: An ImageFolder tree; read or converted for all others.
+        images: How many images the tree is repeated to; None for as many as it has.
+    """
+
+    work: Path
+    dataset: Path | None = None
+    tree: Path | None = None
+    images: int | None = None
+
+
+def default_threads() -> tuple[int, ...]:
+    """1, 2, 4, … and the number of CPUs that this process may use."""
+    cpus = usable_cpus()
+    doubled = (1 << bit for bit in range(cpus.bit_length()))
+    return tuple(sorted({cpus, *(number for number in doubled if number <= cpus)}))
+
+
+def container_contender(dataset: Path, among: Iterable[Contender]) -> Contender:
+    """The contender that reads a dataset: by its container, or as raw pixels."""
+    manifest = ImageDataset(dataset, staged=False)._blobs.manifest
+    raw = manifest.options.get("encoding") == "raw"
+    name = f"fastdata-{'raw' if raw else manifest.container}"
+    found = next(contender for contender in among if contender.name == name)
+    # What was stored is what is compared with: the reference is decoded from the dataset itself.
+    return replace(found, tolerance=1.0, why="")
+
+
+def bench(
+    contenders: Sequence[Contender], data: Data, options: Options, environments: Path
+) -> dict[str, Any]:
+    """Checks and measures.
+
+    Args:
+        contenders: Who takes part; the one that reads ``data.dataset`` has no folder ("").
+        data: What they read.
+        options: How to measure.
+        environments: Folder of the peers' environments.
+
+    Returns:
+        What the JSON file holds: "machine", "options", and "contenders", each with its "runs",
+        or with the "error" for which it was left out.
+    """
+    results: dict[str, dict[str, Any]] = {c.name: _about(c) for c in contenders}
+    tree = data.tree
+    if tree is not None and data.images:
+        tree = repeat_tree(tree.absolute(), data.work / "tree", data.images)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-bench-")))
+        paths: dict[str, Path] = {}
+        for contender in contenders:
+            result = results[contender.name]
+            try:
+                paths[contender.name] = _get_ready(
+                    contender, data, tree, options, environments, scratch, stack, result
+                )
+                _say(f"{contender.name}: pixels and labels are right ({result['difference']:.2f})")
+            except (ContenderError, OSError, ValueError) as error:
+                _fail(result, error)
+        _measure(contenders, paths, options, environments, results)
+    return {
+        "benchmark": "loader",
+        "machine": machine() | {"simd": _native.simd(), "cpu_flags": _cpu_flags()},
+        "options": asdict(options) | {"images": data.images},
+        "contenders": list(results.values()),
+    }
+
+
+def _measure(
+    contenders: Sequence[Contender],
+    paths: dict[str, Path],
+    options: Options,
+    environments: Path,
+    results: dict[str, dict[str, Any]],
+) -> None:
+    turns = options.rounds * len(options.threads) * len(paths)
+    turn = 0
+    for number in range(options.rounds):
+        for threads in options.threads:
+            for contender in contenders:
+                result = results[contender.name]
+                if contender.name not in paths:
+                    continue
+                turn += 1
+                if result["error"]:
+                    continue
+                run: dict[str, Any] = {"threads": threads, "round": number}
+                if options.cold:
+                    run["dropped"] = page_cache.drop(paths[contender.name])
+                    if not run["dropped"]:
+                        _say("the page cache could not be dropped: this is not a cold start")
+                request = _request(contender, paths[contender.name], options, threads)
+                try:
+                    run |= _flat(_run(contender, request, options, environments))
+                except ContenderError as error:
+                    _fail(result, ContenderError(f"{error} (threads={threads})"))
+                    continue
+                result["runs"].append(run)
+                rate = run["images"] / run["seconds"]
+                _say(f"{turn}/{turns} {contender.name}, {threads} threads: {rate:,.0f} images/s")
+
+
+def _get_ready(
+    contender: Contender,
+    data: Data,
+    tree: Path | None,
+    options: Options,
+    environments: Path,
+    scratch: Path,
+    stack: ExitStack,
+    result: dict[str, Any],
+) -> Path:
+    """Prepares a contender's data and checks what it makes of it."""
+    if contender.folder == "":
+        assert data.dataset is not None
+        path = data.dataset
+        wanted = pixels.reference(_of_dataset(path, 4 * _CHECKED), _SIZE)
+    else:
+        assert tree is not None
+        # Few images of several classes: in the data itself, the first may all have one label.
+        sample = scratch / "sample"
+        if not sample.exists():
+            small_tree(tree, sample, _CHECKED)
+        checked = prepare(contender, sample, scratch / "prepared", environments)
+        small = pixels.reference(_of_tree(sample, None), _SIZE)
+        if contender.staged:
+            _stage(checked, stack)
+        _check(contender, checked, small, options, environments, scratch)
+        path = prepare(contender, tree.absolute(), data.work.absolute(), environments)
+        wanted = pixels.reference(_of_tree(tree, _CHECKED), _SIZE)
+    if contender.staged:
+        _stage(path, stack)
+    result["difference"] = _check(contender, path, wanted, options, environments, scratch)
+    samples = len(listing(tree)) if contender.folder and tree else len(ImageDataset(path))
+    result["data_bytes"] = page_cache.size(path)
+    result["samples"] = samples
+    return path
+
+
+def _check(
+    contender: Contender,
+    path: Path,
+    wanted: pixels.Reference,
+    options: Options,
+    environments: Path,
+    scratch: Path,
+) -> float:
+    out = scratch / f"{contender.name}.npz"
+    request = replace(
+        _request(contender, path, options, threads=1),
+        crop="val",
+        order="sequential",
+        check=len(wanted.labels),
+        batch_size=min(options.batch_size, len(wanted.labels)),
+        out=str(out),
+    )
+    _run(contender, request, options, environments)
+    try:
+        return pixels.check(out, wanted, request.dtype, contender.tolerance)
+    finally:
+        out.unlink()
+
+
+def _request(contender: Contender, path: Path, options: Options, threads: int) -> Request:
+    return Request(
+        data=str(path.absolute()),
+        variant=contender.variant,
+        batch_size=options.batch_size,
+        threads=threads,
+        crop=options.crop,
+        size=_SIZE,
+        dtype=contender.dtype or options.dtype,
+        order=options.order,
+        seconds=options.seconds,
+        warmup=options.warmup,
+        seed=options.seed,
+    )
+
+
+def _run(
+    contender: Contender, request: Request, options: Options, environments: Path
+) -> dict[str, Any]:
+    timeout = options.timeout + (0 if request.check else options.warmup + options.seconds)
+    interpreter = contender.interpreter(environments)
+    events = run_contender(interpreter, contender.path, request, timeout)
+    needed = {"ready"} if request.check else {"ready", "first", "round"}
+    if missing := needed - set(events):
+        raise ContenderError(f"did not tell {', '.join(sorted(missing))}")
+    if request.check and not Path(request.out).exists():
+        raise ContenderError("handed nothing over to be checked")
+    if first := events.get("first"):
+        _check_batches(first, request)
+    return events
+
+
+def _check_batches(first: dict[str, Any], request: Request) -> None:
+    """What is timed must be of the kind that was checked."""
+    count, *shape = first["shape"]
+    size = request.size
+    if first["dtype"] != request.dtype or shape not in ([3, size, size], [size, size, 3]):
+        raise ContenderError(f"gave batches of {first['shape']} {first['dtype']} when timed")
+    if not 0 < count <= request.batch_size:
+        raise ContenderError(f"gave a batch of {count}, not {request.batch_size}, when timed")
+
+
+def _flat(events: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: events["ready"].get(key) for key in ("import_s", "open_s", "versions")},
+        "first_s": events["first"]["seconds"],
+        **events["round"],
+    }
+
+
+def _stage(path: Path, stack: ExitStack) -> None:
+    if not stage(path).reused:
+        stack.callback(unstage, path)
+
+
+def _of_tree(tree: Path, count: int | None) -> Iterator[tuple[Image.Image, int]]:
+    for path, label in listing(tree)[:count]:
+        with Image.open(path) as image:
+            yield image, label
+
+
+def _of_dataset(path: Path, count: int) -> Iterator[tuple[Image.Image, int]]:
+    dataset = ImageDataset(path, staged=False)
+    for index in range(min(count, len(dataset))):
+        yield dataset[index]
+
+
+def _about(contender: Contender) -> dict[str, Any]:
+    return {
+        "name": contender.name,
+        "note": contender.note,
+        "dtype": contender.dtype,
+        "tolerance": contender.tolerance,
+        "why": contender.why,
+        "error": "",
+        "runs": [],
+    }
+
+
+def _fail(result: dict[str, Any], error: Exception) -> None:
+    result["error"] = str(error)
+    _say(f"FAILED {result['name']}: {error}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _cpu_flags() -> list[str]:
+    """Instruction sets that matter to decoders."""
+    known = {"sse4_2", "avx2", "bmi2", "avx512f", "avx512bw", "avx512vbmi", "asimd"}
+    try:
+        words = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return []
+    return sorted(known & set(words))
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    """Writes results as JSON."""
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads what `save` wrote.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    try:
+        result: dict[str, Any] = json.loads(path.read_text())
+        if result["benchmark"] == "loader":
+            return result
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UsageError(f"{path}: no results of the loader benchmark", "It is what --json wrote.")

@@ -1,0 +1,98 @@
+"""Plots of the loader benchmark, readable on light and on dark pages."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastdata.benchmarks.bench_figures import Run, median, rate, runs_by_threads
+
+from fastdata.errors import UsageError
+
+# Mid-tones: enough contrast with white and with black.
+_INK = "#808080"
+_OURS = "#2b8cbe"
+_THEIRS = "#b07d2b"
+
+
+def check(path: Path) -> None:
+    """Whether a plot can be drawn, before hours of measurements for it.
+
+    Raises:
+        UsageError: Another suffix than ``.svg`` or ``.png``, or matplotlib is not installed.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"{path}: plots are .svg or .png", "Name one of these.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "plots need matplotlib, which is not installed", "pip install 'fastdata[bench]'"
+        )
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Draws throughput, scaling and start-up into one file.
+
+    Args:
+        result: What the benchmark gave.
+        path: An ``.svg`` or ``.png``.
+
+    Raises:
+        UsageError: Another suffix, or matplotlib is not installed.
+    """
+    check(path)
+    from matplotlib.figure import Figure
+
+    grouped = [(c["name"], runs_by_threads(c)) for c in result["contenders"] if c["runs"]]
+    if not grouped:
+        raise UsageError("there is nothing to plot: no contender was measured")
+    most = max(max(runs) for _, runs in grouped)
+    scaling = len({threads for _, runs in grouped for threads in runs}) > 1
+    parts = 2 + scaling
+    heights = [max(2.0, 0.3 * len(grouped))] * 2 + [4.0] * scaling
+    figure = Figure(figsize=(8, sum(heights) + parts), layout="constrained")
+    axes = figure.subplots(parts, 1, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
+    last = {name: runs[max(runs)] for name, runs in grouped if max(runs) == most}
+    _bars(axes[0], f"images/s, {most} threads", last, rate)
+    _bars(axes[1], "seconds to the first batch", last, lambda run: float(run["first_s"]))
+    if scaling:
+        _curves(axes[2], grouped)
+    for axis in axes:
+        axis.patch.set_alpha(0)
+        axis.tick_params(colors=_INK)
+        axis.title.set_color(_INK)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set_color(_INK)
+        for spine in axis.spines.values():
+            spine.set_color(_INK)
+    # The same results give the same file.
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, transparent=True, metadata=metadata, dpi=120)
+
+
+def _bars(axis: Any, title: str, runs: dict[str, list[Run]], value: Callable[[Run], float]) -> None:
+    heights = {name: median(some, value) or 0.0 for name, some in runs.items()}
+    names = sorted(heights, key=lambda name: heights[name])
+    bars = axis.barh(names, [heights[name] for name in names], color=[_colour(n) for n in names])
+    axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}", color=_INK)
+    axis.set_title(title)
+    axis.margins(x=0.12)
+
+
+def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
+    for name, runs in grouped:
+        threads = sorted(runs)
+        speeds = [median(runs[number], rate) or 0.0 for number in threads]
+        axis.plot(threads, speeds, marker="o", color=_colour(name))
+        axis.annotate(
+            name, (threads[-1], speeds[-1]), (5, 0), textcoords="offset points", color=_INK, size=7
+        )
+    axis.set_title("images/s by threads")
+    axis.set_xticks(sorted({number for _, runs in grouped for number in runs}))
+    axis.set_ylim(bottom=0)
+    axis.margins(x=0.25)
+
+
+def _colour(name: str) -> str:
+    return _OURS if name.startswith("fastdata") else _THEIRS

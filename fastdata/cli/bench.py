@@ -1,0 +1,184 @@
+"""``fastdata bench``: how fast a loader alone is, and those that could be used instead."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from fastdata.errors import UsageError
+
+
+class _Numbers(click.ParamType):
+    name = "N,N,…"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
+        except ValueError:
+            numbers = ()
+        if not numbers or min(numbers) < 1:
+            self.fail(f"{value!r}: numbers from 1, by commas", param, ctx)
+        return numbers
+
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("bench")
+@click.argument("dataset", type=_PATH, required=False)
+@click.option(
+    "--tree",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Class folders of images: what the peers read, and fastdata after packing it each way.",
+)
+@click.option(
+    "--work",
+    type=_PATH,
+    default=Path("bench-data"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where the tree is converted to for each contender, once.",
+)
+@click.option("--images", type=click.IntRange(1), help="Repeat the tree's images to so many.")
+@click.option(
+    "--against", metavar="NAME,…", help="Peers, by name or family. [default: all installed]"
+)
+@click.option(
+    "--ways",
+    metavar="NAME,…",
+    help="With --tree: of fastdata's ways, such as lmdb,raw-shm. [default: all]",
+)
+@click.option(
+    "--threads", type=_Numbers(), help="Each is measured. [default: 1, 2, … to the number of CPUs]"
+)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10, show_default=True)
+@click.option("--warmup", type=click.FloatRange(0), default=3, show_default=True, help="Seconds.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
+@click.option(
+    "--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", show_default=True
+)
+@click.option(
+    "--order", type=click.Choice(["random", "sequential"]), default="random", show_default=True
+)
+@click.option("--cold", is_flag=True, help="Drop the page cache before each process.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=300,
+    show_default=True,
+    help="Seconds beyond warm-up and measurement after which a contender counts as hanging.",
+)
+@click.option("--json", "json_path", type=_PATH, metavar="FILE", help="Write the results here.")
+@click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="An .svg or .png.")
+@click.option(
+    "--compare",
+    type=(_PATH, _PATH),
+    metavar="A B",
+    help="Measure nothing: show the ratios of two files that --json wrote.",
+)
+def command(
+    dataset: Path | None,
+    tree: Path | None,
+    work: Path,
+    images: int | None,
+    against: str | None,
+    ways: str | None,
+    threads: tuple[int, ...] | None,
+    seconds: float,
+    warmup: float,
+    rounds: int,
+    batch_size: int,
+    crop: str,
+    dtype: str,
+    order: str,
+    cold: bool,
+    timeout: float,
+    json_path: Path | None,
+    plot_path: Path | None,
+    compare: tuple[Path, Path] | None,
+) -> None:
+    """Measure how fast DATASET is loaded, with no training in the way.
+
+    With --tree, every installed peer loads the same images (`make bench-peers` installs them).
+    Pixels and labels are checked before anything is timed. The exit code is 1 if a contender
+    failed.
+
+    \b
+    Examples:
+      $ fastdata bench imagenet-train-lmdb
+      $ fastdata bench imagenet-train-lmdb --threads 1,2,4 --json now.json --plot now.svg
+      $ fastdata bench --tree imagenet/train --against torch,dali --rounds 5
+      $ fastdata bench --compare before.json now.json
+    """
+    try:
+        from fastdata.benchmarks import bench, bench_figures, plots
+        from fastdata.benchmarks.contenders import (
+            FASTDATA,
+            PEERS,
+            choose,
+            default_environments,
+            has_gpu,
+        )
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"benchmarks need {error.name}, which is not installed", "pip install 'fastdata[bench]'"
+        ) from error
+    if compare is not None:
+        if dataset or tree:
+            raise UsageError("--compare measures nothing", "Leave DATASET and --tree out.")
+        before, after = (bench.load(path) for path in compare)
+        bench_figures.comparison(before, after).show()
+        return
+    if dataset is None and tree is None:
+        raise UsageError("nothing to load", "Give DATASET, --tree FOLDER, or both.")
+    if tree is None:
+        for option, value in (("--against", against), ("--ways", ways), ("--images", images)):
+            if value is not None:
+                raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
+    if plot_path is not None:
+        plots.check(plot_path)
+    environments = default_environments()
+    contenders = []
+    if dataset is not None:
+        contenders.append(replace(bench.container_contender(dataset, FASTDATA), folder=""))
+    if tree is not None:
+        if dataset is None or ways is not None:
+            names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
+            ours = choose(names, FASTDATA, environments, gpu=False)
+            taken = {contender.name for contender in contenders}
+            contenders += [contender for contender in ours if contender.name not in taken]
+        names = None if against is None else against.split(",")
+        contenders += choose(names, PEERS, environments, gpu=has_gpu())
+    options = bench.Options(
+        threads=threads or bench.default_threads(),
+        seconds=seconds,
+        warmup=warmup,
+        rounds=rounds,
+        batch_size=batch_size,
+        crop=crop,
+        dtype=dtype,
+        order=order,
+        cold=cold,
+        timeout=timeout,
+    )
+    data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
+    result = bench.bench(contenders, data, options, environments)
+    if json_path is not None:
+        bench.save(result, json_path)
+    bench_figures.figures(result).show()
+    failures = bench_figures.failures(result)
+    if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
+        plots.plot(result, plot_path)
+    for failure in failures:
+        click.echo(f"failed: {failure}", err=True)
+    sys.exit(1 if failures else 0)
