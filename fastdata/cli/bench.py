@@ -11,7 +11,7 @@ import click
 from fastdata.errors import UsageError
 
 
-class _Numbers(click.ParamType):
+class _Numbers(click.ParamType):  # type: ignore[type-arg]
     name = "N,N,…"
 
     def convert(

@@ -1,0 +1,148 @@
+"""The loader benchmark orders, refuses and reports contenders as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fastdata.benchmarks import bench, bench_figures, bench_report, plots
+from fastdata.benchmarks.contenders import ADAPTERS, Contender
+from PIL import Image
+
+from fastdata.cli import cli
+
+_ADAPTER = f"""
+import sys, time, os
+sys.path.insert(0, {str(ADAPTERS)!r})
+import numpy as np
+from PIL import Image
+from _serve import serve
+from _transforms import image_folder, val_crop
+
+def open_loader(request):
+    files = image_folder(request.data)
+    if request.variant == "hang":
+        time.sleep(60)
+    if request.variant == "crash":
+        raise RuntimeError("out of luck")
+    if request.variant == "killed":
+        os.kill(os.getpid(), 9)
+
+    class Loader:
+        def __iter__(self):
+            for path, label in files:
+                print("noise on stdout")
+                image = np.asarray(val_crop(Image.open(path).convert("RGB"), request.size))
+                if request.variant == "pixels":
+                    image = np.roll(image, 30, 1)
+                if request.variant == "labels":
+                    label = 0
+                if request.variant == "late" and not request.check:
+                    image = image[:8]
+                if request.variant == "slow":
+                    time.sleep(0.3)
+                yield image[None], np.array([label])
+
+    return Loader()
+
+serve(open_loader)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Twelve small images in three classes."""
+    root = tmp_path / "tree"
+    for number in range(12):
+        folder = root / f"class{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        image = Image.radial_gradient("L").resize((240 + number, 250)).convert("RGB")
+        image.save(folder / f"{number}.jpg")
+    return root
+
+
+def measure(tree: Path, tmp_path: Path, *variants: str, **options: Any) -> dict[str, Any]:
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(_ADAPTER)
+    contenders = [Contender(variant, str(adapter), variant) for variant in variants]
+    settings: dict[str, Any] = {"seconds": 0.4, "warmup": 0.1, "rounds": 2, "batch_size": 1}
+    data = bench.Data(tmp_path / "work", tree=tree)
+    return bench.bench(contenders, data, bench.Options(**settings | options), tmp_path)
+
+
+def test_orders_a_slow_contender_behind(tree: Path, tmp_path: Path) -> None:
+    result = measure(tree, tmp_path, "slow", "good")
+    assert not bench_figures.failures(result)
+    assert [row[0] for row in bench_figures.figures(result).rows] == ["good", "slow"]
+    slow, good = result["contenders"]
+    assert [run["round"] for run in good["runs"]] == [0, 1]
+    for run in slow["runs"]:
+        assert run["images"] / run["seconds"] < 1 / 0.3
+        assert run["first_s"] >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ("pixels", "wrong pixels"),
+        ("labels", "wrong labels"),
+        ("crash", "out of luck"),
+        ("killed", "SIGKILL"),
+        ("late", "when timed"),
+    ],
+)
+def test_refuses_and_says_why(tree: Path, tmp_path: Path, variant: str, reason: str) -> None:
+    result = measure(tree, tmp_path, variant, "good", rounds=1)
+    bad, good = result["contenders"]
+    assert reason in bad["error"] and not bad["runs"]
+    assert good["runs"] and not good["error"]
+    assert bench_figures.failures(result) == [f"{variant}: {bad['error']}"]
+    assert bench_figures.figures(result).rows[-1][:3] == [variant, "", "failed"]
+
+
+def test_a_hanging_contender_is_killed(tree: Path, tmp_path: Path) -> None:
+    (bad,) = measure(tree, tmp_path, "hang", timeout=3)["contenders"]
+    assert "hung" in bad["error"] and not bad["runs"]
+
+
+def test_json_to_table_plot_page_and_ratios(tree: Path, tmp_path: Path) -> None:
+    result = measure(tree, tmp_path, "good", threads=(1, 2), rounds=1)
+    path = tmp_path / "bench.json"
+    bench.save(result, path)
+    assert bench.load(path) == json.loads(path.read_text())
+    for name in ("bench.svg", "bench.png"):
+        plots.plot(bench.load(path), tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+    page = CliRunner().invoke(bench_report.main, [str(tmp_path)])
+    assert page.exit_code == 0 and "| good | 1 |" in page.output
+    for contender in result["contenders"]:
+        for run in contender["runs"]:
+            run["images"] *= 2
+    twice = tmp_path / "twice.json"
+    bench.save(result, twice)
+    rows = bench_figures.comparison(bench.load(path), bench.load(twice)).rows
+    assert [row[4] for row in rows] == ["2.00", "2.00"]
+    shown = CliRunner().invoke(cli, ["bench", "--compare", str(path), str(twice)])
+    assert shown.exit_code == 0 and "2.00" in shown.output
+
+
+def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
+    options = ["--threads", "1", "--seconds", "0.3", "--warmup", "0", "--rounds", "1"]
+    command = ["bench", "--tree", str(tree), "--work", str(tmp_path / "work"), "--ways", "lmdb"]
+    out = tmp_path / "out.json"
+    command += ["--against", "torch-uint8", "--batch-size", "4", "--json", str(out), *options]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    result = bench.load(out)
+    assert [c["name"] for c in result["contenders"]] == ["fastdata-lmdb", "torch-uint8"]
+    assert all(len(c["runs"]) == 1 for c in result["contenders"])
+
+
+def test_says_what_is_missing(tmp_path: Path) -> None:
+    assert CliRunner().invoke(cli, ["bench"]).exit_code == 2
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("[]")
+    assert CliRunner().invoke(cli, ["bench", "--compare", str(wrong), str(wrong)]).exit_code == 2
