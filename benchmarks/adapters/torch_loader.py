@@ -82,7 +82,9 @@ class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
     def __init__(self, path: str, transform: _Transform) -> None:
         import datasets
 
-        self._rows = datasets.load_from_disk(path)
+        # Decoded here: its own decoding turns images by their EXIF tag, which no other does.
+        encoded = datasets.Image(decode=False)
+        self._rows = datasets.load_from_disk(path).cast_column("image", encoded)
         self._transform = transform
 
     def __len__(self) -> int:
@@ -90,7 +92,7 @@ class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         row = self._rows[index]
-        return self._transform(row["image"]), row["label"]
+        return self._transform(Image.open(io.BytesIO(row["image"]["bytes"]))), row["label"]
 
 
 _DATASETS = {"tree": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
