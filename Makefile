@@ -7,10 +7,11 @@ ROOT   ?=
 DATASET ?=
 ARGS   ?=
 SECONDS ?= 60
+PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-aarch64 lint format bench bench-loading fuzz wheel clean
+.PHONY: help setup run test test-aarch64 lint format bench bench-loading bench-peers fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +67,12 @@ bench: setup  ## measure packing against tar (ARGS), opening large indexes, load
 
 bench-loading: setup  ## measure loading from the packed DATASET (ARGS)
 	$(BIN)/python -m fastdata.benchmarks.loading $(DATASET) $(ARGS)
+
+# A peer that cannot be built here does not keep the others from being built.
+bench-peers:  ## make an environment for each peer of the loader benchmark (PEERS="ffcv spdl")
+	@failed=; for peer in $(PEERS); do \
+	    echo "$$peer"; PYTHON=$(PYTHON) benchmarks/peers/build.sh $$peer || failed="$$failed $$peer"; \
+	done; [ -z "$$failed" ] || { echo "not built:$$failed" >&2; exit 1; }
 
 fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)

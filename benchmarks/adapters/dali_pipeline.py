@@ -1,0 +1,100 @@
+"""NVIDIA DALI, by its ResNet-50 example: file reader, fused decode and random crop, resize, flip.
+
+Variants: `cpu`, and `mixed`, which decodes, resizes and flips on the GPU, JPEGs through the
+hardware decoder where there is one. Batches come from `Pipeline.run` as views of DALI's own
+buffers; `mixed` leaves them on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from _serve import Request, serve
+from _transforms import image_folder
+
+
+class _Epochs:
+    """A pipeline that stops at each epoch's last full batch."""
+
+    def __init__(self, request: Request) -> None:
+        from nvidia.dali import fn, pipeline_def, types
+
+        gpu = request.variant == "mixed"
+        files, labels = zip(*image_folder(request.data), strict=True)
+        self._batches = len(files) // request.batch_size
+        if request.check:
+            self._batches = -(-len(files) // request.batch_size)
+        self._gpu = gpu
+        device = "mixed" if gpu else "cpu"
+        size = request.size
+
+        @pipeline_def(enable_conditionals=False)
+        def pipeline() -> Any:
+            jpegs, label = fn.readers.file(
+                files=list(files),
+                labels=list(labels),
+                shuffle_after_epoch=request.order == "random",
+                name="reader",
+            )
+            if request.crop == "train":
+                images = fn.decoders.image_random_crop(
+                    jpegs,
+                    device=device,
+                    output_type=types.RGB,
+                    random_area=[0.08, 1.0],
+                    random_aspect_ratio=[3 / 4, 4 / 3],
+                    num_attempts=10,
+                )
+                images = fn.resize(images, size=(size, size), interp_type=types.INTERP_TRIANGULAR)
+                mirror = fn.random.coin_flip(probability=0.5)
+            else:
+                images = fn.decoders.image(jpegs, device=device, output_type=types.RGB)
+                images = fn.resize(
+                    images,
+                    size=round(size * 256 / 224),
+                    mode="not_smaller",
+                    interp_type=types.INTERP_TRIANGULAR,
+                )
+                mirror = 0
+            if request.dtype == "float32":
+                images = fn.crop_mirror_normalize(
+                    images,
+                    dtype=types.FLOAT,
+                    output_layout="CHW",
+                    crop=(size, size),
+                    mean=[0.0, 0.0, 0.0],
+                    std=[255.0, 255.0, 255.0],
+                    mirror=mirror,
+                    rounding="truncate",  # a window's odd pixel, as torchvision mostly has it
+                )
+            elif request.crop == "train":
+                images = fn.flip(images, horizontal=mirror)
+            else:
+                images = fn.crop(images, crop=(size, size), rounding="truncate")
+            return images, label
+
+        self._pipeline = pipeline(
+            batch_size=request.batch_size,
+            num_threads=request.threads,
+            device_id=0 if gpu else None,
+            seed=request.seed,
+        )
+        self._pipeline.build()
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self._batches):
+            images, labels = self._pipeline.run()
+            if self._gpu:
+                yield images.as_tensor(), labels.as_array()[:, 0]
+            else:
+                yield images.as_array(), labels.as_array()[:, 0]
+
+
+def open_loader(request: Request) -> Iterable[Any]:
+    """A DALI pipeline over the tree itself."""
+    return _Epochs(request)
+
+
+if __name__ == "__main__":
+    serve(open_loader, packages=["nvidia-dali-cuda120"])
