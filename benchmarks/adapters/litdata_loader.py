@@ -1,0 +1,61 @@
+"""LitData: chunks by `optimize`, StreamingDataset in its StreamingDataLoader."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from _serve import Request, serve
+from _stack import stack
+from _transforms import ToArray, image_folder
+
+
+def _sample(item: tuple[str, int]) -> dict[str, Any]:
+    path, label = item
+    return {"image": Path(path).read_bytes(), "label": label}
+
+
+def prepare(tree: str, out: str, variant: str) -> None:
+    """Writes chunks of 64 MB; files are kept as bytes, because its image types need torchvision."""
+    import litdata
+
+    litdata.optimize(
+        fn=_sample, inputs=image_folder(tree), output_dir=out, num_workers=1, chunk_bytes="64MB"
+    )
+
+
+def open_loader(request: Request) -> Iterable[Any]:
+    """A StreamingDataLoader over a local folder."""
+    import torch
+    from litdata import StreamingDataLoader, StreamingDataset
+    from PIL import Image
+
+    torch.set_num_threads(1)
+    transform = ToArray(request.crop, request.size, request.dtype)
+
+    class Images(StreamingDataset):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            sample = super().__getitem__(index)
+            return transform(Image.open(io.BytesIO(sample["image"]))), sample["label"]
+
+    dataset = Images(
+        request.data,
+        shuffle=request.order == "random",
+        seed=request.seed,
+        drop_last=not request.check,
+    )
+    # Workers take turns, so the order that a check wants is that of no worker.
+    workers = 0 if request.check else request.threads
+    return StreamingDataLoader(
+        dataset,
+        batch_size=request.batch_size,
+        num_workers=workers,
+        collate_fn=stack,
+        persistent_workers=workers > 0,
+    )
+
+
+if __name__ == "__main__":
+    serve(open_loader, prepare, packages=["litdata"])
