@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from _serve import Request, serve
-from _transforms import image_folder
+from _transforms import image_folder, shorter_side
 
 
 class _Epochs:
@@ -45,16 +45,27 @@ class _Epochs:
                     random_area=[0.08, 1.0],
                     random_aspect_ratio=[3 / 4, 4 / 3],
                     num_attempts=10,
+                    adjust_orientation=False,  # as Pillow
                 )
                 images = fn.resize(images, size=(size, size), interp_type=types.INTERP_TRIANGULAR)
                 mirror = fn.random.coin_flip(probability=0.5)
             else:
-                images = fn.decoders.image(jpegs, device=device, output_type=types.RGB)
+                images = fn.decoders.image(
+                    jpegs, device=device, output_type=types.RGB, adjust_orientation=False
+                )
+                # DALI's own rounding of size and window would be a pixel off torchvision's.
+                shape = fn.peek_image_shape(jpegs)
+                shape = fn.slice(shape, 0, 2, axes=[0])
+                shape = shape * shorter_side(size) // fn.reductions.min(shape)
                 images = fn.resize(
                     images,
-                    size=round(size * 256 / 224),
-                    mode="not_smaller",
+                    size=fn.cast(shape, dtype=types.FLOAT),
                     interp_type=types.INTERP_TRIANGULAR,
+                )
+                half = (shape - size) // 2
+                corner = half + ((shape - size) & 1) * (half & 1)
+                images = fn.slice(
+                    images, fn.cast(corner, dtype=types.INT32), [size, size], axes=[0, 1]
                 )
                 mirror = 0
             if request.dtype == "float32":
@@ -66,12 +77,9 @@ class _Epochs:
                     mean=[0.0, 0.0, 0.0],
                     std=[255.0, 255.0, 255.0],
                     mirror=mirror,
-                    rounding="truncate",  # a window's odd pixel, as torchvision mostly has it
                 )
             elif request.crop == "train":
                 images = fn.flip(images, horizontal=mirror)
-            else:
-                images = fn.crop(images, crop=(size, size), rounding="truncate")
             return images, label
 
         self._pipeline = pipeline(
