@@ -120,6 +120,62 @@ PEERS = [
         "torch-lmdb", "torch_loader.py", "lmdb", folder="torch-lmdb", note="py-lmdb, fast_collate"
     ),
     Contender("hf", "torch_loader.py", "hf", folder="hf", note="Hugging Face datasets"),
+    Contender(
+        "pillow-simd",
+        "torch_loader.py",
+        "tree",
+        environment="pillow_simd",
+        dtype="uint8",
+        note="torch-uint8 with pillow-simd in Pillow's place",
+    ),
+    Contender("torchdata", "torchdata_nodes.py", environment="torchdata", note="torchdata.nodes"),
+    Contender("webdataset", "webdataset_loader.py", environment="webdataset", folder="webdataset"),
+    Contender("streaming", "streaming_loader.py", environment="streaming", folder="streaming"),
+    Contender("litdata", "litdata_loader.py", environment="litdata", folder="litdata"),
+    Contender("petastorm", "petastorm_reader.py", environment="petastorm", folder="petastorm"),
+    Contender(
+        "spdl",
+        "spdl_pipeline.py",
+        environment="spdl",
+        tolerance=4.0,
+        why="FFmpeg has a colour conversion and a scaler of its own",
+    ),
+    Contender(
+        "dali-cpu",
+        "dali_pipeline.py",
+        "cpu",
+        environment="dali",
+        tolerance=2.0,
+        why="DALI's antialiasing filter is another",
+    ),
+    Contender(
+        "dali-mixed",
+        "dali_pipeline.py",
+        "mixed",
+        environment="dali",
+        needs_gpu=True,
+        tolerance=4.0,
+        why="nvJPEG's upsampling and DALI's filter are others",
+    ),
+    *(
+        Contender(
+            f"ffcv-{name}",
+            "ffcv_loader.py",
+            name,
+            environment="ffcv",
+            folder=f"ffcv-{name}",
+            tolerance=30.0,
+            why="FFCV averages areas, rounds its window otherwise, and encodes anew",
+            note=note,
+        )
+        for name, note in (
+            ("q90", "JPEG of quality 90, full size"),
+            ("500", "JPEG of quality 90, longer side at most 500"),
+            ("half", "half of the images as pixels"),
+            ("raw", "pixels"),
+            ("raw256", "pixels, longer side at most 256"),
+        )
+    ),
 ]
 
 CONTENDERS = [*FASTDATA, *PEERS]
