@@ -402,7 +402,7 @@ def test_more_files_than_stay_open(tmp_path: Path) -> None:
     assert open_files() - before > 100
     del table, pending, batch
     gc.collect()
-    assert open_files() == before
+    assert open_files() <= before  # other tests' files may have been closed meanwhile
 
 
 def test_files_of_their_own_are_closed_at_once(tmp_path: Path) -> None:

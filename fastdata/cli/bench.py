@@ -115,10 +115,10 @@ def command(
 
     \b
     Examples:
-      $ fastdata bench imagenet-train-lmdb
-      $ fastdata bench imagenet-train-lmdb --threads 1,2,4 --json now.json --plot now.svg
-      $ fastdata bench --tree imagenet/train --against torch,dali --rounds 5
-      $ fastdata bench --compare before.json now.json
+      $ fastdata bench imagenet-train-lmdb --seconds 1 --rounds 1 --threads 1
+      fastdata bench imagenet-train-lmdb --threads 1,2,4 --json now.json --plot now.svg
+      fastdata bench --tree imagenet/train --against torch,dali --rounds 5
+      fastdata bench --compare before.json now.json
     """
     try:
         from fastdata.benchmarks import bench, bench_figures, plots
