@@ -53,18 +53,18 @@ _FALLBACKS = ("unsupported", "always", "never")
 # What the native core leaves to others, rather than finds fault with.
 _NOT_NATIVE = ("unsupported", "not_jpeg")
 _RAW = ENCODINGS.index("raw")
-# What no other decoder would mend.
-_FINAL = (
+#: Failures that leave nothing for another decoder: the bytes cannot be had, or nobody waits.
+NOTHING_TO_DECODE = (
     "cancelled",
     "out_of_memory",
-    "too_large",
     "file_missing",
     "file_unreadable",
     "cut_short",
     "changed",
     "corrupt_index",
-    "other_size",
 )
+# What is not given to Pillow.
+_FINAL = (*NOTHING_TO_DECODE, "too_large", "other_size")
 
 Region: TypeAlias = tuple[int, int, int, int]
 _Array: TypeAlias = npt.NDArray[Any]

@@ -25,7 +25,7 @@ from fastdata.draws import epoch_key
 from fastdata.engines import cpus_for_this_rank
 from fastdata.errors import UsageError
 from fastdata.loading.arguments import NATIVE_ONLY, check_native, find_ranks, own_sampler
-from fastdata.loading.choice import choose
+from fastdata.loading.choice import Choice, choose
 from fastdata.loading.head import HeadDataset
 from fastdata.loading.iterator import Delivery, NativeIterator, Progress
 from fastdata.loading.native import NativePath, Resources
@@ -160,13 +160,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self.dct_scaling, self.check = dct_scaling, check
         self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
 
-        choice = choose(
-            dataset,
-            batched=batch_size is not None or batch_sampler is not None,
-            collate_fn=collate_fn,
-            worker_init_fn=worker_init_fn,
-        )
-        self._choice = check_native(choice, self._native_only())
+        # Before torch's constructor, which warns of too many workers: threads are none.
+        batched = batch_size is not None or batch_sampler is not None
+        choice = self._choose(dataset, batched, collate_fn, worker_init_fn)
         self._own_order = sampler is None and batch_sampler is None
         self._ranks = find_ranks(distributed, rank, world_size)
         # Accelerate would shard what is sharded already; what has this mark it leaves alone.
@@ -217,17 +213,23 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._warned_unsharded = False
         self._open()
 
-    def _choose(self) -> None:
+    def _choose(
+        self,
+        dataset: Any,
+        batched: bool,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        worker_init_fn: Callable[[int], None] | None,
+    ) -> Choice:
         choice = choose(
-            self.dataset,
-            batched=self.batch_sampler is not None,
-            collate_fn=self.collate_fn,
-            worker_init_fn=self.worker_init_fn,
+            dataset, batched=batched, collate_fn=collate_fn, worker_init_fn=worker_init_fn
         )
-        self._choice = check_native(choice, self._native_only())
+        self._choice = check_native(choice, {name: getattr(self, name) for name in NATIVE_ONLY})
+        return choice
 
-    def _native_only(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in NATIVE_ONLY}
+    def _choose_again(self) -> None:
+        batched = self.batch_sampler is not None
+        self._choose(self.dataset, batched, self.collate_fn, self.worker_init_fn)
+        self._open()
 
     def _open(self) -> None:
         """Makes what the path needs. Nothing is read before the first ``iter``."""
@@ -276,8 +278,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         images = self._choice.images
         if images is not None and not images.is_current():
             before = self._native
-            self._choose()  # its transform is another one now
-            self._open()
+            self._choose_again()  # its transform is another one now
             if self._native is not None and before is not None:
                 self._native.take_source(before)
         if self._native is not None:
@@ -537,8 +538,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._choose()
-        self._open()
+        self._choose_again()
 
 
 def _set_epoch(sampler: Any, epoch: int) -> None:

@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch
+from fastdata.decode import (
+    NOTHING_TO_DECODE,
+    DecodeError,
+    Engine,
+    PendingBatch,
+    decode_batch,
+)
 from fastdata.draws import sample_keys
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.loading.buffers import BatchMemory, BufferPool
@@ -31,17 +37,6 @@ _NOTHING = Gathered(
     np.empty(0, np.int32),
     np.empty(0, np.int32),
     np.empty(0, np.bool_),
-)
-
-# Failures that no decoder can mend.
-_FINAL = (
-    "file_missing",
-    "file_unreadable",
-    "cut_short",
-    "changed",
-    "corrupt_index",
-    "cancelled",
-    "out_of_memory",
 )
 
 
@@ -257,10 +252,10 @@ class Pipeline:
         heights[new] = np.asarray(gathered.extents.heights)[new]
         pillow = gathered.pillow.copy()
         for place, code, detail, _ in probe.failures():
-            if widths[place] and code not in _FINAL:
+            if widths[place] and code not in NOTHING_TO_DECODE:
                 continue
             index = int(indices[place])
-            if code in _FINAL:
+            if code in NOTHING_TO_DECODE:
                 batch.failed[place] = self._source.problem(index, detail, code)
                 continue
             # Not a JPEG that the core knows: whoever will decode it says how large it is.
@@ -290,7 +285,7 @@ class Pipeline:
             self._source.built(built)
         for place, code, detail, _ in view.pending.raw_failures():
             index = int(batch.planned.indices[place])
-            if code in _FINAL:
+            if code in NOTHING_TO_DECODE:
                 error = self._source.problem(index, detail, code)
                 batch.failed.setdefault(place, error)
             elif place not in batch.slow:
