@@ -481,7 +481,8 @@ class _Packing:
         committed = sum(part.samples for part in done.values())
         # Where results are rows alone, workers may go on through a whole commit.
         ahead = _COMMIT_SIZE // PIECE_BYTES if self._encoding.kind == "original" else 0
-        results = engine.run(Prepare(job), work(), self._tick(engine), ahead)
+        prepare = Prepare(job, same_process=isinstance(engine, InProcess))
+        results = engine.run(prepare, work(), self._tick(engine), ahead)
         prepared = zip(work(), results, strict=True)
         filled = with_blobs(job, prepared)
         for unit, group in groupby(filled, key=lambda entry: entry[0]):

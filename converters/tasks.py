@@ -239,16 +239,17 @@ class IndexFolder:
 class Prepare:
     """Prepares a piece for a file that another process writes.
 
-    Blobs that are the source's own bytes are left out: they are in the page cache now, and
-    reading them again where they are written (`with_blobs`) costs a third of sending them.
+    Blobs that are the source's own bytes are left out where another process writes: they are in
+    the page cache now, and reading them again there (`with_blobs`) costs a third of sending them.
     """
 
     job: Job
+    same_process: bool = False
 
     def __call__(self, piece: Piece) -> Prepared:
         """Prepares a piece; ``blobs`` is None where they are left out."""
-        original = self.job.encoding.kind == "original"
-        prepared = Prepared([], None if original else [], [])
+        read_again = self.job.encoding.kind == "original" and not self.same_process
+        prepared = Prepared([], None if read_again else [], [])
         for sample in samples(self.job, piece.start, piece.stop):
             if isinstance(sample, Bad):
                 prepared.bad.append(sample)
@@ -273,7 +274,11 @@ def with_blobs(
     with ThreadPoolExecutor(1, "fastdata-read") as reader:
         waiting: deque[tuple[Unit, Prepared, Future[list[bytes]]]] = deque()
         for piece, ready in prepared:
-            records = [] if ready.blobs else list(_listing(job).records(piece.start, piece.stop))
+            records = (
+                []
+                if ready.blobs is not None
+                else list(_listing(job).records(piece.start, piece.stop))
+            )
             waiting.append((piece.unit, ready, reader.submit(_blobs, ready, records)))
             while len(waiting) > _PIECES_AHEAD:
                 unit, ready, blobs = waiting.popleft()

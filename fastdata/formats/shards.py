@@ -15,19 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from fastdata.checksum import crc32c
+from fastdata.direct import DirectFile
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.index import Row
 from fastdata.probe import EXTENSIONS
 from fastdata.tars import members
-
-_BUFFER = 1 << 20
 
 
 class ShardWriter:
     """Writes one tar file; the same samples give the same bytes."""
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
-        self._file = path.open("wb", buffering=_BUFFER)
+        self._file = DirectFile(path)
         self._classes = classes
         self._at = 0
         self._crc = 0
@@ -78,7 +77,7 @@ class ShardWriter:
 
     def close(self) -> None:
         """Releases the file, finished or not."""
-        self._file.close()
+        self._file.abandon()
 
 
 def member_head(name: str, size: int) -> bytes:
