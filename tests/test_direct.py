@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +26,16 @@ def write(path: Path, pieces: list[bytes]) -> None:
 
 
 @pytest.fixture(params=["disk", "shm"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A folder of a file system that takes direct writes, if any here does; and one of memory."""
     if request.param == "disk":
-        return tmp_path
+        yield tmp_path
+        return
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         pytest.skip("no /dev/shm here")
-    folder = shm / f"fastdata-test-direct-{os.getpid()}"
-    folder.mkdir()
-    request.addfinalizer(lambda: [path.unlink() for path in folder.iterdir()] and folder.rmdir())
-    return folder
+    with tempfile.TemporaryDirectory(prefix="fastdata-test-", dir=shm) as folder:
+        yield Path(folder)
 
 
 SIZES = st.one_of(
@@ -69,8 +70,7 @@ def test_an_error_of_the_disk_is_raised(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_BUFFER, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            for _ in range(4):
-                file.write(bytes(_BUFFER))
+            file.write(bytes(4 * _BUFFER))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         file.abandon()
