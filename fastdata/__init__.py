@@ -29,6 +29,7 @@ from fastdata.version import VERSION
 
 if TYPE_CHECKING:
     from fastdata.collate import fast_collate
+    from fastdata.device import DeviceLoader
     from fastdata.iterable import ShardedIterable
     from fastdata.loader import DataLoader
     from fastdata.loading.stats import Stats
@@ -41,6 +42,7 @@ __all__ = [
     "DataError",
     "DataLoader",
     "DatasetError",
+    "DeviceLoader",
     "FastdataError",
     "ImageDataset",
     "Manifest",
@@ -64,6 +66,7 @@ __all__ = [
 # Public names that need torch, and the module that has each.
 _NEED_TORCH = {
     "DataLoader": "fastdata.loader",
+    "DeviceLoader": "fastdata.device",
     "Stats": "fastdata.loading.stats",
     "ShardedIterable": "fastdata.iterable",
     "fast_collate": "fastdata.collate",

@@ -353,7 +353,7 @@ class PendingBatch:
             raise ValueError(f"stride must not be below 0, as {stride} is")
         if windows is not None and sizes is None:
             raise ValueError("windows lie in resized regions: they need sizes")
-        scale, offset = _scale_and_offset(dtype, mean, std)
+        scale, offset = scale_and_offset(dtype, mean, std)
         count = len(samples)
         self._samples, self._fallback, self._with_index = samples, fallback, _index
         # What each sample has its own of; _run_one takes a slice of these.
@@ -595,7 +595,7 @@ class Engine:
         self.close()
 
 
-def _scale_and_offset(
+def scale_and_offset(
     dtype: str, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[list[float], list[float]]:
     """What takes 0..255 to (value / 255 - mean) / std, a channel each."""

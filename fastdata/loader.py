@@ -24,10 +24,18 @@ from fastdata.dataset import ImageDataset
 from fastdata.draws import epoch_key
 from fastdata.engines import cpus_for_this_rank
 from fastdata.errors import UsageError
-from fastdata.loading.arguments import NATIVE_ONLY, check_native, find_ranks, own_sampler
+from fastdata.loading.ahead import DeviceIterator, Tracker, destination
+from fastdata.loading.arguments import (
+    NATIVE_ONLY,
+    ON_DEVICE,
+    check_device,
+    check_native,
+    find_ranks,
+    own_sampler,
+)
 from fastdata.loading.choice import Choice, choose
 from fastdata.loading.head import HeadDataset
-from fastdata.loading.iterator import Delivery, NativeIterator, Progress
+from fastdata.loading.iterator import Delivery, Progress, ProgressTracker
 from fastdata.loading.native import NativePath, Resources
 from fastdata.loading.pipeline import Settings
 from fastdata.loading.schedule import Indices, ordered, sampled
@@ -85,7 +93,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         distributed: Shard by torch.distributed's rank and world size.
         rank: Shard by this rank, with ``world_size``.
         world_size: Number of ranks.
-        dtype: "uint8", "float32", "float16" or "bfloat16"; None for what the transform says.
+        dtype: "uint8", "float32", "float16" or "bfloat16", or torch's of that name; None for what
+            the transform says.
         mean: Three values in units of 0 to 1, subtracted from float images.
         std: Three values in units of 0 to 1, which float images are divided by.
         views: Crops of each sample; with more than one, images are a list of tensors.
@@ -102,6 +111,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         seek_cache_bytes: Memory for the seek points that a folder of images gains in its first
             epoch, which make the next ones faster; 0 for none.
         seek_cache_file: Where they are saved at an epoch's end, and read from.
+        device: Where batches go: "cuda" (or "cuda:1", …) or "cpu"; None to leave them on the host,
+            as torch does. They are sent ahead, from page-locked memory, on a stream of their own,
+            as `fastdata.DeviceLoader` says. ``dtype``, ``mean`` and ``std`` are then applied to
+            uint8 images there, on every path; images come in channels-last memory, and
+            ``batch_transform`` is given what is on the device.
 
     Raises:
         UsageError: Arguments contradict each other, or cannot be honoured on the path taken.
@@ -133,7 +147,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         distributed: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
-        dtype: str | None = None,
+        dtype: str | torch.dtype | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         views: int = 1,
@@ -145,6 +159,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         check: bool = True,
         seek_cache_bytes: int = DEFAULT_BYTES,
         seek_cache_file: str | os.PathLike[str] | None = None,
+        device: str | torch.device | None = None,
     ) -> None:
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
@@ -159,6 +174,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self.batch_transform = batch_transform
         self.dct_scaling, self.check = dct_scaling, check
         self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
+        self.device = device
+        self._where = None if device is None else destination(device, dtype, mean, std)
+        if self._where is not None and self._where.device.type == "cuda":
+            pin_memory = True
 
         # Before torch's constructor, which warns of too many workers: threads are none.
         batched = batch_size is not None or batch_sampler is not None
@@ -223,7 +242,12 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         choice = choose(
             dataset, batched=batched, collate_fn=collate_fn, worker_init_fn=worker_init_fn
         )
-        self._choice = check_native(choice, {name: getattr(self, name) for name in NATIVE_ONLY})
+        given = {name: getattr(self, name) for name in NATIVE_ONLY}
+        if self._where is not None:
+            check_device(choice, self._where)
+            # The device does these, on whichever path batches come.
+            given |= {name: NATIVE_ONLY[name] for name in ON_DEVICE}
+        self._choice = check_native(choice, given)
         return choice
 
     def _choose_again(self) -> None:
@@ -246,7 +270,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             Delivery(
                 on_error=self.on_error,
                 target_transform=choice.images.target_transform,
-                batch_transform=self.batch_transform,
+                batch_transform=None if self._where is not None else self.batch_transform,
                 return_index=self.return_index,
                 return_key=self.return_key,
                 timeout=self.timeout,
@@ -287,10 +311,16 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         # An ImageDataset decodes natively by itself, where it is asked for whole batches.
         direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
         if self._choice.path == "workers" and not direct:
-            return iter(self._with_head())
-        return super().__iter__()
+            return self._on_device(iter(self._with_head()), Tracker())
+        return self._on_device(super().__iter__(), Tracker())
 
-    def _native_iterator(self, native: NativePath) -> NativeIterator:
+    def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
+        """The batches where they are to be."""
+        if self._where is None:
+            return batches
+        return DeviceIterator(batches, self._where, tracker, self.batch_transform)
+
+    def _native_iterator(self, native: NativePath) -> Iterator[Any]:
         resume, self._resume = self._resume, None
         samples = len(native.source)
         if resume is None:
@@ -317,7 +347,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 length = None
         self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
         key = epoch_key(resume.seed, self._numbered(resume.epoch))
-        return native.start(batches, key, self._progress, length)
+        # On a device, a state must not count what was only sent ahead.
+        sent = replace(self._progress) if self._where is not None else self._progress
+        started = native.start(batches, key, sent, length)
+        return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _numbered(self, epoch: int) -> int:
         """The epoch as it goes into random numbers: a seed that is drawn is for one epoch alone."""
@@ -468,6 +501,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._progress = Progress(found.seed, found.epoch, found.position, ahead)
 
     @property
+    def can_resume(self) -> bool:
+        """Whether `state_dict` says where this loader is."""
+        return self._why_no_state() is None
+
+    @property
     def _order(self) -> str:
         """The order's name."""
         if isinstance(self.sampler, ShardedSampler):
@@ -519,6 +557,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             )
         if self._ranks is not None:
             lines.append("sharding: rank {} of {}".format(*self._ranks))
+        if self._where is not None:
+            lines.append(f"device: {self._where.describe()}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import distributed as dist
 from torch.utils.data import IterableDataset
 
 from fastdata.errors import UsageError
+from fastdata.loading.ahead import Destination
 from fastdata.loading.choice import Choice
 from fastdata.loading.iterator import ON_ERROR
+from fastdata.loading.normalise import dtype_name, three
 from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.order import ORDERS
+from fastdata.recipe import Recipe
 from fastdata.sampler import ShardedSampler
 
 #: Arguments that only the native path can honour, and what they are by default.
@@ -31,7 +35,8 @@ NATIVE_ONLY: Mapping[str, Any] = {
     "seek_cache_file": None,
 }
 
-_DTYPES = ("uint8", "float32", "float16", "bfloat16")
+#: Those of them that a device takes over, if the loader has one.
+ON_DEVICE = ("dtype", "mean", "std", "batch_transform")
 
 
 def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
@@ -71,37 +76,38 @@ def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
 
 
 def _with_format(
-    choice: Choice, dtype: str | None, mean: Sequence[float] | None, std: Sequence[float] | None
+    choice: Choice,
+    dtype: str | torch.dtype | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
 ) -> Choice:
     if dtype is None and mean is None and std is None:
         return choice
-    if dtype is None:
-        dtype = "float32"
-    if dtype not in _DTYPES:
-        raise UsageError(f"dtype={dtype!r}", f"Give one of {', '.join(_DTYPES)}.")
-    if dtype == "uint8" and not (mean is std is None):
+    name = "float32" if dtype is None else dtype_name(dtype)
+    if name == "uint8" and not (mean is std is None):
         raise UsageError("mean= and std= are for floats, but dtype is uint8", "Leave one out.")
     assert choice.recipe is not None
-    if choice.recipe.output.dtype != "uint8":
+    _check_bytes(choice.recipe)
+    return choice.with_output(dtype=name, mean=three("mean", mean), std=three("std", std))
+
+
+def check_device(choice: Choice, where: Destination) -> None:
+    """Refuses to normalise on a device what the transform has normalised already.
+
+    Raises:
+        UsageError: Both say what becomes of pixels.
+    """
+    if where.normalisation is not None and choice.path == "native":
+        assert choice.recipe is not None
+        _check_bytes(choice.recipe)
+
+
+def _check_bytes(recipe: Recipe) -> None:
+    if recipe.output.dtype != "uint8":
         raise UsageError(
             "both the transform and the loader's dtype=, mean= or std= say what becomes of pixels",
             "Leave one of them out.",
         )
-    return choice.with_output(dtype=dtype, mean=_three("mean", mean), std=_three("std", std))
-
-
-def _three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
-    if values is None:
-        return None
-    try:
-        found = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
-        found = ()
-    if len(found) != 3:
-        raise UsageError(f"{name}={values!r}", "Give three numbers: for red, green and blue.")
-    if name == "std" and not all(value > 0 for value in found):
-        raise UsageError(f"std={found} has values that are not above 0", "Give positive ones.")
-    return found[0], found[1], found[2]
 
 
 def find_ranks(

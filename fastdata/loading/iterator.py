@@ -20,6 +20,7 @@ from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, SampleError
 from fastdata.loading import helpers
+from fastdata.loading.ahead import Tracker
 from fastdata.loading.pipeline import Batch, Pipeline
 from fastdata.loading.schedule import Planned, Schedule
 from fastdata.loading.source import Source
@@ -69,6 +70,30 @@ class Progress:
     position: int
     ahead: int
     ended: bool = False
+
+
+class ProgressTracker(Tracker):
+    """Keeps the progress of a consumer who is given batches later than they are delivered.
+
+    Args:
+        delivered: Progress of the iterator that delivers.
+        consumed: Progress of the consumer.
+    """
+
+    def __init__(self, delivered: Progress, consumed: Progress) -> None:
+        self._delivered, self._consumed = delivered, consumed
+
+    def mark(self) -> tuple[int, int]:
+        """What has been delivered."""
+        return self._delivered.position, self._delivered.ahead
+
+    def reach(self, mark: tuple[int, int]) -> None:
+        """The consumer has that."""
+        self._consumed.position, self._consumed.ahead = mark
+
+    def end(self) -> None:
+        """The consumer has all batches of the epoch."""
+        self._consumed.ended = True
 
 
 class NativeIterator(Iterator[Any]):
