@@ -1,0 +1,544 @@
+"""fastdata.DeviceLoader and DataLoader(device=) on the CPU: all but streams is the same there."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_data import CROPS, SAMPLES, images, same
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DistributedSampler, Subset, TensorDataset  # noqa: E402
+
+import fastdata  # noqa: E402
+from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata.loading.transfer import Staging  # noqa: E402
+from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Resize  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning"),
+]
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+DTYPES = ["float32", "float16", "bfloat16"]
+
+
+def rounding(dtype: Any, values: Any, largest: float) -> Any:
+    """How far two correct results may be from each other: a rounding of each.
+
+    The product of a byte and its scale may be rounded before the offset is added, or not.
+    """
+    return 2**-22 * largest + (values.abs() * torch.finfo(dtype).eps if dtype.itemsize < 4 else 0)
+
+
+def bytes_of(*shape: int, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+# Pixels.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pixels_are_those_that_the_native_core_makes(dtype: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "mean": MEAN, "std": STD}
+    native = list(DataLoader(images(), 8, dtype=dtype, **options))
+    device = list(DataLoader(images(), 8, dtype=dtype, device="cpu", **options))
+    bare = DataLoader(images(), 8, shuffle=True, seed=3)
+    wrapped = list(DeviceLoader(bare, "cpu", dtype=dtype, mean=MEAN, std=STD))
+    assert len(native) == len(device) == len(wrapped) == len(bare)
+    assert same(device, wrapped)
+    for (ours, labels), (theirs, their_labels) in zip(device, native, strict=True):
+        assert torch.equal(labels, their_labels)
+        assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
+        far = (ours.double() - theirs.double()).abs()
+        assert (far <= rounding(ours.dtype, theirs.double(), 1 / min(STD))).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(*[st.integers(0, 5)] * 3),
+    dtype=st.sampled_from([*DTYPES, torch.float16]),
+    mean=st.none() | st.tuples(*[st.floats(0, 1)] * 3),
+    std=st.none() | st.tuples(*[st.floats(0.01, 1)] * 3),
+    layouts=st.tuples(st.booleans(), st.booleans()),
+)
+def test_normalising_is_arithmetic(
+    shape: tuple[int, int, int], dtype: Any, mean: Any, std: Any, layouts: tuple[bool, bool]
+) -> None:
+    count, height, width = shape
+    given_last, wanted_last = layouts
+    pixels = bytes_of(count, 3, height, width)
+    if given_last:
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+    loader = DeviceLoader(
+        [(pixels, "name")], "cpu", dtype=dtype, mean=mean, std=std, channels_last=wanted_last
+    )
+    ((found, name),) = loader
+    means = torch.tensor(mean or (0, 0, 0), dtype=torch.float64).view(1, 3, 1, 1)
+    stds = torch.tensor(std or (1, 1, 1), dtype=torch.float64).view(1, 3, 1, 1)
+    exact = (pixels.double() / 255 - means) / stds
+    assert name == "name"
+    assert str(found.dtype).endswith(str(dtype).removeprefix("torch."))
+    layout = torch.channels_last if wanted_last else torch.contiguous_format
+    assert found.is_contiguous(memory_format=layout)
+    far = (found.double() - exact).abs()
+    assert (far <= rounding(found.dtype, exact, float((1 / stds).max()))).all()
+
+
+def test_a_surrounding_autocast_changes_nothing() -> None:
+    pixels = bytes_of(2, 3, 8, 8)
+    (plain,) = DeviceLoader([pixels], "cpu", dtype="float32", mean=MEAN, std=STD)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = DeviceLoader([pixels], "cpu", dtype="float32", mean=MEAN, std=STD)
+    assert torch.equal(plain, found)
+
+
+def test_mean_alone_makes_float32_and_uint8_leaves_bytes() -> None:
+    pixels = bytes_of(2, 3, 4, 4)
+    (found,) = DeviceLoader([pixels], "cpu", mean=(0.5, 0.5, 0.5))
+    assert found.dtype == torch.float32 and found.min() >= -0.5 and found.max() <= 0.5
+    (found,) = DeviceLoader([pixels], "cpu", dtype="uint8")
+    assert torch.equal(found, pixels) and found.dtype == torch.uint8
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_views_are_all_normalised() -> None:
+    loader = DataLoader(images(), 8, views=2, dtype="float16", device="cpu")
+    (first, second), _ = next(iter(loader))
+    assert first.dtype == second.dtype == torch.float16
+
+
+def test_only_images_are_normalised() -> None:
+    mask, grey = bytes_of(2, 1, 4, 4), bytes_of(2, 4, 4)
+    floats = torch.rand(2, 3, 4, 4)
+    batch = {"image": bytes_of(2, 3, 4, 4), "mask": mask, "grey": grey, "floats": floats}
+    (found,) = DeviceLoader([batch], "cpu", dtype="float16")
+    assert found["image"].dtype == torch.float16
+    assert found["mask"] is mask and found["grey"] is grey
+    assert torch.equal(found["floats"], floats)
+
+
+def test_floats_cannot_be_normalised_again() -> None:
+    for batch, what in (((torch.rand(2, 3, 4, 4), 1), "images of float32"), ([1], "no images")):
+        with pytest.raises(UsageError, match=f"the batch has {what}"):
+            list(DeviceLoader([batch], "cpu", mean=MEAN, std=STD))
+    floats = images(Compose([RandomResizedCrop(8), Normalize(MEAN, STD)]))
+    with pytest.raises(UsageError, match="both the transform and"):
+        DataLoader(floats, 8, dtype="float16", device="cpu")
+    batch, _ = next(iter(DataLoader(floats, 8, device="cpu")))
+    assert batch.dtype == torch.float32
+
+
+# What batches may be.
+
+
+class Pair(NamedTuple):
+    image: Any
+    more: Any
+
+
+def test_batches_keep_their_structure() -> None:
+    pixels, labels = bytes_of(2, 3, 4, 4), torch.arange(2)
+    batch = [
+        pixels,
+        Pair(labels, ("a", None)),
+        OrderedDict(one=[labels, 1], two={"three": labels.to_sparse()}),
+        torch.zeros(()),
+        torch.zeros(0, 5),
+    ]
+    (found,) = DeviceLoader([batch], "cpu", channels_last=False)
+    assert found is not batch and type(found) is list
+    assert found[0] is pixels
+    assert type(found[1]) is Pair and found[1].image is labels and found[1].more == ("a", None)
+    assert type(found[2]) is OrderedDict and found[2]["one"] == [labels, 1]
+    assert torch.equal(found[2]["two"]["three"].to_dense(), labels)
+    assert found[3].shape == () and found[4].shape == (0, 5)
+    (found,) = DeviceLoader([pixels], "cpu", dtype="float32")
+    assert found.dtype == torch.float32
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_staging_holds_whatever_strides_and_dtypes(data: st.DataObject) -> None:
+    staging = Staging(pin=False)
+    largest = 0
+    for _ in range(data.draw(st.integers(1, 4))):
+        staging.begin()
+        placed = []
+        for _ in range(data.draw(st.integers(1, 3))):
+            dtype = data.draw(
+                st.sampled_from([torch.uint8, torch.int64, torch.bool, torch.bfloat16])
+            )
+            shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
+            tensor = torch.randint(0, 2, shape).to(dtype)
+            match data.draw(st.integers(0, 3)):
+                case 1 if tensor.dim() > 1:
+                    tensor = tensor.transpose(0, -1)
+                case 2 if tensor.dim():
+                    tensor = tensor[::2]
+                case 3:
+                    tensor = tensor.unsqueeze(0).expand(3, *tensor.shape)
+            placed.append((tensor, staging.place(tensor)))
+        for tensor, copied in placed:  # none was written over by a later one
+            assert torch.equal(tensor, copied) and copied.dtype == tensor.dtype
+            assert copied.stride() == torch.empty_like(tensor).stride()
+        largest = max(largest, max(t.numel() * t.element_size() for t, _ in placed))
+        assert staging.size <= 3 * largest
+
+
+# Iteration.
+
+
+class Source:
+    """Gives so many batches, fails where it is told, and remembers what it was asked for."""
+
+    def __init__(self, count: int, fail: tuple[int, ...] = ()) -> None:
+        self.count, self.fail = count, fail
+        self.given, self.closed = 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return Pass(self)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class Pass:
+    def __init__(self, source: Source) -> None:
+        self.source, self.position = source, 0
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Any:
+        number = self.position
+        if number == self.source.count:
+            raise StopIteration
+        self.position = self.source.given = number + 1
+        if number in self.source.fail:
+            raise OSError(f"batch {number}")
+        return [torch.full((2,), number)]
+
+    def close(self) -> None:
+        self.source.closed += 1
+
+
+def drain(iterator: Iterator[Any]) -> list[Any]:
+    """Numbers of the batches, and "error 3" for errors."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(int(next(iterator)[0][0]))
+        except StopIteration:
+            return found
+        except OSError as error:
+            found.append(f"error {str(error)[6:]}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(0, 9),
+    fail=st.sets(st.integers(0, 8), max_size=4),
+    prefetch=st.integers(1, 4),
+)
+def test_batches_and_errors_come_in_order(count: int, fail: set[int], prefetch: int) -> None:
+    source = Source(count, tuple(fail))
+    loader = DeviceLoader(source, "cpu", prefetch=prefetch)
+    expected = [f"error {n}" if n in fail else n for n in range(count)]
+    assert len(loader) == count
+    for epoch in range(2):
+        iterator = iter(loader)
+        assert drain(iterator) == expected
+        assert source.closed == epoch + 1
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_no_more_is_taken_ahead_than_asked_for(prefetch: int) -> None:
+    source = Source(20)
+    iterator = iter(DeviceLoader(source, "cpu", prefetch=prefetch))
+    assert source.given == 0
+    ahead = []
+    for number, _ in enumerate(iterator):
+        ahead.append(source.given - number - 1)
+    assert max(ahead) == prefetch
+    assert ahead[0] <= 2  # the first batch does not wait for all of them
+    assert ahead[prefetch:-prefetch] == [prefetch] * (20 - 2 * prefetch)
+
+
+def test_an_early_break_ends_the_loaders_own_pass() -> None:
+    source = Source(9)
+    for _ in DeviceLoader(source, "cpu"):
+        break
+    gc.collect()
+    assert source.closed == 1
+    ended = []
+
+    def generate() -> Iterator[Any]:
+        try:
+            yield from ([torch.zeros(1)] for _ in range(9))
+        finally:
+            ended.append(True)
+
+    for _ in DeviceLoader(generate(), "cpu"):
+        break
+    gc.collect()
+    assert ended == [True]
+
+
+def test_ctrl_c_comes_through_at_once() -> None:
+    def generate() -> Iterator[Any]:
+        yield torch.zeros(1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(DeviceLoader(generate(), "cpu")))
+
+
+def test_nothing_is_kept_over_epochs() -> None:
+    alive: list[Any] = []
+
+    class Fresh(Source):
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(self.count):
+                pixels = bytes_of(2, 3, 8, 8)
+                alive.append(weakref.ref(pixels))
+                yield pixels
+
+    loader = DeviceLoader(Fresh(6), "cpu", dtype="float32")
+    for _ in range(5):
+        for batch in loader:
+            assert sum(ref() is not None for ref in alive) <= 4
+            del batch
+    gc.collect()
+    assert len(alive) == 30 and not any(ref() is not None for ref in alive)
+
+
+def test_a_batch_is_the_consumers_for_as_long_as_it_likes() -> None:
+    loader = DataLoader(images(), 8, num_workers=2, dtype="float16", device="cpu", seed=1)
+    kept = [batch[0] for batch in loader]
+    again = DataLoader(images(), 8, dtype="float16", device="cpu", seed=1)
+    assert same(kept, [batch[0].clone() for batch in again])
+
+
+def test_a_batch_transform_is_given_what_is_on_the_device() -> None:
+    seen = []
+
+    def halve(pixels: Any, labels: Any) -> Any:
+        seen.append(pixels.dtype)
+        return {"half": pixels / 2, "labels": labels}
+
+    options: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    plain = list(DataLoader(images(), 8, seed=1, **options))
+    loader = DataLoader(images(), 8, seed=1, batch_transform=halve, **options)
+    wrapped = DeviceLoader(
+        DataLoader(images(), 8, seed=1), "cpu", dtype="float32", batch_transform=halve
+    )
+    for changed in (list(loader), list(wrapped)):
+        assert same([batch["half"] for batch in changed], [batch[0] / 2 for batch in plain])
+    assert seen == [torch.float32] * (2 * len(plain))
+
+
+# Epochs and state.
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    samples=st.integers(1, SAMPLES),
+    batch_size=st.integers(1, 9),
+    taken=st.integers(0, 12),
+    prefetch=st.integers(1, 4),
+    wrap=st.booleans(),
+    skip=st.booleans(),
+)
+def test_a_state_counts_what_was_handed_over(
+    samples: int, batch_size: int, taken: int, prefetch: int, wrap: bool, skip: bool
+) -> None:
+    def make() -> Any:
+        options: dict[str, Any] = {
+            "shuffle": True,
+            "seed": 5,
+            "return_index": True,
+            "on_error": "skip" if skip else "raise",
+        }
+        data = Subset(images(Resize((4, 4))), range(samples))
+        if not wrap:
+            return DataLoader(data, batch_size, device="cpu", **options)
+        return DeviceLoader(DataLoader(data, batch_size, **options), "cpu", prefetch=prefetch)
+
+    whole = make()
+    epochs = [list(whole), list(whole)]
+    taken = min(taken, len(epochs[0]))
+    loader = make()
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    state = loader.state_dict()
+    assert loader.state_dict() == state
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert same(list(resumed), epochs[0][taken:])
+    assert same(list(resumed), epochs[1])
+    # The one that was interrupted goes on undisturbed.
+    assert same(list(iterator), epochs[0][taken:])
+    ended, plain = loader.state_dict(), whole.state_dict()
+    assert ended["epoch"] == 1 and plain["epoch"] == 2
+    assert same(list(loader), epochs[1])
+
+
+def test_a_break_leaves_the_state_where_it_was() -> None:
+    loader = DeviceLoader(DataLoader(images(), 8, seed=5, shuffle=True), "cpu", prefetch=3)
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    assert loader.state_dict()["position"] == 24
+    loader.set_epoch(4)
+    assert loader.state_dict()["epoch"] == 4 and loader.state_dict()["position"] == 0
+
+
+def test_set_epoch_reaches_whoever_orders() -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 2, "return_index": True}
+    plain, wrapped = DataLoader(images(), 8, **options), DataLoader(images(), 8, **options)
+    ours, direct = DeviceLoader(wrapped, "cpu"), DataLoader(images(), 8, device="cpu", **options)
+    for loader in (plain, ours, direct):
+        loader.set_epoch(3)
+    expected = list(plain)
+    assert same(list(ours), expected) and same(list(direct), expected)
+    data = TensorDataset(torch.arange(40))
+    sampler = DistributedSampler(data, 2, 0, seed=1)
+    theirs = torch.utils.data.DataLoader(data, 4, sampler=sampler)
+    ours = DeviceLoader(theirs, "cpu")
+    epochs = []
+    for epoch in (0, 1):
+        ours.set_epoch(epoch)
+        assert sampler.epoch == epoch
+        epochs.append(list(ours))
+    assert not same(*epochs)
+    DeviceLoader([1, 2], "cpu").set_epoch(1)  # nobody there who wants to know
+
+
+def test_a_loader_without_a_state_says_so() -> None:
+    theirs = DeviceLoader(torch.utils.data.DataLoader(TensorDataset(torch.arange(8)), 2), "cpu")
+    sampled = DeviceLoader(DataLoader(images(), 8, sampler=range(16)), "cpu")
+    for loader in (theirs, sampled):
+        assert len(list(loader)) == len(loader)
+        with pytest.warns(UserWarning, match="where this loader is cannot be saved"):
+            assert loader.state_dict() == {}
+        loader.load_state_dict({})
+        with pytest.raises(UsageError):
+            loader.load_state_dict({"position": 3})
+
+
+# What is the loader's is this one's, too.
+
+
+def test_attributes_are_the_loaders() -> None:
+    inner = DataLoader(images(), 8, num_workers=1)
+    loader = DeviceLoader(inner, "cpu")
+    assert loader.dataset is inner.dataset and loader.batch_size == 8
+    assert loader.explain() == inner.explain()
+    assert len(loader) == len(inner) == len(iter(loader))
+    list(loader)
+    assert loader.stats().samples == SAMPLES
+    assert not hasattr(loader, "nothing")
+    assert "DeviceLoader to cpu" in repr(loader)
+    with pytest.raises(TypeError):
+        len(DeviceLoader(iter([1]), "cpu"))
+    assert list(DeviceLoader(iter([1]), "cpu")) == [1]
+
+
+def test_it_can_be_copied_and_pickled() -> None:
+    loader = DeviceLoader(
+        DataLoader(images(), 8, seed=1, shuffle=True), "cpu", dtype="float16", mean=MEAN, std=STD
+    )
+    expected = list(loader)
+    next(iter(loader))
+    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        other.set_epoch(0)
+        assert same(list(other), expected)
+    direct = DataLoader(images(), 8, seed=1, dtype="float16", device=torch.device("cpu"))
+    assert same(list(pickle.loads(pickle.dumps(direct))), list(direct))
+
+
+@pytest.mark.parametrize("path", ["native", "workers", "torch"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_path_of_a_loader_goes_to_the_device(path: str, workers: int) -> None:
+    data: Any = {
+        "native": images(Resize((4, 4))),
+        "workers": images(Compose([Resize((4, 4)), as_it_is])),
+        "torch": TensorDataset(bytes_of(SAMPLES, 3, 4, 4), torch.arange(SAMPLES)),
+    }[path]
+    options: dict[str, Any] = {"num_workers": workers, "device": "cpu", "dtype": "float16"}
+    if path == "workers":
+        options["collate_fn"] = fastdata.fast_collate
+    loader = DataLoader(data, 8, mean=MEAN, std=STD, **options)
+    assert loader.explain().startswith(path)
+    assert loader.explain().endswith("device: cpu, uint8 images made float16 there")
+    batches = list(loader)
+    assert sum(len(labels) for _, labels in batches) == SAMPLES
+    assert all(pixels.dtype == torch.float16 for pixels, _ in batches)
+
+
+def as_it_is(image: Any) -> Any:
+    return image
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "mps"}, "neither a CUDA device nor the CPU"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"device": 1.5}, r"device=1\.5"),
+        ({"dtype": "float64"}, "dtype='float64'"),
+        ({"dtype": torch.int32}, r"dtype=torch\.int32"),
+        ({"dtype": "uint8", "mean": MEAN}, "dtype is uint8"),
+        ({"mean": (0.5,)}, "three numbers"),
+        ({"mean": (0.5, 0.5, float("nan"))}, "finite"),
+        ({"std": (0.5, 0.5, 0)}, "not above 0"),
+    ],
+)
+def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
+    options = {"device": "cpu", **options}
+    for make in (lambda: DeviceLoader([], **options), lambda: DataLoader(images(), **options)):
+        with pytest.raises(UsageError, match=message):
+            make()
+
+
+@pytest.mark.parametrize("prefetch", [0, -1, True, 1.5])
+def test_something_must_be_sent_ahead(prefetch: Any) -> None:
+    with pytest.raises(UsageError, match="prefetch="):
+        DeviceLoader([], "cpu", prefetch=prefetch)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_said_at_once() -> None:
+    for make in (lambda: DeviceLoader([]), lambda: DataLoader(images(), device="cuda")):
+        with pytest.raises(UsageError, match="torch finds no CUDA devices here"):
+            make()
+
+
+def test_torch_dtypes_are_taken_without_a_device_too() -> None:
+    one = list(DataLoader(images(), 8, dtype=torch.float16, seed=1))
+    other = list(DataLoader(images(), 8, dtype="float16", seed=1))
+    assert same(one, other) and one[0][0].dtype == torch.float16
+    assert np.isfinite(one[0][0].float().numpy()).all()
+
+
+def test_an_empty_loader_has_no_batches() -> None:
+    assert list(DeviceLoader([], "cpu", dtype="float16")) == []
+    empty = DataLoader(images(CROPS), 64, drop_last=True, device="cpu", dtype="float16")
+    assert len(empty) == 0 and list(empty) == []
