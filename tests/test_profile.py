@@ -1,0 +1,270 @@
+"""fastdata.profile: the parts of a step, by a clock; and what profilers are shown."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loader_data import SAMPLES, images  # noqa: E402
+
+from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata.profile import PHASES, Interval, StepTimer, capture  # noqa: E402
+
+
+def slow(waits: list[float], size: int = 4) -> Iterator[Any]:
+    """A batch after each wait."""
+    for wait in waits:
+        time.sleep(wait)
+        yield [torch.zeros(size, 3, 2, 2), torch.zeros(size)]
+
+
+def quiet(**options: Any) -> StepTimer:
+    return StepTimer(**{"every": 0, **options})
+
+
+def test_wall_time_is_split_into_phases() -> None:
+    timer = quiet()
+    began = time.perf_counter()
+    for _ in timer.batches(slow([0.02] * 5)):
+        with timer.phase("forward"):
+            time.sleep(0.03)
+        with timer.phase("backward"):
+            time.sleep(0.01)
+        with timer.phase("forward"):
+            time.sleep(0.01)
+        with timer.phase("my own"):
+            pass
+        time.sleep(0.02)
+    wall = time.perf_counter() - began
+    totals = timer.totals()
+    assert list(totals) == ["wait", "forward", "backward", "my own", "other"]
+    assert set(totals) - {"my own", "other"} <= set(PHASES)
+    # Sleeps are never shorter than asked for; on a busy machine they are longer.
+    for name, least in (("wait", 0.1), ("forward", 0.2), ("backward", 0.05), ("other", 0.1)):
+        assert totals[name] >= least, name
+    assert sum(totals.values()) == pytest.approx(timer.overall.seconds)
+    assert timer.overall.seconds <= wall
+    assert timer.overall.seconds == pytest.approx(wall, abs=0.05)
+    assert timer.wait_share == pytest.approx(totals["wait"] / sum(totals.values()))
+    assert timer.images_per_second == pytest.approx(20 / timer.overall.seconds)
+
+
+def test_a_line_every_so_many_steps_shows_the_pause_at_an_epochs_start() -> None:
+    lines: list[str] = []
+    timer = StepTimer(every=4, write=lines.append)
+    assert timer.reported is None
+    reported = []
+    for _ in range(2):
+        for _ in timer.batches(slow([0.2, *[0.0] * 5], size=8)):
+            with timer.phase("forward"):
+                time.sleep(0.005)
+            reported.append(timer.reported)
+    assert len(lines) == 3
+    assert [line.split(":")[0] for line in lines] == ["step 4", "step 8", "step 12"]
+    assert "before step 1" in lines[0] and "before step 7" in lines[1]
+    assert "images/s, waiting for data" in lines[0]
+    first = reported[4]
+    assert isinstance(first, Interval) and first.steps == 4 and first.images == 32
+    assert first.wait_seconds >= 0.2 and first.wait_share > 0.3
+    assert timer.reported is not None and timer.reported.wait_seconds < 0.2
+    assert timer.recent.steps == 0 and timer.recent.images_per_second == 0.0
+    assert timer.overall.steps == 12 and timer.overall.longest_wait >= 0.2
+
+
+def test_starting_a_loader_is_waiting() -> None:
+    class Starting:
+        def __iter__(self) -> Iterator[Any]:
+            time.sleep(0.1)
+            return iter([torch.zeros(2)])
+
+    timer = quiet()
+    assert len(list(timer.batches(Starting()))) == 1
+    assert timer.overall.longest_wait >= 0.1 and timer.overall.longest_at == 1
+
+
+def test_time_between_epochs_is_in_no_step() -> None:
+    timer = quiet()
+    for _ in range(2):
+        list(timer.batches(slow([0.0] * 2)))
+        time.sleep(0.3)
+    assert timer.overall.steps == 4 and timer.overall.seconds < 0.3
+
+
+def test_a_break_ends_the_step() -> None:
+    timer = quiet()
+    for number, _ in enumerate(timer.batches(slow([0.0] * 9))):
+        if number == 2:
+            time.sleep(0.05)
+            break
+    assert timer.overall.steps == 3 and timer.overall.seconds >= 0.05
+    assert len(list(timer.batches(slow([0.0] * 2)))) == 2
+    assert timer.overall.steps == 5
+
+
+def test_errors_of_the_loader_and_of_the_step_come_through() -> None:
+    def failing() -> Iterator[Any]:
+        yield torch.zeros(1)
+        raise OSError("disk")
+
+    timer = quiet()
+    with pytest.raises(OSError, match="disk"):
+        list(timer.batches(failing()))
+    with pytest.raises(RuntimeError, match="loss is nan"):
+        for _ in timer.batches(slow([0.0])):
+            with timer.phase("loss"):
+                raise RuntimeError("loss is nan")
+    assert len(list(timer.batches(slow([0.0])))) == 1
+
+
+def test_images_are_counted_from_the_batch() -> None:
+    batches: list[Any] = [
+        torch.zeros(3, 2),
+        {"name": "x", "image": [torch.zeros(()), torch.zeros(4)]},
+        ("a", torch.zeros(5)),
+    ]
+    timer = quiet()
+    assert list(timer.batches(batches)) == batches
+    assert timer.overall.images == 12
+    timer = quiet(batch_size=7)
+    assert list(timer.batches(["a", "b"])) == ["a", "b"]
+    assert timer.overall.images == 14
+    with pytest.raises(UsageError, match=r"batch of type str .*\n.*batch_size="):
+        list(quiet().batches(["a"]))
+    timer = quiet()
+    list(timer.batches(DeviceLoader(DataLoader(images(), 8), "cpu", dtype="float16")))
+    assert timer.overall.images == SAMPLES
+
+
+def test_no_time_is_counted_twice() -> None:
+    timer = quiet()
+    with pytest.raises(UsageError, match="phase 'loss' begins within phase 'forward'"):
+        for _ in timer.batches(slow([0.0])):
+            with timer.phase("forward"), timer.phase("loss"):
+                pass
+    running = timer.batches(slow([0.0] * 3))
+    next(running)
+    with pytest.raises(UsageError, match="one loop at a time"):
+        list(timer.batches(slow([0.0])))
+    running.close()  # type: ignore[attr-defined]
+    list(timer.batches(slow([0.0])))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": -1}, "every=-1"),
+        ({"every": True}, "every=True"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ],
+)
+def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        StepTimer(**options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_needs_a_gpu_says_so() -> None:
+    with pytest.raises(UsageError, match="nvtx=True needs a CUDA device"):
+        StepTimer(nvtx=True)
+    with pytest.raises(UsageError, match="nsys=True needs a CUDA device"):
+        capture(nsys=True)
+    timer = quiet(synchronise=True)  # there is nothing to wait for
+    assert len(list(timer.batches(slow([0.0])))) == 1
+
+
+# Traces.
+
+
+def ranges(trace: Path) -> list[str]:
+    """Names of a Chrome trace's user-made ranges, in the order of time."""
+    opened = gzip.open(trace, "rt") if trace.suffix == ".gz" else trace.open()
+    with opened as file:
+        events = json.load(file)["traceEvents"]
+    found = [event for event in events if event.get("cat") == "user_annotation"]
+    return [event["name"] for event in sorted(found, key=lambda event: event["ts"])]
+
+
+def train(timer: StepTimer, steps: int) -> None:
+    weights = torch.zeros(12, requires_grad=True)
+    for pixels, _ in timer.batches(slow([0.0] * steps)):
+        with timer.phase("forward"):
+            output = pixels.flatten(1) @ weights
+        with timer.phase("loss"):
+            loss = output.sum()
+        with timer.phase("backward"):
+            loss.backward()
+
+
+STEP = ["wait", "forward", "loss", "backward"]
+
+
+@pytest.mark.parametrize("name", ["trace.json", "deep/trace.json.gz"])
+def test_a_block_is_recorded_for_chrome(tmp_path: Path, name: str) -> None:
+    trace = tmp_path / name
+    with capture(trace):
+        train(quiet(), 2)
+    assert ranges(trace) == [*STEP, *STEP, "wait"]
+    assert list(trace.parent.iterdir()) == [trace]
+
+
+def test_steps_are_recorded_for_tensorboard(tmp_path: Path) -> None:
+    timer = quiet()
+    timer.capture(tmp_path / "run", first=3, steps=2)
+    train(timer, 8)
+    (trace,) = (tmp_path / "run").iterdir()
+    assert trace.name.endswith(".pt.trace.json")
+    assert ranges(trace) == [*STEP, *STEP]
+    timer.capture(tmp_path / "later.json", first=0, steps=1)
+    timer.capture(tmp_path / "last.json", first=2, steps=1)
+    train(timer, 4)
+    assert ranges(tmp_path / "later.json") == ranges(tmp_path / "last.json") == STEP
+
+
+def test_recording_ends_with_the_loop(tmp_path: Path) -> None:
+    timer = quiet()
+    timer.capture(tmp_path / "trace.json", first=1, steps=100)
+    train(timer, 3)
+    assert ranges(tmp_path / "trace.json") == [*STEP, *STEP, "wait"]
+
+
+def test_what_was_recorded_before_an_error_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="loss is nan"), capture(tmp_path / "trace.json"):
+        for _ in quiet().batches(slow([0.0])):
+            raise RuntimeError("loss is nan")
+    assert ranges(tmp_path / "trace.json") == ["wait"]
+
+
+def test_a_trace_has_what_was_asked_for(tmp_path: Path) -> None:
+    with capture(tmp_path / "trace.json", shapes=True, memory=True, stacks=True) as recorder:
+        train(quiet(), 1)
+    assert recorder.key_averages()
+    text = (tmp_path / "trace.json").read_text()
+    assert "Input Dims" in text and "[memory]" in text
+
+
+def test_recording_is_in_no_step(tmp_path: Path) -> None:
+    timer = quiet()
+    timer.capture(tmp_path / "trace.json", first=1, steps=1)
+    began = time.perf_counter()
+    list(timer.batches(slow([0.0] * 3)))
+    wall = time.perf_counter() - began
+    assert timer.overall.seconds < wall / 2  # writing a trace takes longer than three empty steps
+
+
+def test_recordings_are_checked_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing is to be recorded"):
+        capture()
+    timer = quiet()
+    with pytest.raises(UsageError, match="nothing is to be recorded"):
+        timer.capture()
+    for options in ({"first": -1}, {"steps": 0}, {"steps": True}):
+        with pytest.raises(UsageError, match="Give a number of steps"):
+            timer.capture(tmp_path, **options)
