@@ -54,6 +54,7 @@ lint: setup  ## check style and types
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
 	ln -s $(CURDIR)/benchmarks build/typed/fastdata/benchmarks
+	ln -s $(CURDIR)/examples build/typed/fastdata/examples
 	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata
 
 format: setup  ## put the code into the shape that lint wants

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
@@ -44,9 +45,9 @@ def main() -> None:
     )  # fmt: skip
     fastdata("verify", str(dataset_path))
 
-    transform = Compose([RandomResizedCrop(224), RandomHorizontalFlip()])
+    transform = Compose((RandomResizedCrop(224), RandomHorizontalFlip()))
     dataset = ImageDataset(dataset_path, transform=transform)
-    loader = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         dataset, batch_size=64, shuffle=True, num_workers=arguments.workers or "auto"
     )
     print(loader.explain())

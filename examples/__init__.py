@@ -1,0 +1,1 @@
+"""Programs that show fastdata at work; installed with it, as ``fastdata.examples``."""

@@ -1,0 +1,1 @@
+"""The parts of ``examples/train_imagenet.py``, one subject a file."""

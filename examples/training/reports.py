@@ -1,0 +1,116 @@
+"""What a run tells: lines, TensorBoard scalars, and which samples each step saw."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastdata.examples.training.ranks import Ranks
+
+from fastdata.errors import UsageError
+from fastdata.profile import StepTimer
+
+
+class Meter:
+    """Rates since the last look, over all ranks."""
+
+    def __init__(self, ranks: Ranks, timer: StepTimer) -> None:
+        self._ranks = ranks
+        self._timer = timer
+        self.begin()
+
+    def begin(self) -> None:
+        """Leaves out what has passed till now."""
+        self._begun = time.perf_counter()
+        self._waited = self._timer.totals().get("wait", 0.0)
+
+    def look(self, sums: torch.Tensor) -> dict[str, float]:
+        """Scalars of the steps since the last look; every rank must look.
+
+        Args:
+            sums: What `Sums.take` gave.
+
+        Returns:
+            "loss", "top1", "top5" (0 to 1), "images_per_second" of all ranks together,
+            "wait_share" (0 to 1, the mean of the ranks).
+        """
+        sums = sums.double()
+        if sums.device.type == "cuda":
+            torch.cuda.synchronize(sums.device)  # or the time would be that of asking
+        seconds = time.perf_counter() - self._begun
+        waited = self._timer.totals().get("wait", 0.0) - self._waited
+        times = torch.tensor([seconds, waited], dtype=torch.float64, device=sums.device)
+        loss, top1, top5, images, seconds, waited = self._ranks.sum(
+            torch.cat((sums, times))
+        ).tolist()
+        self.begin()
+        return {
+            "loss": loss / max(images, 1),
+            "top1": top1 / max(images, 1),
+            "top5": top5 / max(images, 1),
+            "images_per_second": images * self._ranks.world_size / max(seconds, 1e-9),
+            "wait_share": waited / max(seconds, 1e-9),
+        }
+
+
+class Board:
+    """TensorBoard scalars, on the first rank.
+
+    Args:
+        folder: Where to.
+        step: The first step of this run; what an earlier one wrote from there on was undone.
+
+    Raises:
+        UsageError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"TensorBoard scalars need {error.name}, which is not installed",
+                "pip install 'fastdata[train]', or give --no-tensorboard.",
+            ) from error
+        self._writer = SummaryWriter(str(folder), purge_step=step)
+
+    def add(self, group: str, values: dict[str, float], step: int) -> None:
+        """Writes scalars under group/name."""
+        for name, value in values.items():
+            self._writer.add_scalar(f"{group}/{name}", value, step)
+
+    def close(self) -> None:
+        """Writes what is still in memory."""
+        self._writer.close()
+
+
+class SampleLog:
+    """Which samples this rank saw, a line of JSON a step: ``{"epoch", "step", "samples"}``.
+
+    Steps after the checkpoint that a run resumed from were undone: the line
+    ``{"resumed": step}`` says so, and lines before it with that step or a later one do not count.
+    Steps are numbered from 0.
+    """
+
+    def __init__(self, out: Path, rank: int, step: int, resumed: bool) -> None:
+        folder = out / "samples"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"rank-{rank}.jsonl").open("a" if resumed else "w")
+        if resumed:
+            self._write({"resumed": step})
+
+    def add(self, epoch: int, step: int, samples: list[int]) -> None:
+        """Adds a step that is done."""
+        self._write({"epoch": epoch, "step": step, "samples": samples})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        # At once: what was seen must not be forgotten when the process is killed.
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()

@@ -1,0 +1,233 @@
+"""A run from start, or from a checkpoint, to its end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastdata.examples.training import checkpoint, data, setup
+from fastdata.examples.training.config import Config
+from fastdata.examples.training.evaluate import Score, evaluate
+from fastdata.examples.training.ranks import Ranks
+from fastdata.examples.training.reports import Board, Meter, SampleLog
+from fastdata.examples.training.step import Stepper, weights
+
+from fastdata.errors import UsageError
+from fastdata.profile import StepTimer
+
+#: What a checkpoint's run and one that goes on from it must have in common.
+_SHARED = ("model", "width", "bias_before_norm", "decay_norm_and_bias", "on_error")
+
+
+class Trainer:
+    """Everything of one rank.
+
+    Args:
+        config: The options.
+        ranks: This rank among the others.
+
+    Raises:
+        FastdataError: An option or a dataset is wrong.
+    """
+
+    def __init__(self, config: Config, ranks: Ranks) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.out = Path(config.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.data = data.training(config, ranks)
+        self.validation = data.validation(config, ranks) if config.val else None
+        classes = self.data.dataset.classes
+        if self.validation is not None and self.validation.dataset.classes != classes:
+            raise UsageError(
+                f"{config.train} and {config.val} have not the same classes",
+                "Pack both from the same source.",
+            )
+        self.model = setup.make_model(config, ranks, len(classes))
+        self.about = {name: getattr(config, name) for name in _SHARED} | {"classes": len(classes)}
+        found = checkpoint.find(config.resume, self.out)
+        state = None if found is None else checkpoint.load(found)
+        if state is not None:
+            checkpoint.check_about(found or self.out, state["about"], self.about)
+            self.model.load_state_dict(state["model"])
+        self.timer = StepTimer(every=config.log_every, batch_size=config.batch_size, write=_silent)
+        self.stepper = setup.make_stepper(
+            config, ranks, self.model, len(self.data.epoch), self.timer
+        )
+        self.step = 0
+        self.best: float | None = None
+        if state is not None:
+            self._go_on_from(state)
+        steps = ranks.gather(self.step)
+        if len(set(steps)) > 1:
+            raise UsageError(
+                f"the ranks have found checkpoints of different steps: {steps}",
+                "Put --out on a disk that all nodes share.",
+            )
+        self.resumed = state is not None
+
+    def _go_on_from(self, state: dict[str, Any]) -> None:
+        """Takes over what a checkpoint holds; options stay those of this run."""
+        stepper = self.stepper
+        options = [_options(group) for group in stepper.optimiser.param_groups]
+        rates = list(stepper.schedule.base_lrs)
+        stepper.optimiser.load_state_dict(state["optimiser"])
+        stepper.scaler.load_state_dict(state["scaler"])
+        stepper.schedule.load_state_dict(state["schedule"])
+        stepper.schedule.base_lrs = rates
+        for group, own in zip(stepper.optimiser.param_groups, options, strict=True):
+            group.update(own)
+        for group, rate in zip(stepper.optimiser.param_groups, _rates(stepper), strict=True):
+            group["lr"] = rate
+        self.step, self.best = state["step"], state["best"]
+        # One state fits all ranks, also when there are more or fewer of them now, unless bad
+        # samples are skipped: then each rank has skipped its own.
+        loaders = state["loaders"]
+        same = len(loaders) == self.ranks.world_size
+        self.data.loader.load_state_dict(loaders[self.ranks.rank if same else 0])
+
+    def save(self, name: str = checkpoint.NAME) -> None:
+        """Writes a checkpoint; every rank must take part, the first one writes."""
+        loaders = self.ranks.gather(self.data.loader.state_dict())
+        if self.ranks.first:
+            state = {
+                "model": self.model.state_dict(),
+                "optimiser": self.stepper.optimiser.state_dict(),
+                "scaler": self.stepper.scaler.state_dict(),
+                "schedule": self.stepper.schedule.state_dict(),
+                "loaders": loaders,
+                "step": self.step,
+                "best": self.best,
+                "about": self.about,
+            }
+            checkpoint.save(state, self.out / name)
+
+    def run(self) -> dict[str, Any]:
+        """Trains to the end.
+
+        Returns:
+            What summary.json holds.
+        """
+        board = None
+        if self.config.tensorboard and self.ranks.first:
+            board = Board(self.out / "tensorboard", self.step)
+        samples = None
+        if self.config.log_samples:
+            samples = SampleLog(self.out, self.ranks.rank, self.step, self.resumed)
+        try:
+            return self._run(board, samples)
+        finally:
+            for one in (board, samples):
+                if one is not None:
+                    one.close()
+
+    def _run(self, board: Board | None, samples: SampleLog | None) -> dict[str, Any]:
+        score: Score | None = None
+        last: dict[str, float] = {}
+        epoch = self.data.loader.state_dict()["epoch"]
+        while epoch < self.config.epochs and not self._enough():
+            last = self._train(epoch, board, samples) or last
+            if self._enough():
+                self.save()
+                break
+            if self.validation is not None:
+                score = self._validate(epoch, board)
+                if self.best is None or score.top1 > self.best:
+                    self.best = score.top1
+                    self.save(checkpoint.BEST_NAME)
+            epoch += 1
+            self.save()
+        return self._summary(epoch, last, score)
+
+    def _enough(self) -> bool:
+        return 0 < self.config.max_steps <= self.step
+
+    def _train(
+        self, epoch: int, board: Board | None, samples: SampleLog | None
+    ) -> dict[str, float]:
+        """One epoch, or what is left of it; the scalars that were reported last."""
+        self.data.loader.set_epoch(epoch)
+        places = weights(self.data.remaining(), self.config.accumulate)
+        meter = Meter(self.ranks, self.timer)
+        last: dict[str, float] = {}
+        unreported = False
+        for besides in self.stepper.epoch(self.timer.batches(self.data.loader), places):
+            if samples is not None:
+                samples.add(epoch, self.step, [i for more in besides for i in more[0].tolist()])
+            self.step += 1
+            unreported = True
+            if self.step % self.config.log_every == 0:
+                last, unreported = self._report(epoch, meter, board), False
+            every = self.config.checkpoint_every
+            if every and self.step % every == 0:
+                self.save()
+            if self._enough():
+                break
+        return self._report(epoch, meter, board) if unreported else last
+
+    def _report(self, epoch: int, meter: Meter, board: Board | None) -> dict[str, float]:
+        rate = float(self.stepper.optimiser.param_groups[0]["lr"])
+        scalars = meter.look(self.stepper.sums.take()) | {"lr": rate}
+        if board is not None:
+            board.add("train", scalars, self.step)
+        self._say(
+            "epoch {} step {}: loss {loss:.3f}, top-1 {top1:.1%}, {images_per_second:,.0f} "
+            "images/s, waiting {wait_share:.1%}".format(epoch, self.step, **scalars)
+        )
+        return scalars
+
+    def _validate(self, epoch: int, board: Board | None) -> Score:
+        assert self.validation is not None
+        autocast = self.stepper.autocast
+        # Running means differ a little from rank to rank; the first one's are those that are saved.
+        self.ranks.share(self.model.buffers())
+        score = evaluate(self.model, data.counted(self.validation), self.ranks, autocast)
+        if board is not None:
+            values = {"loss": score.loss, "top1": score.top1, "top5": score.top5}
+            board.add("val", values, self.step)
+        self._say(
+            f"epoch {epoch} validated: loss {score.loss:.3f}, top-1 {score.top1:.2%}, "
+            f"top-5 {score.top5:.2%} of {score.samples:,}"
+        )
+        return score
+
+    def _summary(self, epoch: int, last: dict[str, float], score: Score | None) -> dict[str, Any]:
+        summary = {
+            "epochs": epoch,
+            "steps": self.step,
+            "world_size": self.ranks.world_size,
+            "device": str(self.ranks.device),
+            "train": last,
+            "val": None if score is None else score._asdict(),
+            "best_top1": self.best,
+            "phases_s": dict(self.timer.totals()),
+            "torch": torch.__version__,
+            "config": asdict(self.config),
+        }
+        if self.ranks.first:
+            (self.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        return summary
+
+    def _say(self, line: str) -> None:
+        if self.ranks.first:
+            print(line, flush=True)
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _rates(stepper: Stepper) -> list[float]:
+    """The learning rates of the step to come."""
+    schedule = stepper.schedule
+    return [
+        float(base) * part(schedule.last_epoch)
+        for base, part in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    ]
+
+
+def _silent(_: str) -> None:
+    """The timer's own lines: ours say the same, and more."""
