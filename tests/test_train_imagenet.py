@@ -144,7 +144,8 @@ def assert_right_score(out: Path, path: Path, score: dict[str, float]) -> None:
             logits = model(torch.from_numpy((pixels - mean) / std).permute(2, 0, 1)[None])
         losses.append(functional.cross_entropy(logits, torch.tensor([label])).item())
         right += int(logits.argmax()) == label
-    assert score["top1"] == pytest.approx(right / len(dataset))
+    # Pillow's pixels are another level here and there: one image may fall to the other side.
+    assert score["top1"] == pytest.approx(right / len(dataset), abs=1.01 / len(dataset))
     assert score["loss"] == pytest.approx(np.mean(losses), abs=0.02)
     assert score["top5"] == 1
 
