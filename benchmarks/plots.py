@@ -12,9 +12,9 @@ from fastdata.benchmarks.bench_figures import Run, median, rate, runs_by_threads
 from fastdata.errors import UsageError
 
 # Mid-tones: enough contrast with white and with black.
-_INK = "#808080"
-_OURS = "#2b8cbe"
-_THEIRS = "#b07d2b"
+INK = "#808080"
+OURS = "#2b8cbe"
+THEIRS = "#b07d2b"
 
 
 def check(path: Path) -> None:
@@ -58,14 +58,19 @@ def plot(result: dict[str, Any], path: Path) -> None:
     _bars(axes[1], "seconds to the first batch", last, lambda run: float(run["first_s"]))
     if scaling:
         _curves(axes[2], grouped)
+    finish(figure, list(axes), path)
+
+
+def finish(figure: Any, axes: list[Any], path: Path) -> None:
+    """Colours a figure for light and dark pages, and writes it."""
     for axis in axes:
         axis.patch.set_alpha(0)
-        axis.tick_params(colors=_INK)
-        axis.title.set_color(_INK)
+        axis.tick_params(colors=INK)
+        axis.title.set_color(INK)
         for label in (axis.xaxis.label, axis.yaxis.label):
-            label.set_color(_INK)
+            label.set_color(INK)
         for spine in axis.spines.values():
-            spine.set_color(_INK)
+            spine.set_color(INK)
     # The same results give the same file.
     metadata = {"Date": None} if path.suffix == ".svg" else None
     figure.savefig(path, transparent=True, metadata=metadata, dpi=120)
@@ -75,7 +80,7 @@ def _bars(axis: Any, title: str, runs: dict[str, list[Run]], value: Callable[[Ru
     heights = {name: median(some, value) or 0.0 for name, some in runs.items()}
     names = sorted(heights, key=lambda name: heights[name])
     bars = axis.barh(names, [heights[name] for name in names], color=[_colour(n) for n in names])
-    axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}", color=_INK)
+    axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}", color=INK)
     axis.set_title(title)
     axis.margins(x=0.12)
 
@@ -86,7 +91,7 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
         speeds = [median(runs[number], rate) or 0.0 for number in threads]
         axis.plot(threads, speeds, marker="o", color=_colour(name))
         axis.annotate(
-            name, (threads[-1], speeds[-1]), (5, 0), textcoords="offset points", color=_INK, size=7
+            name, (threads[-1], speeds[-1]), (5, 0), textcoords="offset points", color=INK, size=7
         )
     axis.set_title("images/s by threads")
     axis.set_xticks(sorted({number for _, runs in grouped for number in runs}))
@@ -95,4 +100,4 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
 
 
 def _colour(name: str) -> str:
-    return _OURS if name.startswith("fastdata") else _THEIRS
+    return OURS if name.startswith("fastdata") else THEIRS
