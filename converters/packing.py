@@ -23,6 +23,7 @@ import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
+from fastdata.converters.ray_engine import RayEngine
 from fastdata.converters.records import Source
 from fastdata.converters.tasks import (
     PIECE_BYTES,
@@ -36,19 +37,13 @@ from fastdata.converters.tasks import (
     with_blobs,
 )
 from fastdata.converters.tree import is_utf8, printable
-from fastdata.converters.workspace import outputs_size, remove_outputs, work_folder
+from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
 from fastdata import formats
 from fastdata.arrow import array, as_numpy
 from fastdata.checksum import crc32c_file
 from fastdata.decode import DEFAULT_STRIDE
-from fastdata.engines import (
-    Engine,
-    InProcess,
-    Processes,
-    local_engine,
-    usable_cpus,
-)
+from fastdata.engines import Engine, local_engine, usable_cpus
 from fastdata.errors import (
     BadSamplesError,
     CorruptionError,
@@ -78,6 +73,8 @@ from fastdata.storage import (
 )
 from fastdata.version import VERSION
 
+#: What can run the tasks of packing.
+ENGINES = ("local", "ray")
 #: Default size that an output file ends on reaching, in bytes of blobs.
 SHARD_SIZE = 256 << 20
 #: Blobs between two commits to an LMDB: what is lost at most when packing is killed. LMDB
@@ -85,6 +82,8 @@ SHARD_SIZE = 256 << 20
 _COMMIT_SIZE = 128 << 20
 #: Records in a unit at most, whatever their size: bounds the index rows in memory.
 _UNIT_ROWS = 262_144
+#: Files that may be finished ahead of one that takes longer, or whose worker was lost.
+_FILES_AHEAD = 1024
 #: How many records are encoded in advance to estimate the size of the rest.
 _ESTIMATE_FROM = 64
 #: What a sample costs beside its blob, in bytes, at most: tar pads three members to blocks
@@ -149,6 +148,8 @@ def pack(
     shard_size: int | None = None,
     seek_points: bool = True,
     workers: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
     skip_bad: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -171,7 +172,11 @@ def pack(
             None for 256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start, which makes reading
             crops several times faster (`fastdata.decode`) and finds damage within.
-        workers: Worker processes; None for one a CPU, 1 to work in this process.
+        workers: Worker processes; None for one a CPU, 1 to work in this process. On Ray: tasks
+            in flight; None for two a CPU of the cluster.
+        engine: ``local``, or ``ray`` for a Ray cluster, whose machines must see the source and
+            ``out`` under the same paths (docs/ray.md).
+        address: The Ray cluster's; None for the one that ``ray.init()`` finds, or starts.
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over. What was packed to ``out`` before is removed once the
             source is listed and there is room.
@@ -186,7 +191,7 @@ def pack(
         BusyError: Another process packs to ``out``.
     """
     _check_options(source, container, encoding, shard_size)
-    engine = local_engine(workers)
+    running = _engine(engine, address, workers)
     folder = Path(out)
     _check_out(source, folder)
     packing = _Packing(
@@ -202,11 +207,23 @@ def pack(
     )
     try:
         with work_folder(folder):
-            return packing.run(engine)
+            return packing.run(running)
     except OSError as error:
         if is_no_space(error):
             raise no_space(folder, error, _MEND_SPACE) from error
         raise
+
+
+def _engine(name: str, address: str | None, workers: int | None) -> Engine:
+    if name == "ray":
+        return RayEngine(address, workers)
+    if name != "local":
+        raise UsageError(f"unknown engine {name}", f"Use --engine {' or '.join(ENGINES)}.")
+    if address is not None:
+        raise UsageError(
+            f"--address {address} has no meaning with --engine local", "Use --engine ray."
+        )
+    return local_engine(workers)
 
 
 _MEND_SPACE = (
@@ -279,9 +296,10 @@ class _Packing:
         self._unit_size = _COMMIT_SIZE
         if container in ("parquet", "shards"):
             self._options["shard_size"] = self._unit_size = shard_size
+        # Whole paths: the machines of a cluster work in folders of their own.
         self._job = Job(
-            out=out,
-            work=out / WORK_NAME,
+            out=out.absolute(),
+            work=out.absolute() / WORK_NAME,
             container=container,
             classes=tuple(source.classes),
             encoding=encoding,
@@ -289,7 +307,7 @@ class _Packing:
             stride=stride,
         )
 
-    def run(self, engine: InProcess | Processes) -> Packed:
+    def run(self, engine: Engine) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
         self._check_plan()
         listing = write_listing(self._source, self._job.listing, self._progress.listed)
@@ -323,8 +341,11 @@ class _Packing:
             else:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
-                for _ in engine.run(task, todo, self._tick(engine)):
+                for _ in engine.run(task, todo, self._tick(engine), _FILES_AHEAD):
                     pass
+        # What workers that were lost have begun. Where another machine has written parts, this
+        # reading of the folder also has NFS look for them, which this one has found missing.
+        self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
         return Packed(self._out, self._finish(units, fingerprint), resumed)
 
@@ -431,6 +452,12 @@ class _Packing:
             if path.name not in keep:
                 path.unlink()
         remove_outputs(self._out, self._outputs(done))
+
+    def _remove_unfinished(self) -> None:
+        os.listdir(self._job.work)
+        for path in self._out.glob("*" + PARTIAL_SUFFIX):
+            if is_ours(path.name) and path != self._lmdb_data:
+                path.unlink(missing_ok=True)
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
         """A unit's part, where it is current and its bad images need no second look."""

@@ -6,6 +6,7 @@ same wherever and however often it runs.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +25,7 @@ from fastdata.converters.tree import printable
 from fastdata import formats
 from fastdata.checksum import crc32c
 from fastdata.engines import report
-from fastdata.errors import SampleError, SourceError, UnreadableError
+from fastdata.errors import DataError, SampleError, SourceError, UnreadableError
 from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
@@ -90,7 +91,13 @@ def _open_listing(path: Path, mtime_ns: int) -> Listing:
 
 
 def _listing(job: Job) -> Listing:
-    return _open_listing(job.listing, job.listing.stat().st_mtime_ns)
+    try:
+        return _open_listing(job.listing, job.listing.stat().st_mtime_ns)
+    except FileNotFoundError:
+        raise DataError(
+            f"{job.listing}: not there on {os.uname().nodename}",
+            "--out must be a folder that all machines of the cluster share, at the same path.",
+        ) from None
 
 
 def pieces(job: Job, unit: Unit) -> Iterator[Piece]:

@@ -72,10 +72,15 @@ def _make(out: Path, work: Path) -> None:
         ) from None
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file of this name in a dataset's folder is one that packing makes."""
+    return _OURS.fullmatch(name) is not None
+
+
 def remove_outputs(out: Path, keep: set[str]) -> None:
     """Removes what packing has made in a folder, but for some names."""
     for path in out.iterdir():
-        if _OURS.fullmatch(path.name) and path.name not in keep:
+        if is_ours(path.name) and path.name not in keep:
             path.unlink()
 
 
@@ -84,5 +89,5 @@ def outputs_size(out: Path, keep: set[str]) -> int:
     return sum(
         path.stat().st_size
         for path in out.iterdir()
-        if _OURS.fullmatch(path.name) and path.name not in keep
+        if is_ours(path.name) and path.name not in keep
     )

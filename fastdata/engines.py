@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,18 @@ _TICK = 0.1
 
 
 class Engine(Protocol):
-    """Runs tasks, several at once."""
+    """Runs tasks, several at once; a context manager."""
+
+    def __enter__(self) -> Engine:
+        """Begins."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends; tasks that still run are given up."""
 
     def run(
         self,
@@ -137,6 +149,17 @@ def report(images: int, size: int) -> None:
         _counters[1] += size
     if _on_report is not None:
         _on_report()
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Collects what one task reports: images and bytes, in a list, when the block has ended."""
+    global _counters
+    before, _counters = _counters, [0, 0]
+    try:
+        yield _counters
+    finally:
+        _counters = before
 
 
 def local_engine(workers: int | None) -> InProcess | Processes:

@@ -100,7 +100,17 @@ def temporary_name(path: Path) -> Path:
 
     A process that was taken for dead may still be writing the same file.
     """
-    return path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    number = os.getpid() if _process_number is None else _process_number
+    return path.with_name(f"{path.name}.{number}{PARTIAL_SUFFIX}")
+
+
+_process_number: int | None = None
+
+
+def name_process(number: int) -> None:
+    """Has `temporary_name` use a number that this process has in a whole cluster."""
+    global _process_number
+    _process_number = number
 
 
 def publish(temporary: Path, path: Path) -> None:

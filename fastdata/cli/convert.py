@@ -15,7 +15,7 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.packing import Packed, pack
+from fastdata.converters.packing import ENGINES, Packed, pack
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 from fastdata.engines import keep_freed_memory
@@ -59,6 +59,8 @@ class _Options(NamedTuple):
     shard_size: int | None
     seek_points: bool
     workers: int | None
+    engine: str
+    address: str | None
     skip_bad: bool
     force: bool
 
@@ -107,7 +109,20 @@ _SHARED = (
         "--workers",
         type=int,
         metavar="N",
-        help="Processes, of some 40 MB each. [default: one a CPU]",
+        help="Processes, of some 40 MB each; on Ray, tasks in flight. "
+        "[default: one a CPU; on Ray, two]",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="local",
+        show_default=True,
+        help="Where the work is done: processes of this machine, or tasks on a Ray cluster.",
+    ),
+    click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="The Ray cluster's. [default: $RAY_ADDRESS, one of this machine, or a new one]",
     ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
@@ -275,6 +290,8 @@ def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -
             shard_size=options.shard_size,
             seek_points=options.seek_points,
             workers=options.workers,
+            engine=options.engine,
+            address=options.address,
             skip_bad=options.skip_bad,
             force=options.force,
             progress=progress,

@@ -1,0 +1,248 @@
+"""Packing on Ray: the local engine's bytes, whoever dies on the way.
+
+One cluster of two workers on this machine serves all tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+import pytest
+from containers import digests, pack_tree, repeat_tree
+from fastdata.converters import Encoding
+from fastdata.converters.packing import Silent
+from fastdata.converters.ray_engine import RayEngine
+
+from fastdata import DataError, UsageError, verify
+
+ray: Any = pytest.importorskip("ray")
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    inherited = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONPATH": str(Path(__file__).parent),  # workers import the functions of this module
+    }
+    # To the end, since Ray puts there how other processes may connect.
+    with mock.patch.dict(os.environ, inherited):
+        context = ray.init(
+            "local",
+            num_cpus=2,
+            object_store_memory=100 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+        yield context.address_info["address"]
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tree(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repeat_tree(made_tree / "train", tmp_path_factory.mktemp("ray") / "tree", 2)
+
+
+class Progress(Silent):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.seen: list[int] = []
+
+    def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
+        self.total = images
+
+    def advance(self, images: int, size: int) -> None:
+        self.seen.append(images)
+
+
+def ray_workers(out: Path) -> list[psutil.Process]:
+    """Ray's worker processes that are writing a file into a folder."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error):
+            if "ray::" in process.info["name"] and any(
+                Path(file.path).parent == out for file in process.open_files()
+            ):
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+def test_the_same_bytes_as_the_local_engine(
+    cluster: str, tree: Path, tmp_path: Path, container: str
+) -> None:
+    progress = Progress()
+    packed = pack_tree(tree, tmp_path / "ray", container, engine="ray", workers=3,
+                       progress=progress)  # fmt: skip
+    pack_tree(tree, tmp_path / "local", container)
+    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
+    assert packed.resumed == 0
+    assert progress.seen == sorted(progress.seen)
+    assert progress.seen[-1] == progress.total == packed.manifest.samples
+    verify(tmp_path / "ray")
+
+
+def test_a_worker_killed_while_it_writes(cluster: str, tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ray"
+    killed: list[int] = []
+    over = threading.Event()
+
+    def kill_two() -> None:
+        while not over.is_set() and len(killed) < 2:
+            for process in ray_workers(out)[:1]:
+                if process.pid not in killed:
+                    process.send_signal(signal.SIGKILL)
+                    killed.append(process.pid)
+            time.sleep(0.02)
+
+    options: dict[str, Any] = {"encoding": Encoding("jpeg", max_side=300), "unit_size": 200_000}
+    killer = threading.Thread(target=kill_two)
+    killer.start()
+    try:
+        packed = pack_tree(tree, out, "shards", engine="ray", **options)
+    finally:
+        over.set()
+        killer.join()
+    assert len(killed) == 2
+    assert packed.resumed == 0
+    pack_tree(tree, tmp_path / "local", "shards", **options)
+    assert digests(out) == digests(tmp_path / "local")
+
+
+def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ray"
+    command = ["-m", "fastdata", "convert", "imagefolder", "--root", tree, "--to", "shards",
+               "--encoding", "jpeg", "--max-side", "300", "--shard-size", "200kB",
+               "--engine", "ray", "--address", cluster, "--out", out]  # fmt: skip
+    process = subprocess.Popen([sys.executable, *map(str, command)], stderr=subprocess.PIPE)
+    while process.poll() is None and len(list(out.glob(".packing/*.part"))) < 3:
+        time.sleep(0.02)
+    process.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert not (out / "dataset.json").exists()
+
+    options: dict[str, Any] = {"encoding": Encoding("jpeg", max_side=300), "unit_size": 200_000}
+    packed = pack_tree(tree, out, "shards", engine="ray", **options)
+    assert packed.resumed > 0
+    pack_tree(tree, tmp_path / "local", "shards", **options)
+    assert digests(out) == digests(tmp_path / "local")
+
+
+def test_what_one_engine_began_the_other_ends(cluster: str, tree: Path, tmp_path: Path) -> None:
+    class Stop(Silent):
+        def advance(self, images: int, size: int) -> None:
+            if images >= 60:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack_tree(tree, tmp_path / "ray", "shards", engine="ray", progress=Stop())
+    packed = pack_tree(tree, tmp_path / "ray", "shards")
+    assert packed.resumed > 0
+    pack_tree(tree, tmp_path / "local", "shards")
+    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
+
+
+def _double(number: int) -> int:
+    return 2 * number
+
+
+def _fail_at_seven(number: int) -> int:
+    if number == 7:
+        raise DataError("seven", "Use eight.")
+    return number
+
+
+def _die_once(path: Path) -> str:
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.name
+
+
+def _fail_once(path: Path) -> str:
+    if not path.exists():
+        path.touch()
+        raise OSError(116, "Stale file handle")
+    return path.name
+
+
+def _die(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_engine_itself(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    with RayEngine() as engine:
+        assert list(engine.run(_double, range(40))) == list(range(0, 80, 2))
+        next(engine.run(_double, items()))
+        assert len(taken) == 4, "two for each of two CPUs"
+        results = engine.run(_fail_at_seven, range(20))
+        assert [next(results) for _ in range(7)] == list(range(7))
+        with pytest.raises(DataError, match="seven") as caught:
+            next(results)
+        assert caught.value.mend == "Use eight."
+        again = [tmp_path / name for name in "abc"]
+        assert list(engine.run(_die_once, again)) == ["a", "b", "c"]
+        again = [tmp_path / name for name in "def"]
+        assert list(engine.run(_fail_once, again)) == ["d", "e", "f"]
+        monkeypatch.setattr("fastdata.converters.ray_engine.RETRIES", 0)
+        with pytest.raises(DataError, match="task was lost") as caught:
+            list(engine.run(_die, [1]))
+        assert "resumes" in caught.value.mend
+    assert ray.is_initialized(), "a cluster that others began"
+
+
+def test_another_environment_is_refused(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastdata.converters.ray_engine.VERSION", "0.0.7")
+    with (
+        RayEngine() as engine,
+        pytest.raises(UsageError, match=r"fastdata .* there, 0\.0\.7 here"),
+    ):
+        list(engine.run(_double, [1]))
+
+
+def test_options(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--workers 0"):
+        pack_tree(tree, tmp_path / "out", "shards", engine="ray", workers=0)
+    with pytest.raises(UsageError, match="unknown engine spark"):
+        pack_tree(tree, tmp_path / "out", "shards", engine="spark")
+    with pytest.raises(UsageError, match="--address auto has no meaning with --engine local"):
+        pack_tree(tree, tmp_path / "out", "shards", address="auto")
+
+
+def test_without_ray(tree: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from fastdata.cli import main; sys.argv[1:] = sys.argv[1:]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "convert", "imagefolder", "--root", tree,
+         "--out", tmp_path / "out", "--engine", "ray"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "pip install 'fastdata[ray]'" in done.stderr
+    assert not (tmp_path / "out").exists()
