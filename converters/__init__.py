@@ -5,6 +5,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
 from fastdata.converters.packing import Packed, pack
+from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Record, Source
 from fastdata.converters.webdataset import WebDataset
 
@@ -14,6 +15,7 @@ __all__ = [
     "ImageFolder",
     "ImageNet",
     "Packed",
+    "ParquetImages",
     "Record",
     "Source",
     "WebDataset",

@@ -36,6 +36,7 @@ _SCHEMA = pa.schema(
         ("width", pa.int32()),
         ("pixels", pa.binary()),
         ("problem", pa.string()),
+        ("column", pa.string()),
     ]
 )
 
@@ -109,6 +110,7 @@ def _batches(records: Iterator[Record]) -> Iterator[pa.RecordBatch]:
             width,
             pixels,
             record.problem,
+            record.column,
         )
         for column, value in zip(columns, values, strict=True):
             column.append(value)
@@ -217,6 +219,10 @@ class Listing:
     def total_bytes(self) -> int:
         """Source bytes of all records."""
         return sum(int(lengths.sum()) for lengths in self.lengths(0, len(self)))
+
+    def lengths_are_exact(self) -> bool:
+        """Whether the records' lengths are those of their blobs, not estimates."""
+        return not len(self) or next(self.records(0, 1)).column is None
 
     def sample(self, count: int) -> list[Record]:
         """At most ``count`` records, evenly spaced."""

@@ -337,7 +337,7 @@ class _Packing:
         self._progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with engine:
             if job.container == "lmdb":
-                self._pack_lmdb(engine, todo, done, self._map_size(total))
+                self._pack_lmdb(engine, todo, done, self._map_size(listing, total))
             else:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
@@ -393,9 +393,9 @@ class _Packing:
         mean = max(total * growth / len(listing), 1.0)
         self._job = replace(self._job, growth=growth, mean_blob=mean)
 
-    def _map_size(self, source_bytes: int) -> int:
+    def _map_size(self, listing: Listing, source_bytes: int) -> int:
         """LMDB's map size. A function of the source, since LMDB writes it into the file."""
-        if self._encoding.kind == "original":
+        if self._encoding.kind == "original" and listing.lengths_are_exact():
             return lmdb.map_size(source_bytes)
         # What images grow to is only estimated; address space costs nothing.
         return lmdb.map_size(64 * source_bytes + (1 << 39))

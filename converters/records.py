@@ -29,6 +29,8 @@ class Record(NamedTuple):
         pixels: Where the source holds pixels, not files: height, width, and the pixels
             themselves, uint8 HWC RGB, or None where they lie in ``path`` as they are.
         problem: Why the image cannot be packed, where listing already shows it.
+        column: Where ``path`` is Parquet: the column of images. Then ``offset`` is the row, and
+            ``length`` about what its image has.
     """
 
     key: str
@@ -39,6 +41,7 @@ class Record(NamedTuple):
     mtime_ns: int
     pixels: tuple[int, int, bytes | None] | None = None
     problem: str | None = None
+    column: str | None = None
 
 
 class Source(Protocol):

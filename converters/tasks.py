@@ -20,6 +20,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import Listing, Unit
 from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
+from fastdata.converters.rows import read_row
 from fastdata.converters.tree import printable
 
 from fastdata import formats
@@ -190,6 +191,8 @@ def encode(record: Record, encoding: Encoding) -> tuple[bytes, ImageInfo]:
 def _read(record: Record) -> bytes:
     if record.pixels is not None and record.pixels[2] is not None:
         return record.pixels[2]
+    if record.column is not None:
+        return read_row(record.path, record.column, record.offset, record.mtime_ns)
     return read_record(record.path, record.offset, record.length)
 
 

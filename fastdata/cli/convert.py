@@ -16,10 +16,11 @@ from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import ENGINES, Packed, pack
+from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 from fastdata.engines import keep_freed_memory
-from fastdata.errors import BadSamplesError, UsageError
+from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.formats import CONTAINERS
 from fastdata.progress import ProgressReport
 from fastdata.storage import human_bytes
@@ -253,6 +254,55 @@ def _webdataset(root: Path, shard_keys: bool, **options: Any) -> None:
     name = root.resolve().name.removesuffix(".tar")
     source = partial(WebDataset, root, shard_keys=shard_keys)
     _pack_all(name, {"": source}, _Options(**options))
+
+
+def _parquet(kind: str, about: str) -> None:
+    @command.command(
+        kind,
+        help=about
+        + """
+
+        Columns are found by what they hold, else say which they are. Rows whose image or label
+        is null are bad samples.
+
+        \b
+        Examples:
+          $ fastdata convert imagenet --split val --to parquet --out val-parquet
+          $ fastdata convert parquet --root val-parquet --to lmdb
+        """,
+    )
+    @_root()
+    @click.option("--image-column", metavar="NAME", help="The images. [default: found]")
+    @click.option("--label-column", metavar="NAME", help="Class numbers or names. [default: found]")
+    @click.option(
+        "--key-column", metavar="NAME", help="Keys. [default: key, else file and row number]"
+    )
+    @_shared
+    def run(
+        root: Path,
+        image_column: str | None,
+        label_column: str | None,
+        key_column: str | None,
+        **options: Any,
+    ) -> None:
+        if kind == "petastorm" and not is_petastorm(root):
+            raise SourceError(
+                f"{root}: petastorm has left no _common_metadata of its own here",
+                "Other Parquet is read by: fastdata convert parquet.",
+            )
+        source = partial(
+            ParquetImages,
+            root,
+            image_column=image_column,
+            label_column=label_column,
+            key_column=key_column,
+        )
+        name = root.resolve().name.removesuffix(".parquet")
+        _pack_all(name, {"": source}, _Options(**options))
+
+
+_parquet("parquet", "Parquet with a column of images, by Spark, Dask, Hugging Face or others.")
+_parquet("petastorm", "Parquet that petastorm has written; its metadata is not unpickled.")
 
 
 def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _Options) -> None:

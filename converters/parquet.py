@@ -1,0 +1,372 @@
+"""Parquet with a column of images, written by Spark, Dask, petastorm, Hugging Face or anyone.
+
+Files are read as the Parquet that they are. What petastorm keeps beside them is a pickle, which
+could run any code when it is read, and it is not needed: it is never opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fastdata.converters.imagefolder import require_utf8
+from fastdata.converters.records import Record
+from fastdata.converters.rows import column_values, open_parquet
+from fastdata.converters.tree import is_folder, scan
+
+from fastdata.errors import SampleError, SourceError, UsageError
+from fastdata.probe import probe
+
+#: What a column of class indices or class names is called, the likelier first.
+_LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
+           "digit", "noun_id", "fine_label", "y")  # fmt: skip
+_IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
+#: The class list is held in memory and in the manifest, so a stray label must not size it.
+_MOST_CLASSES = 1 << 22
+#: What Hive, and so Spark, calls the folder of rows without a value.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+#: Images of a column that are looked at to tell whether it holds any.
+_LOOKED_AT = 8
+
+
+class ParquetImages:
+    """The rows of Parquet files, by file path and then row.
+
+    The image column holds the bytes of image files, as petastorm's ``CompressedImageCodec``
+    writes them; Hugging Face's structs of ``bytes`` and ``path`` too. Labels are integers, or
+    class names, which are then sorted; they may stand in the names of folders,
+    ``label=3/part-0.parquet``. Class names of integer labels are in the column ``class``, or in
+    what Hugging Face notes of its features, else they are the numbers.
+
+    A key is the value of the key column, else ``<file>/<row>``. A row whose image or label is
+    null is a bad sample.
+
+    Where images are not named as a column, the one column is taken whose values are images; for
+    labels, one of the usual names, else the only column of integers or strings that is left.
+
+    Lengths of records are the mean of their row group's: to know each, all images would have to
+    be read.
+
+    Args:
+        root: A folder of ``*.parquet``, at any depth, or one file. Names that begin with ``_``
+            or ``.`` are not data.
+        image_column: The column of images; a struct's field after a dot.
+        label_column: The column of labels.
+        key_column: The column of keys; None for ``key`` where there is one.
+
+    Raises:
+        SourceError: There are no files, one cannot be read, or the columns cannot be told.
+        UsageError: A column that is named is not there, or of another kind.
+    """
+
+    root: str | None = None  # there are no image files to leave in place
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        key_column: str | None = None,
+    ) -> None:
+        root = Path(root)
+        if is_folder(root):
+            self._base = root.absolute()
+            self._files = list(_data_files(self._base))
+        elif root.is_file():
+            self._base, self._files = root.absolute().parent, [root.absolute()]
+        else:
+            raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
+        if not self._files:
+            raise SourceError(
+                f"{root}: holds no *.parquet", "Name the folder of the files with --root."
+            )
+        self.inputs = self._files
+        self._columns = self._choose(image_column, label_column, key_column)
+        self.classes = self._find_classes()
+        self.about = {
+            "kind": "petastorm" if is_petastorm(self._base) else "parquet",
+            "root": str(require_utf8(root.resolve())),
+            "columns": [self._columns.image, self._columns.label, self._columns.key],
+        }
+
+    def records(self) -> Iterator[Record]:
+        """Yields the rows, file by file."""
+        chosen = self._columns
+        ranks = {name: label for label, name in enumerate(self.classes)}
+        wanted = [chosen.label, *([chosen.key] if chosen.key else [])]
+        for path in self._files:
+            name = path.relative_to(self._base).as_posix().removesuffix(".parquet")
+            mtime_ns = path.stat().st_mtime_ns
+            row = 0
+            for length, batch in self._batches(path, wanted):
+                labels = batch[0]
+                keys = batch[1] if chosen.key else [None] * len(labels)
+                for label, key in zip(labels, keys, strict=True):
+                    number, problem = _rank(label, ranks, chosen.named)
+                    if chosen.key and key is None:
+                        problem = problem or f"its {chosen.key} is null"
+                    key = f"{name}/{row:08d}" if key is None else str(key)
+                    yield Record(
+                        key, number, str(path), row, length, mtime_ns,
+                        problem=problem, column=chosen.image,
+                    )  # fmt: skip
+                    row += 1
+
+    def _batches(self, path: Path, columns: list[str]) -> Iterator[tuple[int, list[list[Any]]]]:
+        """Mean length of the row group's images and the columns' values, a batch at a time."""
+        folders = _folder_values(path.relative_to(self._base))
+        with open_parquet(path) as file:
+            names = _leaves(path, file)
+            missing = [c for c in (self._columns.image, *columns) if c not in {*names, *folders}]
+            if missing:
+                raise SourceError(
+                    f"{path}: has no column {missing[0]}, as {self._files[0]} has",
+                    "Give --root files that were written together.",
+                )
+            image_at = list(names).index(self._columns.image)
+            for group in range(file.num_row_groups):
+                about = file.metadata.row_group(group)
+                if not about.num_rows:
+                    continue
+                length = max(1, about.column(image_at).total_uncompressed_size // about.num_rows)
+                stored = [column for column in columns if column in names]
+                if not stored:
+                    yield length, [[folders[column]] * about.num_rows for column in columns]
+                    continue
+                for batch in file.iter_batches(8192, [group], stored, use_threads=False):
+                    yield length, [
+                        column_values(batch, column) if column in names
+                        else [folders[column]] * batch.num_rows
+                        for column in columns
+                    ]  # fmt: skip
+
+    def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
+        path = self._files[0]
+        folders = _folder_values(path.relative_to(self._base))
+        with open_parquet(path) as file:
+            names = _leaves(path, file)
+            self._features = _features(file.schema_arrow)
+            if image is None:
+                image = _image_column(path, file, names)
+            elif image not in names or not _is_binary(names[image]):
+                raise UsageError(
+                    f"{path}: has no column {image} of bytes (it has: {_listed(names)})",
+                    "Name another with --image-column.",
+                )
+            kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
+            kinds |= dict.fromkeys(folders, pa.string())
+            if key is None:
+                key = "key" if "key" in kinds else None
+            elif key not in kinds:
+                raise UsageError(
+                    f"{path}: has no column {key} of strings or integers "
+                    f"(it has: {_listed(names)})",
+                    "Name another with --key-column.",
+                )
+            if label is None:
+                label = _label_column(path, kinds, image, key)
+            elif label not in kinds:
+                raise UsageError(
+                    f"{path}: has no column {label} of strings or integers "
+                    f"(it has: {_listed(names)})",
+                    "Name another with --label-column.",
+                )
+        named = not pa.types.is_integer(kinds[label])
+        names_in = None
+        if not named and "class" in kinds and label != "class":
+            names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
+        return _Columns(image, label, key, named, names_in)
+
+    def _find_classes(self) -> list[str]:
+        """Reads the labels alone."""
+        chosen = self._columns
+        found: dict[Any, str | None] = {}
+        wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
+        for path in self._files:
+            for _, columns in self._batches(path, wanted):
+                names = columns[1] if chosen.names_in else [None] * len(columns[0])
+                for label, name in set(zip(columns[0], names, strict=True)):
+                    if label is None:
+                        continue
+                    if found.setdefault(label, name) != name:
+                        raise SourceError(
+                            f"{path}: a row has label {label} and class {name!r}, but another of "
+                            f"that label has class {found[label]!r}",
+                            "Mend the columns: one label, one class.",
+                        )
+        if not found:
+            raise SourceError(
+                f"{self._base}: the column {chosen.label} holds no labels",
+                "Name another with --label-column.",
+            )
+        if chosen.named:
+            return sorted(map(str, found))
+        most = max(found)
+        if most >= _MOST_CLASSES:
+            raise SourceError(
+                f"{self._base}: the column {chosen.label} has the label {most}, but there may be "
+                f"{_MOST_CLASSES:,} classes at most",
+                "Labels must be ranks of classes, from 0; name another with --label-column.",
+            )
+        known = self._features.get(chosen.label, [])
+        names = [
+            found.get(label) or (known[label] if label < len(known) else str(label))
+            for label in range(max(most + 1, len(known)))
+        ]
+        # Two classes of one name are told apart by their numbers.
+        return names if len(set(names)) == len(names) else list(map(str, range(len(names))))
+
+
+def is_petastorm(folder: Path) -> bool:
+    """Whether petastorm wrote a folder: told by the name of its entry, which stays unread."""
+    try:
+        with pa.OSFile(str(folder / "_common_metadata")) as file:
+            return b"dataset-toolkit.unischema.v1" in (pq.read_schema(file).metadata or {})
+    except (OSError, pa.ArrowException):
+        return False
+
+
+class _Columns(NamedTuple):
+    """Which column is what; ``named``: labels are class names; ``names_in``: where names are."""
+
+    image: str
+    label: str
+    key: str | None
+    named: bool
+    names_in: str | None
+
+
+def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:
+    """A label as a rank among the classes, and what is wrong with it."""
+    if label is None:
+        return 0, "its label is null"
+    if named:
+        return ranks[str(label)], None
+    if label < 0:
+        return 0, f"its label is {label}"
+    return int(label), None
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """Parquet files at any depth, in the order of their paths."""
+    for entry in scan(folder):
+        if entry.name.startswith(("_", ".")):
+            continue
+        if entry.is_dir():
+            yield from _data_files(Path(entry.path))
+        elif entry.name.endswith(".parquet"):
+            yield Path(entry.path)
+
+
+def _folder_values(path: Path) -> dict[str, str | None]:
+    """Columns in the names of folders, as Hive and Spark have them: ``name=value``."""
+    pairs = (part.split("=", 1) for part in path.parts[:-1] if "=" in part)
+    return {name: None if value == _NULL_FOLDER else unquote(value) for name, value in pairs}
+
+
+def _leaves(path: Path, file: pq.ParquetFile) -> dict[str, pa.DataType]:
+    """The columns of a file as they are stored: path in the schema and type, in order."""
+    found: dict[str, pa.DataType] = {}
+
+    def add(prefix: str, kind: pa.DataType) -> None:
+        if pa.types.is_struct(kind):
+            for number in range(kind.num_fields):
+                child = kind.field(number)
+                add(f"{prefix}.{child.name}", child.type)
+        else:
+            found[prefix] = kind
+
+    try:
+        for field in file.schema_arrow:
+            add(field.name, field.type)
+    except pa.ArrowException as error:
+        raise SourceError(f"{path}: its columns cannot be read: {error}") from None
+    if len(found) != len(file.schema.names):
+        raise SourceError(f"{path}: its columns cannot be told apart", "Write it with fewer.")
+    return found
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _listed(names: dict[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in names.items())
+
+
+def _image_column(path: Path, file: pq.ParquetFile, names: dict[str, pa.DataType]) -> str:
+    """The one column whose values are images."""
+    binary = [name for name, kind in names.items() if _is_binary(kind)]
+    holding = [name for name in binary if _holds_images(file, name)]
+    for usual in _IMAGES:
+        for name in holding:
+            if len(holding) > 1 and name.lower().removesuffix(".bytes") == usual:
+                return name
+    if len(holding) == 1:
+        return holding[0]
+    what = f"several columns hold images, {', '.join(holding)}" if holding else (
+        f"no column holds image files (columns of bytes: {', '.join(binary) or 'none'})"
+    )  # fmt: skip
+    raise SourceError(f"{path}: {what}", "Name it with --image-column.")
+
+
+def _holds_images(file: pq.ParquetFile, name: str) -> bool:
+    others = 0
+    # Row group by row group: where it may, pyarrow reads what comes after at once.
+    for group in range(file.num_row_groups):
+        for batch in file.iter_batches(_LOOKED_AT, [group], [name], use_threads=False):
+            for value in column_values(batch, name):
+                if value is None:
+                    continue
+                try:
+                    probe(value)
+                except SampleError:
+                    others += 1
+                    if others == _LOOKED_AT:
+                        return False
+                else:
+                    return True
+    return False
+
+
+def _label_column(path: Path, kinds: dict[str, pa.DataType], image: str, key: str | None) -> str:
+    for usual in _LABELS:
+        for name in kinds:
+            if name.lower() == usual:
+                return name
+    left = [
+        name for name in kinds if name != key and name.partition(".")[0] != image.partition(".")[0]
+    ]
+    if len(left) == 1:
+        return left[0]
+    raise SourceError(
+        f"{path}: which column holds the labels cannot be told (columns of strings or integers: "
+        f"{', '.join(left) or 'none'})",
+        "Name it with --label-column.",
+    )
+
+
+def _features(schema: pa.Schema) -> dict[str, list[str]]:
+    """Class names that Hugging Face datasets notes beside the schema, by column."""
+    try:
+        about = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {
+            name: [str(entry) for entry in feature["names"]]
+            for name, feature in about.items()
+            if feature.get("_type") == "ClassLabel"
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}

@@ -1,0 +1,122 @@
+"""Values of Parquet columns, read by row: in order, each row group once."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fastdata.errors import SampleError, SourceError, UnreadableError
+
+#: Rows that are decoded at a time: some megabytes of images.
+_ROWS = 64
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Opens a Parquet file.
+
+    Raises:
+        SourceError: It cannot be read, then or while it is open.
+    """
+    try:
+        # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
+        with pa.OSFile(str(path)) as source, pq.ParquetFile(source) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(
+            f"{path}: cannot be read as Parquet: {error}", "Check that it was written whole."
+        ) from None
+
+
+def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
+    """A column's values; ``a.b`` is the field ``b`` of the struct ``a``."""
+    first, *fields = _path(batch.schema, column)
+    values = batch.column(first)
+    for field in fields:
+        # Not `field`, which leaves out that the struct itself may be null.
+        values = values.flatten()[values.type.get_field_index(field)]
+    found: list[Any] = values.to_pylist()
+    return found
+
+
+def _path(schema: pa.Schema, column: str) -> list[str]:
+    # A column's name may have a dot in it.
+    return [column] if column in schema.names else column.split(".")
+
+
+class _Column:
+    """One column of one file, read forwards; going back begins at the row group's start."""
+
+    def __init__(self, path: str, column: str) -> None:
+        self._source = pa.OSFile(path)
+        self._file = pq.ParquetFile(self._source)
+        self._column = column
+        self._starts = [0]
+        for group in range(self._file.num_row_groups):
+            rows = self._file.metadata.row_group(group).num_rows
+            self._starts.append(self._starts[-1] + rows)
+        self._group = -1
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._values: list[Any] = []
+        self._first = 0
+
+    def value(self, row: int) -> Any:
+        """The value of a row of the file."""
+        group = bisect_right(self._starts, row) - 1
+        if row >= self._starts[-1]:
+            raise SampleError(f"has {self._starts[-1]} rows now, but had more when it was listed")
+        if group != self._group or row < self._first:
+            self._group, self._first, self._values = group, self._starts[group], []
+            self._batches = self._file.iter_batches(
+                _ROWS, [group], [self._column], use_threads=False
+            )
+        while row >= self._first + len(self._values):
+            self._first += len(self._values)
+            self._values = column_values(next(self._batches), self._column)
+        return self._values[row - self._first]
+
+    def close(self) -> None:
+        """Releases the file."""
+        self._file.close()
+        self._source.close()
+
+
+# One a thread: where a thread reads ahead, it must not move another's place.
+_open = threading.local()
+
+
+def read_row(path: str, column: str, row: int, mtime_ns: int) -> bytes:
+    """The bytes of one row.
+
+    Raises:
+        UnreadableError: The file cannot be read.
+        SampleError: There are no bytes, or the file has changed.
+    """
+    wanted = path, column, mtime_ns
+    try:
+        if getattr(_open, "what", None) != wanted:
+            if Path(path).stat().st_mtime_ns != mtime_ns:
+                raise SampleError("has changed since it was listed")
+            close_rows()
+            _open.reader, _open.what = _Column(path, column), wanted
+        value = _open.reader.value(row)
+    except (OSError, pa.ArrowException) as error:
+        close_rows()
+        raise UnreadableError(f"row {row} cannot be read: {error}") from None
+    if value is None:
+        raise SampleError(f"the {column} of row {row} is null")
+    return bytes(value)
+
+
+def close_rows() -> None:
+    """Closes the file that this thread read rows from."""
+    if getattr(_open, "reader", None) is not None:
+        _open.reader.close()
+    _open.reader = _open.what = None

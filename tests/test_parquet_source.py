@@ -1,0 +1,256 @@
+"""The Parquet source: what others write, in their layouts, with their columns."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from containers import digests
+from fastdata.converters import Encoding, ParquetImages, Source, pack
+from fastdata.converters.rows import close_rows, read_row
+from fastdata.converters.tasks import encode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sources import convert, jpeg, require_said
+
+from fastdata import ImageDataset, UsageError, verify
+from fastdata.errors import SourceError
+
+
+def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def rows(dataset: Path) -> list[tuple[str, str, bytes]]:
+    found = ImageDataset(dataset, staged=False)
+    return [
+        (found.row(i).key, found.classes[found.row(i).label], found.read([i])[0])
+        for i in range(len(found))
+    ]
+
+
+def packed(tmp_path: Path, source: Source, **options: Any) -> list[tuple[str, str, bytes]]:
+    pack(source, tmp_path / "packed", container="shards", workers=1, **options)
+    return rows(tmp_path / "packed")
+
+
+IMAGES = [jpeg(seed) for seed in range(12)]
+GOOD = {"image": IMAGES[:1], "label": [0]}
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+@pytest.mark.parametrize("compression", ["snappy", "none"])
+def test_two_files_of_several_row_groups(tmp_path: Path, container: str, compression: str) -> None:
+    for number in range(2):
+        part = IMAGES[6 * number :][:6]
+        columns = {"label": pa.array([0, 2] * 3, pa.int64()), "jpeg": part}
+        write(tmp_path / f"in/part-{number}.parquet", columns, row_group_size=4,
+              compression=compression)  # fmt: skip
+    (tmp_path / "in/_SUCCESS").touch()
+    (tmp_path / "in/_temporary").mkdir()
+    write(tmp_path / "in/_temporary/x.parquet", {"other": [1]})
+    for workers in (1, 2):
+        pack(ParquetImages(tmp_path / "in"), tmp_path / str(workers), container=container,
+             workers=workers)  # fmt: skip
+    assert digests(tmp_path / "1") == digests(tmp_path / "2")
+    verify(tmp_path / "1")
+    assert ImageDataset(tmp_path / "1", staged=False).classes == ["0", "1", "2"]
+    assert rows(tmp_path / "1") == [
+        (f"part-{i // 6}/{i % 6:08d}", "02"[i % 2], image) for i, image in enumerate(IMAGES)
+    ]
+
+
+def test_our_own_and_back(made_tree: Path, tmp_path: Path) -> None:
+    first = convert("imagefolder", "--root", made_tree / "val", "--to", "parquet", "--out",
+                    tmp_path / "a", "--shard-size", "1MB")  # fmt: skip
+    assert first.exit_code == 0, first.output
+    again = convert("parquet", "--root", tmp_path / "a", "--to", "lmdb", "--out", tmp_path / "b")
+    assert again.exit_code == 0, again.output
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    manifest = json.loads((tmp_path / "b/dataset.json").read_text())
+    assert manifest["source"]["kind"] == "parquet"
+
+
+def test_nullable_columns(tmp_path: Path) -> None:
+    columns = {
+        "image": [IMAGES[0], None, IMAGES[2], IMAGES[3], IMAGES[4]],
+        "label": pa.array([1, 0, None, -1, 0]),
+        "key": ["a", "b", "c", "d", "e"],
+    }
+    path = write(tmp_path / "in.parquet", columns)
+    result = convert("parquet", "--root", path, "--to", "shards", "--out", tmp_path / "out")
+    require_said(result, 1, "3 of 5 images cannot be packed", "--skip-bad")
+    assert packed(tmp_path, ParquetImages(path), skip_bad=True) == [
+        ("a", "1", IMAGES[0]),
+        ("e", "0", IMAGES[4]),
+    ]
+    bad = (tmp_path / "packed/bad-samples.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reason"] for line in bad] == [
+        "the image of row 1 is null", "its label is null", "its label is -1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_class_names_as_labels(tmp_path: Path, kind: pa.DataType) -> None:
+    labels = pa.array(["dog", "cat", "dog"]).cast(kind)
+    path = write(tmp_path / "in.parquet", {"picture": IMAGES[:3], "noun": labels})
+    source = ParquetImages(path)
+    assert source.classes == ["cat", "dog"]
+    assert [(name, image) for _, name, image in packed(tmp_path, source)] == [
+        ("dog", IMAGES[0]), ("cat", IMAGES[1]), ("dog", IMAGES[2]),
+    ]  # fmt: skip
+
+
+def test_labels_in_the_names_of_folders(tmp_path: Path) -> None:
+    for number, name in enumerate(["b%20c", "a", "__HIVE_DEFAULT_PARTITION__"]):
+        write(tmp_path / f"in/label={name}/part-0.parquet", {"image": [IMAGES[number]]})
+    found = packed(tmp_path, ParquetImages(tmp_path / "in"), skip_bad=True)
+    assert found == [
+        ("label=a/part-0/00000000", "a", IMAGES[1]),
+        ("label=b%20c/part-0/00000000", "b c", IMAGES[0]),
+    ]
+
+
+def test_hugging_face(tmp_path: Path) -> None:
+    images = pa.array([{"bytes": image, "path": None} for image in IMAGES[:3]] + [None])
+    table = pa.table({"image": images, "label": [1, 0, 1, 0]})
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    about = json.dumps({"info": {"features": features}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": about}), tmp_path / "in.parquet")
+    found = packed(tmp_path, ParquetImages(tmp_path / "in.parquet"), skip_bad=True)
+    assert [(name, image) for _, name, image in found] == [
+        ("dog", IMAGES[0]), ("cat", IMAGES[1]), ("dog", IMAGES[2]),
+    ]  # fmt: skip
+
+
+def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:
+    columns = {
+        "features": [b"\0" * 90] * 3,
+        "thumb": [None, *IMAGES[:2]],
+        "note": ["x", "y", "z"],
+        "digit": [0, 1, 2],
+    }
+    path = write(tmp_path / "in.parquet", columns)
+    assert ParquetImages(path).about["columns"] == ["thumb", "digit", None]
+    assert ParquetImages(path, label_column="note").classes == ["x", "y", "z"]
+    chosen = ParquetImages(path, key_column="note")
+    assert [record.key for record in chosen.records()] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "error", "text"),
+    [
+        ({"a": IMAGES[:1], "b": IMAGES[:1], "label": [0]}, {}, SourceError, "several columns hold"),
+        ({"a": [b"text"], "label": [0]}, {}, SourceError, "no column holds image files"),
+        ({"image": IMAGES[:1], "p": [0], "q": [1]}, {}, SourceError, "cannot be told.*p, q"),
+        ({"image": IMAGES[:1]}, {}, SourceError, "cannot be told.*none"),
+        (GOOD, {"image_column": "x"}, UsageError, "no column x of b"),
+        (GOOD, {"label_column": "x"}, UsageError, "no column x of s"),
+        (GOOD, {"key_column": "image"}, UsageError, "no column image"),
+        ({"image": IMAGES[:1], "label": [1 << 40]}, {}, SourceError, "classes at most"),
+        ({"image": IMAGES[:1], "label": pa.nulls(1, pa.int64())}, {}, SourceError, "no labels"),
+        (
+            {"image": IMAGES[:2], "label": [0, 0], "class": ["a", "b"]}, {}, SourceError,
+            "label 0 and class",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told(
+    tmp_path: Path, columns: dict[str, Any], options: dict[str, str], error: Any, text: str
+) -> None:
+    path = write(tmp_path / "in.parquet", columns)
+    with pytest.raises(error, match=text):
+        ParquetImages(path, **options)
+
+
+def test_files_that_are_not_there_or_not_parquet(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such folder"):
+        ParquetImages(tmp_path / "none")
+    (tmp_path / "in").mkdir()
+    with pytest.raises(SourceError, match=r"holds no \*.parquet"):
+        ParquetImages(tmp_path / "in")
+    (tmp_path / "in/a.parquet").write_bytes(b"PAR1 is what it begins with")
+    with pytest.raises(SourceError, match=r"a.parquet: cannot be read as Parquet"):
+        ParquetImages(tmp_path / "in")
+    write(tmp_path / "in/a.parquet", {"image": IMAGES[:1], "label": [0]})
+    write(tmp_path / "in/b.parquet", {"image": IMAGES[:1]})
+    with pytest.raises(SourceError, match=r"b.parquet: has no column label"):
+        ParquetImages(tmp_path / "in")
+
+
+def test_a_file_that_changes_under_way(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", {"image": IMAGES[:3], "label": [0, 0, 0]})
+    record = list(ParquetImages(path).records())[2]
+    write(path, {"image": IMAGES[3:5], "label": [0, 0]})
+    with pytest.raises(Exception, match="has changed since it was listed"):
+        encode(record, Encoding("original"))
+
+
+def test_a_damaged_page_is_a_bad_sample(tmp_path: Path) -> None:
+    columns = {"image": IMAGES, "label": [0] * len(IMAGES)}
+    path = write(tmp_path / "in.parquet", columns, row_group_size=6, compression="snappy")
+    chunk = pq.read_metadata(path).row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    at = chunk.data_page_offset
+    data[at : at + 4] = b"\xff" * 4
+    path.write_bytes(data)
+    found = packed(tmp_path, ParquetImages(path), skip_bad=True)
+    assert [image for _, _, image in found] == IMAGES[:6]
+
+
+def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "sprung",)
+
+    path = write(tmp_path / "in/part-0.parquet", {"image": IMAGES[:2], "label": [0, 1]})
+    about = {"dataset-toolkit.unischema.v1": pickle.dumps(Trap())}
+    schema = pq.read_schema(path).with_metadata(about)
+    pq.write_metadata(schema, tmp_path / "in/_common_metadata")
+    for number, source in enumerate(("petastorm", "parquet")):
+        out = tmp_path / str(number)
+        result = convert(source, "--root", tmp_path / "in", "--to", "shards", "--out", out)
+        assert result.exit_code == 0, result.output
+        assert [image for _, _, image in rows(out)] == IMAGES[:2]
+        assert json.loads((out / "dataset.json").read_text())["source"]["kind"] == "petastorm"
+    assert not (tmp_path / "sprung").exists()
+    (tmp_path / "in/_common_metadata").unlink()
+    result = convert("petastorm", "--root", tmp_path / "in", "--to", "shards", "--out", "unused")
+    require_said(result, 1, "petastorm has left no _common_metadata", "fastdata convert parquet")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    groups=st.lists(st.integers(1, 90), min_size=1, max_size=4),
+    wanted=st.lists(st.integers(0, 10_000), max_size=12),
+    page=st.sampled_from([200, 1 << 20]),
+    dictionary=st.booleans(),
+)
+def test_any_row_in_any_order(
+    groups: list[int], wanted: list[int], page: int, dictionary: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """Rows are read forwards, but a resumed run may begin anywhere, and go back."""
+    total = sum(groups)
+    blobs = [b"%d" % (number % 7) * (number % 40 + 1) for number in range(total)]
+    path = tmp_path_factory.mktemp("rows") / "in.parquet"
+    schema = pa.schema([("nested", pa.struct([("bytes", pa.binary())]))])
+    with pq.ParquetWriter(path, schema, data_page_size=page, use_dictionary=dictionary) as writer:
+        at = 0
+        for count in groups:
+            entries = [{"bytes": blob} for blob in blobs[at : at + count]]
+            writer.write_table(pa.table({"nested": entries}, schema))
+            at += count
+    mtime_ns = path.stat().st_mtime_ns
+    for number in [*range(total), *(w % total for w in wanted)]:
+        assert read_row(str(path), "nested.bytes", number, mtime_ns) == blobs[number]
+    close_rows()
