@@ -216,12 +216,12 @@ class ParquetImages:
                 "Labels must be ranks of classes, from 0; name another with --label-column.",
             )
         known = self._features.get(chosen.label, [])
-        names = [
-            found.get(label) or (known[label] if label < len(known) else str(label))
+        classes = [
+            str(found.get(label) or (known[label] if label < len(known) else label))
             for label in range(max(most + 1, len(known)))
         ]
         # Two classes of one name are told apart by their numbers.
-        return names if len(set(names)) == len(names) else list(map(str, range(len(names))))
+        return classes if len(set(classes)) == len(classes) else list(map(str, range(len(classes))))
 
 
 def is_petastorm(folder: Path) -> bool:
@@ -294,13 +294,14 @@ def _leaves(path: Path, file: pq.ParquetFile) -> dict[str, pa.DataType]:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _is_label(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(strings or pa.types.is_integer(kind))
 
 
 def _listed(names: dict[str, pa.DataType]) -> str:

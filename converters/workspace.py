@@ -15,7 +15,7 @@ from fastdata.storage import file_lock, is_no_space
 #: The files that packing makes: nothing else in a dataset's folder is ever removed.
 _OURS = re.compile(
     r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|index(-\d+)?\.arrow|dataset\.json"
-    r"|bad-samples\.jsonl)((\.\d+)?\.partial)?"
+    r"|bad-samples\.jsonl|_common_metadata)((\.\d+)?\.partial)?"
 )
 
 

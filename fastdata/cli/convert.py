@@ -17,6 +17,7 @@ from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import ENGINES, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
+from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 from fastdata.engines import keep_freed_memory
@@ -62,6 +63,7 @@ class _Options(NamedTuple):
     workers: int | None
     engine: str
     address: str | None
+    petastorm_metadata: bool
     skip_bad: bool
     force: bool
 
@@ -124,6 +126,11 @@ _SHARED = (
         "--address",
         metavar="HOST:PORT",
         help="The Ray cluster's. [default: $RAY_ADDRESS, one of this machine, or a new one]",
+    ),
+    click.option(
+        "--petastorm-metadata",
+        is_flag=True,
+        help="Have petastorm add what its make_reader needs (parquet; docs/spark-dask.md).",
     ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
@@ -330,6 +337,7 @@ def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _
 
 def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -> None:
     encoding = Encoding(options.encoding, options.max_side, options.quality)
+    petastorm = _petastorm(options)
     begun = time.monotonic()
     with ProgressReport(f"packing {out}") as progress:
         packed = pack(
@@ -347,6 +355,20 @@ def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -
             progress=progress,
         )
     click.echo(_summary(packed, time.monotonic() - begun))
+    if petastorm is not None:
+        click.echo(f"{add_petastorm_metadata(out, petastorm)}: for petastorm's make_reader")
+
+
+def _petastorm(options: _Options) -> str | None:
+    """The Python that is to add petastorm's metadata; None where it is not to."""
+    if not options.petastorm_metadata:
+        return None
+    if options.to != "parquet" or options.encoding == "raw":
+        raise UsageError(
+            "--petastorm-metadata: petastorm reads image files in Parquet",
+            "Use --to parquet, and not --encoding raw.",
+        )
+    return petastorm_python()
 
 
 def _summary(packed: Packed, seconds: float) -> str:

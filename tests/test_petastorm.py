@@ -1,0 +1,103 @@
+"""petastorm, the real one, in its own environment: what it writes, and what it reads of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sources import convert, encoded, picture, require_said
+
+from fastdata import ImageDataset, verify
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def petastorm() -> Path:
+    """petastorm's Python."""
+    default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"
+    python = Path(os.environ.get("FASTDATA_PETASTORM_PYTHON") or default)
+    if not python.exists():
+        pytest.skip(f"no petastorm at {python} (set FASTDATA_PETASTORM_PYTHON)")
+    return python
+
+
+def said(python: Path, script: str, *arguments: object) -> list[list[Any]]:
+    """Runs a script of petastorm's: the JSON lines that it prints."""
+    command = [python, Path(__file__).with_name(script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    # petastorm and Spark print lines of their own as well.
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("materialize_dataset needs Spark, and Spark needs Java (java)")
+    rows = said(petastorm, "petastorm_write.py", tmp_path / "in")
+    assert len(rows) == 12
+    given = ["petastorm", "--root", tmp_path / "in", "--key-column", "id", "--to", "shards"]
+    result = convert(*given, "--out", tmp_path / "out")
+    require_said(result, 1, "2 of 12 images cannot be packed")
+    result = convert(*given, "--out", tmp_path / "out", "--skip-bad")
+    assert result.exit_code == 0, result.output
+    verify(tmp_path / "out")
+    dataset = ImageDataset(tmp_path / "out", staged=False)
+    assert [
+        [dataset.row(i).key, dataset.row(i).label, hashlib.sha256(dataset.read([i])[0]).hexdigest()]
+        for i in range(len(dataset))
+    ] == [row for row in rows if None not in row]
+    bad = (tmp_path / "out/bad-samples.jsonl").read_text("utf-8").splitlines()
+    assert [(entry["key"], entry["reason"]) for entry in map(json.loads, bad)] == [
+        ("005", "its label is null"),
+        ("007", "the picture of row 1 is null"),
+    ]
+
+
+def test_make_reader_reads_ours(
+    petastorm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTDATA_PETASTORM_PYTHON", str(petastorm))
+    expected = []
+    for number in range(9):
+        label, name = number // 3, f"{number % 3}"
+        image = picture(number, (40 + number, 30))
+        path = tmp_path / "in" / f"c{label}" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(image, "PNG"))
+        digest = hashlib.sha256(np.asarray(image).tobytes()).hexdigest()
+        expected.append([f"c{label}/{name}", label, [30, 40 + number, 3], digest])
+    result = convert("imagefolder", "--root", tmp_path / "in", "--to", "parquet", "--out",
+                     tmp_path / "out", "--shard-size", "10kB", "--petastorm-metadata")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "for petastorm's make_reader" in result.output
+    assert len(list((tmp_path / "out").glob("*.parquet"))) > 1
+    verify(tmp_path / "out")
+    for pool in ("thread", "process"):
+        rows = said(petastorm, "petastorm_make_reader.py", tmp_path / "out", pool)
+        assert sorted(rows) == expected
+
+
+@pytest.mark.parametrize("options", [["--to", "lmdb"], ["--to", "parquet", "--encoding", "raw"]])
+def test_metadata_of_what_petastorm_cannot_read(tmp_path: Path, options: list[str]) -> None:
+    result = convert("imagefolder", "--root", tmp_path, "--out", tmp_path / "out", *options,
+                     "--petastorm-metadata")  # fmt: skip
+    require_said(result, 2, "petastorm reads image files in Parquet")
+
+
+def test_no_petastorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["imagefolder", "--root", tmp_path, "--to", "parquet", "--out", tmp_path / "out"]
+    monkeypatch.delenv("FASTDATA_PETASTORM_PYTHON", raising=False)
+    result = convert(*given, "--petastorm-metadata")
+    require_said(result, 2, "no petastorm for", "No module named", "FASTDATA_PETASTORM_PYTHON")
+    monkeypatch.setenv("FASTDATA_PETASTORM_PYTHON", str(tmp_path / "python"))
+    result = convert(*given, "--petastorm-metadata")
+    require_said(result, 2, "cannot be run")
+    assert not (tmp_path / "out").exists()
