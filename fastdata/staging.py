@@ -239,7 +239,7 @@ def _allocated(folder: Path) -> int:
     )
 
 
-def _is_tmpfs(folder: Path) -> bool:
+def is_tmpfs(folder: Path) -> bool:
     """Whether a folder's files lie in memory."""
     device = folder.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
@@ -254,7 +254,7 @@ def _is_tmpfs(folder: Path) -> bool:
     return False
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     """Bytes of memory that can be had: of the machine's, and of what a container may use."""
     return min([_machine_memory(), *_group_memory()])
 
@@ -323,14 +323,20 @@ def _left_in_group(folder: Path, files: _GroupFiles) -> Iterator[int]:
     yield max(limit - usage + cache, 0)
 
 
-def _check_space(place: Path, needed: int) -> None:
-    """Raises SpaceError unless so many bytes fit."""
+def room(place: Path) -> tuple[int, str]:
+    """Bytes that a copy in a place may take, and in words what bounds them if not the disk."""
     free, of = free_space(place), ""
-    if _is_tmpfs(place):
+    if place.exists() and is_tmpfs(place):
         # A tmpfs promises a share of all memory, also of what is in use.
-        memory = _available_memory() - _MEMORY_LEFT
+        memory = available_memory() - _MEMORY_LEFT
         if memory < free:
             free, of = max(memory, 0), f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
+    return free, of
+
+
+def _check_space(place: Path, needed: int) -> None:
+    """Raises SpaceError unless so many bytes fit."""
+    free, of = room(place)
     if needed > free:
         raise SpaceError(
             f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
@@ -458,7 +464,7 @@ class _Staging:
             fields = {**json.loads(text), "root": _IMAGES_NAME}
             text = (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode()
         (self._partial / MANIFEST_NAME).write_bytes(text)
-        if not _is_tmpfs(self._place):
+        if not is_tmpfs(self._place):
             for path in self._partial.iterdir():
                 sync(path)
             if self._manifest.root is not None:

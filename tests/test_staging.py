@@ -424,8 +424,8 @@ def test_no_space_in_memory(
     make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make("lmdb")
-    monkeypatch.setattr(staging, "_is_tmpfs", lambda folder: True)
-    monkeypatch.setattr(staging, "_available_memory", lambda: staging._MEMORY_LEFT + 5000)
+    monkeypatch.setattr(staging, "is_tmpfs", lambda folder: True)
+    monkeypatch.setattr(staging, "available_memory", lambda: staging._MEMORY_LEFT + 5000)
     with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
         stage(dataset)
     assert "--unstage" in caught.value.mend
@@ -493,12 +493,12 @@ def test_memory_that_a_container_may_use(
     found = list(staging._group_memory(tmp_path / "own", tmp_path / "groups"))
     assert found == left
     monkeypatch.setattr(staging, "_group_memory", lambda: iter(found))
-    assert not left or staging._available_memory() == min(left)
+    assert not left or staging.available_memory() == min(left)
 
 
 def test_machine_without_control_groups(tmp_path: Path) -> None:
     assert list(staging._group_memory(tmp_path / "missing", tmp_path)) == []
-    assert 0 < staging._available_memory() <= staging._machine_memory() + (1 << 30)
+    assert 0 < staging.available_memory() <= staging._machine_memory() + (1 << 30)
 
 
 @pytest.fixture
@@ -516,9 +516,9 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
 def test_no_space_on_a_real_tmpfs(
     make: Callable[[str], Path], small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert staging._is_tmpfs(small_tmpfs)
+    assert staging.is_tmpfs(small_tmpfs)
     dataset = make("lmdb")
-    assert staging._available_memory() > 0
+    assert staging.available_memory() > 0
     whole = stage(dataset, small_tmpfs)
     unstage(dataset)
     ballast = small_tmpfs / "ballast"

@@ -73,7 +73,7 @@ class _Commands(click.Group):
 
 #: Commands that go on where they were interrupted.
 _RESUMABLE = ("convert", "sample", "stage")
-_COMMANDS = ("convert", "verify", "info", "index", "stage", "sample", "bench")
+_COMMANDS = ("convert", "verify", "info", "index", "stage", "sample", "bench", "doctor")
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,0 +1,137 @@
+"""``fastdata doctor``: what makes loading slow here, and what would be faster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from fastdata.errors import UsageError
+
+_PATH = click.Path(path_type=Path)
+#: Options of measuring, which a recording has no use for.
+_MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "as_json", "plot")
+
+
+@click.command("doctor")
+@click.argument("dataset", type=_PATH, required=False)
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MS",
+    help="What the training step takes, on one GPU.",
+)
+@click.option("--batch-size", type=click.IntRange(1), help="Images in it.  [default: 64]")
+@click.option(
+    "--num-workers",
+    type=click.IntRange(0),
+    help="What the script gives the loader.  [default: the number to use]",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Training processes on this machine.  [default: GPUs, or 1]",
+)
+@click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
+@click.option("--size", type=click.IntRange(1), default=224, show_default=True, help="Pixels.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 3600, min_open=True, max_open=True),
+    default=10,
+    show_default=True,
+    help="About how long to measure, or to record.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--plot", type=_PATH, metavar="FILE", help="A picture of the stages: .svg or .png.")
+@click.option("--pid", type=click.IntRange(1), help="Record this process instead (py-spy).")
+@click.option("--flame", type=_PATH, metavar="FILE", help="Where to: .svg, or .json (speedscope).")
+@click.pass_context
+def command(
+    context: click.Context,
+    dataset: Path | None,
+    step_ms: float | None,
+    batch_size: int | None,
+    num_workers: int | None,
+    ranks: int | None,
+    crop: str,
+    size: int,
+    seconds: float,
+    as_json: bool,
+    plot: Path | None,
+    pid: int | None,
+    flame: Path | None,
+) -> None:
+    """Find out what makes loading DATASET slow on this machine, and what would be faster.
+
+    Measures each stage that an image passes: storage, decoding, copies, the loader as a whole;
+    with --step-ms and --batch-size also against the training step. DATASET may be a folder of
+    images that was never converted. With --pid, records where a running loader spends its time.
+
+    \b
+    Examples:
+      $ fastdata doctor imagenet-train-lmdb --seconds 2
+      $ fastdata doctor imagenet-train-lmdb --seconds 2 --step-ms 120 --batch-size 256 --json
+      fastdata doctor imagenet/train --plot stages.svg
+      fastdata doctor --pid 4242 --flame loader.svg
+    """
+    if pid is not None or flame is not None:
+        _record(context, dataset, pid, flame, seconds)
+        return
+    if dataset is None:
+        raise UsageError("nothing to diagnose", "Give DATASET, or --pid and --flame.")
+    if step_ms is not None and batch_size is None:
+        raise UsageError("--step-ms needs --batch-size", "Say how many images a step takes.")
+    from fastdata.doctor import diagnose, picture, report, training_transform
+    from fastdata.transforms import CenterCrop, Compose, Resize
+
+    if plot is not None:
+        picture.check(plot)
+    transform = training_transform(size)
+    if crop == "val":
+        # As models are validated at 224: the shorter side 256.
+        transform = Compose([Resize(round(size * 256 / 224)), CenterCrop(size)])
+    diagnosis = diagnose(
+        dataset,
+        transform=transform,
+        step_ms=step_ms,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        ranks=ranks,
+        seconds=seconds,
+        progress=_progress,
+    )
+    if plot is not None:
+        picture.plot(diagnosis, plot)
+    if as_json:
+        click.echo(json.dumps(report.as_json(diagnosis), indent=1, ensure_ascii=False))
+    else:
+        report.show(diagnosis)
+
+
+def _record(
+    context: click.Context,
+    dataset: Path | None,
+    pid: int | None,
+    flame: Path | None,
+    seconds: float,
+) -> None:
+    if pid is None or flame is None:
+        raise UsageError("--pid and --flame belong together", "Give both.")
+    given = [] if dataset is None else ["DATASET"]
+    for name in _MEASURES:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
+            given.append("--json" if name == "as_json" else f"--{name.replace('_', '-')}")
+    if given:
+        raise UsageError(f"{given[0]} has no meaning with --pid", "Leave it out.")
+    from fastdata.doctor import flame as recording
+
+    recording.record(pid, flame, seconds)
+    click.echo(f"{flame}: process {pid} in {seconds:g} s")
+
+
+def _progress(stage: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"measuring: {stage} …", err=True)

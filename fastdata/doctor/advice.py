@@ -1,0 +1,315 @@
+"""From what was measured to which stage limits, and what to do: pure functions."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fastdata.doctor.findings import Findings, Rates
+
+#: What is gained must be more than what measurements scatter.
+_WORTH = 1.05
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do.
+
+    Attributes:
+        code: ``nothing``, ``stage``, ``convert``, ``order``, ``memory``, ``index``, ``reencode``,
+            ``workers``, ``scaling`` or ``cores``.
+        text: What to do and why.
+        command: What to type, or the argument to give; empty where there is none.
+        images_per_second: What training would then get; None where nobody can say.
+        basis: ``measured``, ``estimated`` from measured stages, or empty.
+    """
+
+    code: str
+    text: str
+    command: str = ""
+    images_per_second: float | None = None
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What limits, and what would be better.
+
+    Attributes:
+        limit: The stage that limits once an epoch has been read; one of `findings.STAGES`.
+        images_per_second: What training gets then: the slowest of stages and loader.
+        first_epoch_limit: The stage that limits in the first epoch from now.
+        first_epoch_images_per_second: What training gets in it.
+        core_images_per_second: What one core reads and decodes; None where unknown.
+        cores_per_gpu: Cores that one GPU needs at the step's rate; None where that is unknown.
+        num_workers: What to give the loader.
+        fits_stage: Whether a copy fits where ``fastdata stage`` puts it.
+        advice: What to do, what gains most first.
+    """
+
+    limit: str
+    images_per_second: float
+    first_epoch_limit: str
+    first_epoch_images_per_second: float
+    core_images_per_second: float | None
+    cores_per_gpu: int | None
+    num_workers: int
+    fits_stage: bool
+    advice: tuple[Advice, ...]
+
+
+def judge(found: Findings) -> Verdict:
+    """What limits, and what to do about it."""
+    later = stage_rates(found, held_later(found))
+    first = stage_rates(found, held_now(found))
+    core = _core(found.rates)
+    step = found.rates.step
+    limit = bottleneck(later, found.rates.loader)
+    return Verdict(
+        limit=limit,
+        images_per_second=overall(later, found.rates.loader),
+        first_epoch_limit=bottleneck(first, found.rates.loader),
+        first_epoch_images_per_second=overall(first, found.rates.loader),
+        core_images_per_second=core,
+        cores_per_gpu=None if core is None or step is None else max(1, math.ceil(step / core)),
+        num_workers=found.machine.recommended,
+        fits_stage=found.data.stage_bytes <= found.machine.stage_room,
+        advice=tuple(_advise(found, later, limit)),
+    )
+
+
+def stage_rates(found: Findings, held: float) -> dict[str, float]:
+    """Images/s of each stage that was measured.
+
+    Args:
+        found: What was measured.
+        held: Part of the dataset that is in memory, 0 to 1.
+    """
+    rates = found.rates
+    stages = {
+        "storage": storage_rate(rates.storage_cold, rates.storage_warm, held),
+        "decode": rates.decode,
+        "memory copy": rates.memory_copy,
+        "host to device": rates.host_to_device,
+        "step": rates.step,
+    }
+    return {name: rate for name, rate in stages.items() if rate is not None}
+
+
+def storage_rate(cold: float | None, warm: float | None, held: float) -> float | None:
+    """Images/s of a storage that finds a part of them in memory.
+
+    Args:
+        cold: Where none is in memory; None if that could not be measured.
+        warm: Where all are.
+        held: The part that is, 0 to 1.
+    """
+    if cold is None or warm is None:
+        return warm if cold is None else cold
+    # Never faster than warm: what was measured as cold may have been in some other cache.
+    return 1 / (held / warm + (1 - held) / min(cold, warm))
+
+
+def held_now(found: Findings) -> float:
+    """The part of the dataset that is in memory now."""
+    return 1.0 if found.data.in_memory else found.data.cached_share or 0.0
+
+
+def held_later(found: Findings) -> float:
+    """The part that will be when an epoch has been read: what fits."""
+    if found.data.in_memory or not found.data.bytes:
+        return 1.0
+    return min(1.0, found.machine.memory / found.data.bytes)
+
+
+def bottleneck(stages: dict[str, float], loader: float | None = None) -> str:
+    """The stage that limits: the slowest.
+
+    The stages of loading share the CPUs, so the loader may be slower than each of them; where
+    it is slower than the step as well, the slowest of them is what limits, not the step.
+
+    Args:
+        stages: Images/s by stage; at least one.
+        loader: Images/s of the loader as a whole, if known.
+    """
+    loading = {name: rate for name, rate in stages.items() if name != "step"}
+    if "step" in stages:
+        supply = min([*loading.values(), *([] if loader is None else [loader])], default=math.inf)
+        if stages["step"] <= supply or not loading:
+            return "step"
+    return min(loading, key=lambda name: loading[name])
+
+
+def overall(stages: dict[str, float], loader: float | None = None) -> float:
+    """Images/s of training: of the slowest stage, or of the loader as a whole."""
+    return min([*stages.values(), *([] if loader is None else [loader])])
+
+
+def _core(rates: Rates) -> float | None:
+    """Images/s that one core reads and decodes. Waiting for a disk takes no core."""
+    if rates.decode_core is None:
+        return None
+    return 1 / (1 / rates.decode_core + rates.read_cpu_s)
+
+
+def _advise(found: Findings, stages: dict[str, float], limit: str) -> Iterator[Advice]:
+    now = overall(stages, found.rates.loader)
+    if limit == "step":
+        yield Advice(
+            "nothing",
+            "The training step takes longer than loading: a faster loader gains nothing. "
+            "Make the step faster (AMP, channels-last, compile), or use more GPUs.",
+        )
+        return
+
+    def then(stage: str, rate: float | None) -> float | None:
+        """Images/s of training if a stage had another rate; None if that is no gain."""
+        if rate is None:
+            return None
+        changed = {**stages, stage: rate}
+        loader = found.rates.loader
+        if loader is not None and stage in ("storage", "decode"):
+            # It reads and decodes on the same threads, so it gains with their sum.
+            loader *= _per_image(stages) / _per_image(changed)
+        after = overall(changed, loader)
+        return after if after > now * _WORTH else None
+
+    rules = {"storage": _for_storage, "decode": _for_decode}
+    some = sorted(
+        rules[limit](found, stages, then) if limit in rules else [],
+        key=lambda advice: -(advice.images_per_second or 0),
+    )
+    yield from some
+    if not some:
+        yield Advice("nothing", _NOTHING[limit])
+
+
+_NOTHING = {
+    "storage": "Nothing that fastdata can change makes reading faster here: faster storage would.",
+    "decode": "Nothing that fastdata can change makes decoding faster here: more CPU cores would.",
+    "memory copy": "Batches are uint8 and copied once already: smaller crops would be faster.",
+    "host to device": "Batches are uint8 and page-locked already, the least that can be copied: "
+    "smaller crops would be faster.",
+}
+
+_Then = Callable[[str, "float | None"], "float | None"]
+
+
+def _per_image(stages: dict[str, float]) -> float:
+    return sum(1 / stages[name] for name in ("storage", "decode") if name in stages)
+
+
+def _for_storage(found: Findings, stages: dict[str, float], then: _Then) -> Iterator[Advice]:
+    data, rates, other = found.data, found.rates, found.alternatives
+    packed = data.container != "files"
+    if packed and not data.in_memory and data.stage_bytes <= found.machine.stage_room:
+        after = then("storage", memory_rate(rates))
+        if after is not None:
+            yield Advice(
+                "stage",
+                f"Copy the dataset to memory once: it fits in {found.machine.stage_place}.",
+                f"fastdata stage {shlex.quote(data.path)}",
+                after,
+                "estimated",
+            )
+    if data.root is not None and not data.in_memory:
+        after = then("storage", other.storage_without_opening)
+        yield Advice(
+            "convert",
+            "Each image is a file of its own, to be found and opened in random order. In a "
+            "container they are read from a few large files.",
+            f"fastdata convert imagefolder --root {shlex.quote(data.root)} --to shards",
+            after,
+            "estimated" if after else "",
+        )
+    after = then("storage", other.storage_in_order)
+    if after is not None:
+        yield Advice(
+            "order",
+            "Read neighbours together: shuffled by blocks, the storage is read nearly in order.",
+            'DataLoader(order="quasi-random")',
+            after,
+            "measured",
+        )
+    held = held_later(found)
+    after = then("storage", rates.storage_warm)
+    if held < 1 and after is not None:
+        yield Advice(
+            "memory",
+            f"Memory holds {held:.0%} of the dataset. With enough for all of it, or smaller "
+            "images (fastdata convert --encoding jpeg --max-side 500), storage is read once.",
+            "",
+            after,
+            "estimated",
+        )
+
+
+def memory_rate(rates: Rates) -> float | None:
+    """Images/s of reading from memory, whatever file system the dataset is on now."""
+    # The CPU's part of reading is all that is left where there is nothing to wait for.
+    if rates.read_cpu_s <= 0:
+        return rates.storage_warm
+    return max(rates.storage_warm or 0.0, 1 / rates.read_cpu_s)
+
+
+def _for_decode(found: Findings, stages: dict[str, float], then: _Then) -> Iterator[Advice]:
+    data, machine, other = found.data, found.machine, found.alternatives
+    path = shlex.quote(data.path)
+    after = then("decode", other.decode_seekable)
+    if after is not None and data.seekable_share < 1:
+        if data.container == "files":
+            command = f"fastdata convert imagefolder --root {path} --to folder"
+            text = "An index with seek points lets crops be decoded without the rest of the image."
+        else:
+            command = f"fastdata index {path}"
+            text = "Seek points let crops be decoded without the rest of the image."
+        yield Advice("index", text, command, after, "measured")
+    after = then("decode", other.decode_reencoded)
+    if after is not None and data.pillow_share > 0:
+        kinds = ", ".join(data.pillow_kinds)
+        source = shlex.quote(data.root) if data.root is not None else "…"
+        yield Advice(
+            "reencode",
+            f"{data.pillow_share:.0%} of the images ({kinds}) are not baseline JPEGs, and Pillow "
+            "decodes them. Encode them anew (lossy).",
+            f"fastdata convert imagefolder --root {source} --encoding jpeg",
+            after,
+            "measured",
+        )
+    if machine.threads < machine.recommended:
+        rate = found.rates.decode_all
+        if rate is not None:
+            rate *= machine.recommended / machine.cpus
+        after = then("decode", rate)
+        if after is not None:
+            yield Advice(
+                "workers",
+                f"The loader decodes on {machine.threads} of the {machine.recommended} CPUs that "
+                "it may use.",
+                f"DataLoader(num_workers={machine.recommended})",
+                after,
+                "measured" if machine.ranks == 1 else "estimated",
+            )
+    after = then("decode", other.decode_scaled)
+    if after is not None:
+        yield Advice(
+            "scaling",
+            "The images are much larger than the crops: decode at 1/2 to 1/8 (other pixels).",
+            "DataLoader(dct_scaling=True)",
+            after,
+            "measured",
+        )
+    core, step = _core(found.rates), found.rates.step
+    if core is not None and step is not None:
+        needed = max(1, math.ceil(step / core))
+        after = then("decode", needed * core)
+        if needed > machine.recommended and after is not None:
+            yield Advice(
+                "cores",
+                f"One GPU at this step needs {needed} cores; here it has {machine.recommended}.",
+                "",
+                after,
+                "estimated",
+            )

@@ -1,0 +1,311 @@
+"""`diagnose`: measures every stage of loading one dataset on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.dataset import ImageDataset
+from fastdata.doctor import copies, decoding, loading, opening, reading
+from fastdata.doctor.advice import Verdict, judge
+from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
+from fastdata.doctor.opening import Opened
+from fastdata.engines import usable_cpus
+from fastdata.errors import UsageError
+from fastdata.recipe import Recipe, Refusal, compile_recipe
+from fastdata.staged import default_place
+from fastdata.staging import available_memory, room
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+#: Below this part of the images, what Pillow decodes is no matter.
+_FEW = 0.002
+
+
+class Diagnosis(NamedTuple):
+    """What was measured, and what follows from it.
+
+    Attributes:
+        found: What was measured.
+        verdict: Which stage limits, and what to do.
+    """
+
+    found: Findings
+    verdict: Verdict
+
+
+def training_transform(size: int = 224) -> Compose:
+    """What is measured unless a transform is given: a random crop of ``size`` pixels, a flip."""
+    return Compose([RandomResizedCrop(size), RandomHorizontalFlip()])
+
+
+def diagnose(
+    dataset: str | os.PathLike[str] | ImageDataset,
+    *,
+    transform: Any = None,
+    step_ms: float | None = None,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    ranks: int | None = None,
+    seconds: float = 10.0,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Diagnosis:
+    """Measures the rate of each stage that images pass on their way to a training step.
+
+    Samples are drawn at random, always the same. Those, and no others, are dropped from the
+    page cache, to be read cold.
+
+    Args:
+        dataset: A packed dataset or its folder, or a folder with images somewhere below it.
+        transform: What becomes of the images; None for the dataset's own, or
+            `training_transform`.
+        step_ms: Milliseconds that the training step takes, on one GPU; None if not known.
+        batch_size: Images in a batch, on one GPU; None for 64.
+        num_workers: What the script gives the loader; None for what is recommended.
+        ranks: Training processes on this machine; None for $LOCAL_WORLD_SIZE, or the number
+            of GPUs, or 1.
+        seconds: About how long to measure.
+        progress: Called with the name of each stage before it is measured.
+
+    Raises:
+        UsageError: An argument is out of range, or the transform is none that can be measured.
+        DatasetError: There is no dataset, and no image.
+        DataError: It has no samples, or none that can be read or decoded.
+    """
+    begun = time.perf_counter()
+    _check(step_ms, batch_size, num_workers, ranks, seconds)
+    batch_size = batch_size or 64
+    progress("opening")
+    opened = opening.open_any(dataset, seconds * 0.3)
+    if transform is None:
+        transform = None if opened.dataset is None else opened.dataset.transform
+    transform = training_transform() if transform is None else transform
+    recipe = compile_recipe(transform)
+    if isinstance(recipe, Refusal):
+        raise UsageError(
+            f"this transform cannot be measured: {recipe.reason}",
+            "Leave it out to measure a random crop of 224 pixels and a flip.",
+        )
+    machine = _machine(opened, num_workers, ranks)
+    cached, how = opened.cached_share()
+
+    progress("storage")
+    samples = reading.draw_samples(opened, len(opened.source))
+    storage = reading.measure(opened, samples, machine.threads, seconds * 0.35)
+    images, problems = decoding.load(opened, storage.blobs)
+    decoding.require_some(images, problems, opened)
+    numbers = np.array([n for n in sorted(storage.blobs) if n not in problems], np.int64)
+    undecodable = decoding.check(images, recipe)
+    problems |= {int(numbers[at]): problem for at, problem in undecodable.items()}
+    whole = np.array([at for at in range(len(images)) if at not in undecodable], np.int64)
+    images, numbers = images.only(whole), numbers[whole]
+    problems |= storage.problems
+    decoding.require_some(images, problems, opened)
+
+    progress("decoding")
+    learnt = _learnt(opened, images)
+    decode = _Decoding(images, recipe, machine, seconds, learnt)
+    rates, other = decode.measure(opened)
+
+    progress("copies")
+    output = np.dtype(np.uint16 if recipe.output.dtype == "bfloat16" else recipe.output.dtype)
+    image_bytes = recipe.size[0] * recipe.size[1] * 3 * output.itemsize
+    memory_copy = copies.memory_copy(batch_size * image_bytes, seconds * 0.02) * batch_size
+    to_device, device = copies.host_to_device(batch_size * image_bytes, seconds * 0.03)
+
+    progress("the loader")
+    loader, path = loading.rate(
+        opened,
+        numbers.tolist(),
+        transform,
+        batch_size=batch_size,
+        num_workers=machine.recommended if num_workers is None else num_workers,
+        learns=opened.dataset is None and learnt == 1,
+        seconds=seconds * 0.15,
+    )
+    # The loader cannot be faster than its decoding: what was measured as slower has scattered, or
+    # is what measuring from Python costs.
+    slack = 1.0 if loader is None else max(1.0, loader / rates["threads"])
+    first = next(iter(sorted(problems.items())), None)
+    found = Findings(
+        data=Data(
+            path=str(opened.path),
+            location=str(opened.location),
+            container=opened.container,
+            root=None if opened.root is None else str(opened.root),
+            samples=opened.samples,
+            bytes=opened.bytes,
+            estimated=opened.samples != len(opened.source),
+            stage_bytes=opened.stage_bytes,
+            in_memory=opened.in_memory,
+            cached_share=cached,
+            cached_how=how,
+            seekable_share=images.seekable_share,
+            pillow_share=float(images.pillow.mean()),
+            pillow_kinds=images.pillow_kinds,
+            learnt_share=learnt,
+            sampled=len(images),
+            damaged=len(problems),
+            damage="" if first is None else f"sample {first[0]}: {first[1]}",
+        ),
+        machine=machine,
+        rates=Rates(
+            storage_cold=storage.cold,
+            storage_warm=storage.warm,
+            read_cpu_s=storage.cpu_s,
+            decode_core=rates["core"],
+            decode=rates["threads"] * slack,
+            decode_all=rates["all"] * slack,
+            memory_copy=memory_copy,
+            host_to_device=None if to_device is None else to_device * batch_size,
+            step=None if step_ms is None else batch_size / (step_ms / 1000),
+            loader=loader,
+        ),
+        alternatives=Alternatives(
+            storage_in_order=storage.in_order,
+            storage_without_opening=storage.without_opening,
+            **{f"decode_{name}": rate * slack for name, rate in other.items()},
+        ),
+        notes={
+            "storage, cold": storage.cold_note,
+            "decode": decode.note(opened),
+            "host to device": device,
+            "step": "not given: --step-ms, --batch-size" if step_ms is None else "as given",
+            "loader": path,
+        },
+        image_bytes=storage.bytes,
+        batch_bytes=image_bytes,
+        batch_size=batch_size,
+        transform=recipe.describe(),
+        seconds=time.perf_counter() - begun,
+    )
+    return Diagnosis(found, judge(found))
+
+
+def _check(
+    step_ms: float | None,
+    batch_size: int | None,
+    num_workers: int | None,
+    ranks: int | None,
+    seconds: float,
+) -> None:
+    if step_ms is not None and not step_ms > 0:
+        raise UsageError(f"step_ms={step_ms}", "Give the milliseconds that a step takes.")
+    if step_ms is not None and batch_size is None:
+        raise UsageError("a step's time without its batch size", "Give both.")
+    for name, value, least in (
+        ("batch_size", batch_size, 1),
+        ("num_workers", num_workers, 0),
+        ("ranks", ranks, 1),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"{name}={value}", f"Give {least} or more.")
+    if not 0 < seconds < 3600:
+        raise UsageError(f"seconds={seconds}", "Give how long to measure, for example 10.")
+
+
+def _machine(opened: Opened, num_workers: int | None, ranks: int | None) -> Machine:
+    if ranks is None:
+        told = os.environ.get("LOCAL_WORLD_SIZE", "")
+        ranks = int(told) if told.isdecimal() and int(told) else copies.gpus() or 1
+    cpus = usable_cpus()
+    place = default_place()
+    threads = max(1, cpus // ranks) if num_workers is None else max(1, num_workers)
+    return Machine(
+        cpus=cpus,
+        ranks=ranks,
+        threads=threads,
+        num_workers=num_workers,
+        memory=available_memory(),
+        stage_place=str(place),
+        stage_room=room(place)[0],
+    )
+
+
+def _learnt(opened: Opened, images: decoding.Images) -> float:
+    """The part of a tree's images whose seek points the loader will have after an epoch."""
+    if opened.dataset is not None:
+        return 0.0
+    tables = [len(table) for table in images.learnable if table is not None]
+    return loading.learnt_share(opened.samples, sum(tables) / max(len(tables), 1))
+
+
+class _Decoding:
+    """Measures decoding as it is, and as it could be.
+
+    Args:
+        images: What to decode.
+        recipe: What becomes of it.
+        machine: How many threads there are.
+        seconds: How long all measurements of a diagnosis are to take.
+        learnt: The part of a tree whose seek points the loader learns.
+    """
+
+    def __init__(
+        self,
+        images: decoding.Images,
+        recipe: Recipe,
+        machine: Machine,
+        seconds: float,
+        learnt: float,
+    ) -> None:
+        self._images, self._recipe, self._machine = images, recipe, machine
+        self._seconds, self._learnt = seconds, learnt
+
+    def measure(self, opened: Opened) -> tuple[dict[str, float], dict[str, float]]:
+        """Rates as they are (``core``, ``threads``, ``all``), and of what else could be."""
+        machine, seconds, images = self._machine, self._seconds, self._images
+        rates = {
+            "core": self._mixed(1, seconds * 0.1),
+            "threads": self._mixed(machine.threads, seconds * 0.1),
+        }
+        rates["all"] = rates["threads"]
+        if machine.cpus != machine.threads:
+            rates["all"] = self._mixed(machine.cpus, seconds * 0.06)
+        other: dict[str, float] = {}
+        time_each = seconds * 0.05
+        if images.seekable_share < 1 and not (opened.dataset is None and self._learnt == 1):
+            seekable = decoding.with_seek_points(images)
+            other["seekable"] = self._rate(seekable, machine.threads, time_each)
+        if images.pillow.mean() > _FEW:
+            new = decoding.reencoded(images)
+            if new is not None:
+                other["reencoded"] = self._rate(new, machine.threads, time_each)
+        larger = float(np.median(np.maximum(images.widths, images.heights)))
+        if larger > 4 * max(self._recipe.size):
+            other["scaled"] = decoding.rate(
+                self._current(), self._recipe, machine.threads, time_each, scaled=True
+            )
+        return rates, other
+
+    def note(self, opened: Opened) -> str:
+        """What is to be known of the rates."""
+        parts = []
+        if opened.dataset is None and self._learnt:
+            parts.append(
+                f"from the 2nd epoch, {self._learnt:.0%} with seek points that the first builds"
+            )
+        if self._images.pillow.any():
+            parts.append(f"{self._images.pillow.mean():.0%} by Pillow")
+        if self._recipe.tail:
+            parts.append("the transform's own functions not counted")
+        return "; ".join(parts)
+
+    def _current(self) -> decoding.Images:
+        if self._learnt == 1:
+            return decoding.with_seek_points(self._images)
+        return self._images
+
+    def _mixed(self, threads: int, seconds: float) -> float:
+        """The rate as the dataset is; of a tree, as it will be when seek points are learnt."""
+        if not 0 < self._learnt < 1:
+            return self._rate(self._current(), threads, seconds)
+        with_ = self._rate(decoding.with_seek_points(self._images), threads, seconds / 2)
+        without = self._rate(self._images, threads, seconds / 2)
+        return 1 / (self._learnt / with_ + (1 - self._learnt) / without)
+
+    def _rate(self, images: decoding.Images, threads: int, seconds: float) -> float:
+        return decoding.rate(images, self._recipe, threads, seconds)

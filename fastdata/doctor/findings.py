@@ -1,0 +1,159 @@
+"""What a diagnosis has found: plain values, which advice is then a pure function of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: What may limit training, in the order that an image passes them.
+STAGES = ("storage", "decode", "memory copy", "host to device", "step")
+
+
+@dataclass(frozen=True)
+class Data:
+    """What was found about a dataset.
+
+    Attributes:
+        path: The folder that was asked for.
+        location: The folder that is really read: a staged copy's, where there is one.
+        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``; ``files`` for a tree of images
+            that was never converted.
+        root: Where a tree's images are; None where they are in a container.
+        samples: Their number; estimated where ``estimated``.
+        bytes: Of all images; estimated where ``estimated``.
+        estimated: Whether the tree was too large to be listed whole.
+        stage_bytes: What a staged copy would take.
+        in_memory: Whether it is read from a file system in memory.
+        cached_share: Part of it that the page cache holds, 0 to 1; None where nobody may know.
+        cached_how: How that was found, or why it was not.
+        seekable_share: Part of the sampled images that have seek points, or can have none, 0 to 1.
+        pillow_share: Part that Pillow decodes, since the native core does not, 0 to 1.
+        pillow_kinds: What these are: ``jpeg-progressive``, ``png``, …, the most frequent first.
+        learnt_share: Part of a tree whose seek points the loader learns in its first epoch.
+        sampled: Images that were measured.
+        damaged: How many more could not be read or decoded.
+        damage: What is wrong with the first of those.
+    """
+
+    path: str
+    location: str
+    container: str
+    root: str | None
+    samples: int
+    bytes: int
+    estimated: bool
+    stage_bytes: int
+    in_memory: bool
+    cached_share: float | None
+    cached_how: str
+    seekable_share: float
+    pillow_share: float
+    pillow_kinds: tuple[str, ...]
+    learnt_share: float
+    sampled: int
+    damaged: int
+    damage: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to load with.
+
+    Attributes:
+        cpus: CPUs that this process may use: its affinity, its cgroup's quota.
+        ranks: Training processes that share them, one a GPU.
+        threads: Decode threads that were measured: the loader's ``num_workers``, at least 1.
+        num_workers: As was asked for; None where the recommended number was taken.
+        memory: Bytes of memory that can be had, also by the page cache.
+        stage_place: Where ``fastdata stage`` puts copies.
+        stage_room: Bytes that fit there.
+    """
+
+    cpus: int
+    ranks: int
+    threads: int
+    num_workers: int | None
+    memory: int
+    stage_place: str
+    stage_room: int
+
+    @property
+    def recommended(self) -> int:
+        """The ``num_workers`` to use: the CPUs divided by the ranks, at least 1."""
+        return max(1, self.cpus // max(self.ranks, 1))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Images a second of each stage, for one rank; None where it was not measured.
+
+    Attributes:
+        storage_cold: Reads in random order of what is not in memory, on `Machine.threads`.
+        storage_warm: Reads of what is in the page cache, checksums included.
+        read_cpu_s: CPU seconds that reading one image takes.
+        decode_core: Decoding (crop, resize, flip) on one core.
+        decode: Decoding on `Machine.threads`.
+        decode_all: Decoding on all usable CPUs.
+        memory_copy: Copying finished batches in memory, one thread.
+        host_to_device: Copying them from page-locked memory to the GPU.
+        step: What the training step takes; from its time.
+        loader: The loader as a whole, of images that are in the page cache.
+    """
+
+    storage_cold: float | None = None
+    storage_warm: float | None = None
+    read_cpu_s: float = 0.0
+    decode_core: float | None = None
+    decode: float | None = None
+    decode_all: float | None = None
+    memory_copy: float | None = None
+    host_to_device: float | None = None
+    step: float | None = None
+    loader: float | None = None
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Measured rates of what could be done instead, images/s; None where it is so already.
+
+    Attributes:
+        storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
+        storage_without_opening: Cold reads, the opening of a file for each not counted.
+        decode_seekable: `Rates.decode`, had all JPEGs seek points.
+        decode_reencoded: `Rates.decode`, were what Pillow decodes baseline JPEGs.
+        decode_scaled: `Rates.decode` with ``dct_scaling=True``.
+    """
+
+    storage_in_order: float | None = None
+    storage_without_opening: float | None = None
+    decode_seekable: float | None = None
+    decode_reencoded: float | None = None
+    decode_scaled: float | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was measured.
+
+    Attributes:
+        data: The dataset.
+        machine: The machine.
+        rates: The stages.
+        alternatives: What could be done instead.
+        notes: By stage, what is to be known of its rate.
+        image_bytes: Mean bytes of one encoded image.
+        batch_bytes: Bytes of one decoded image in a batch.
+        batch_size: Images in a batch.
+        transform: What is done to the images, in words.
+        seconds: What measuring took.
+    """
+
+    data: Data
+    machine: Machine
+    rates: Rates
+    alternatives: Alternatives = field(default_factory=Alternatives)
+    notes: dict[str, str] = field(default_factory=dict)
+    image_bytes: float = 0.0
+    batch_bytes: int = 0
+    batch_size: int = 64
+    transform: str = ""
+    seconds: float = 0.0

@@ -1,0 +1,72 @@
+"""A picture of the stages: one bar each, the one that limits in a colour of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from fastdata.doctor.diagnosis import Diagnosis
+from fastdata.doctor.report import human_rate, stage_lines
+from fastdata.errors import UsageError
+
+# Mid-tones: enough contrast with white and with black.
+_INK = "#808080"
+_STAGE = "#2b8cbe"
+_LIMIT = "#d1495b"
+_WHOLE = "#b07d2b"
+
+
+def check(path: Path) -> None:
+    """Whether a picture can be drawn, before anything is measured for it.
+
+    Raises:
+        UsageError: Another suffix than ``.svg`` or ``.png``, or matplotlib is not installed.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"{path}: plots are .svg or .png", "Name one of these.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "plots need matplotlib, which is not installed", "pip install 'fastdata[bench]'"
+        )
+
+
+def plot(diagnosis: Diagnosis, path: Path) -> None:
+    """Draws the rates of all stages that were measured, on a logarithmic scale.
+
+    Args:
+        diagnosis: What `fastdata.doctor.diagnose` found.
+        path: An ``.svg`` or ``.png``.
+
+    Raises:
+        UsageError: Another suffix, or matplotlib is not installed.
+    """
+    check(path)
+    from matplotlib.figure import Figure
+
+    verdict = diagnosis.verdict
+    shown = [(line, line.rate) for line in stage_lines(diagnosis) if line.rate is not None]
+    figure = Figure(figsize=(8, 1.4 + 0.4 * len(shown)), layout="constrained")
+    axis = figure.subplots()
+    colours = [
+        _LIMIT if line.stage == verdict.limit else _STAGE if line.stage else _WHOLE
+        for line, _ in shown
+    ]
+    bars = axis.barh([line.name for line, _ in shown], [rate for _, rate in shown], color=colours)
+    axis.bar_label(bars, [human_rate(rate) for _, rate in shown], color=_INK, padding=3)
+    axis.invert_yaxis()  # the first stage on top
+    axis.set_xscale("log")
+    rates = [rate for _, rate in shown]
+    axis.set_xlim(min(rates) / 3, max(rates) * 3)  # room for the numbers
+    axis.set_xlabel("images/s")
+    name = Path(diagnosis.found.data.path).name
+    axis.set_title(
+        f"{name}: {verdict.limit} limits, {human_rate(verdict.images_per_second)} images/s"
+    )
+    axis.patch.set_alpha(0)
+    axis.tick_params(colors=_INK, which="both")
+    axis.title.set_color(_INK)
+    axis.xaxis.label.set_color(_INK)
+    for spine in axis.spines.values():
+        spine.set_color(_INK)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, transparent=True, metadata=metadata, dpi=120)

@@ -1,0 +1,197 @@
+"""A diagnosis for people, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from fastdata.doctor.advice import Advice
+from fastdata.doctor.diagnosis import Diagnosis
+from fastdata.storage import human_bytes
+
+
+class StageLine(NamedTuple):
+    """One measured stage.
+
+    Attributes:
+        name: For people.
+        stage: Which of `fastdata.doctor.findings.STAGES` it belongs to; empty for the loader.
+        rate: Images/s; None if it was not measured.
+        bytes: Bytes of an image in this stage; 0 where they do not matter.
+        note: What else is to be known.
+    """
+
+    name: str
+    stage: str
+    rate: float | None
+    bytes: float
+    note: str
+
+
+def stage_lines(diagnosis: Diagnosis) -> list[StageLine]:
+    """Every stage, in the order that images pass them."""
+    found = diagnosis.found
+    rates, machine, notes = found.rates, found.machine, found.notes
+    read, batch = found.image_bytes, float(found.batch_bytes)
+    lines = [
+        StageLine(
+            "storage, cold", "storage", rates.storage_cold, read, notes.get("storage, cold", "")
+        ),
+        StageLine("storage, warm", "storage", rates.storage_warm, read, ""),
+        StageLine("decode, one core", "", rates.decode_core, 0, ""),
+        StageLine(
+            f"decode, {_count(machine.threads, 'thread')}",
+            "decode",
+            rates.decode,
+            0,
+            notes.get("decode", ""),
+        ),
+    ]
+    if machine.threads != machine.cpus:
+        name = f"decode, all {_count(machine.cpus, 'CPU')}"
+        lines.append(StageLine(name, "", rates.decode_all, 0, ""))
+    return [
+        *lines,
+        StageLine("memory copy", "memory copy", rates.memory_copy, batch, "one thread"),
+        StageLine(
+            "host to device",
+            "host to device",
+            rates.host_to_device,
+            batch,
+            notes.get("host to device", ""),
+        ),
+        StageLine("training step", "step", rates.step, 0, notes.get("step", "")),
+        StageLine("the loader as a whole", "", rates.loader, 0, notes.get("loader", "")),
+    ]
+
+
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Everything that was found, as JSON values."""
+    found, verdict = diagnosis
+    return {
+        "limit": verdict.limit,
+        "images_per_second": verdict.images_per_second,
+        "stages": [line._asdict() for line in stage_lines(diagnosis)],
+        "verdict": asdict(verdict),
+        **asdict(found),
+    }
+
+
+def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
+    """Prints tables to standard output."""
+    console = console or Console()
+    found, verdict = diagnosis
+    title = f"{found.data.path}: {found.transform}, batches of {found.batch_size}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("stage", style="bold")
+    table.add_column("images/s", justify="right")
+    table.add_column("bytes/s", justify="right")
+    table.add_column("", overflow="fold")
+    for line in stage_lines(diagnosis):
+        limits = line.stage == verdict.limit and not (
+            # Of the two rates of the storage, the one that counts is marked.
+            line.stage == "storage" and (line.name.endswith("cold") != _reads_cold(diagnosis))
+        )
+        note = "; ".join(part for part in ("limits" * limits, line.note) if part)
+        table.add_row(
+            line.name,
+            "-" if line.rate is None else human_rate(line.rate),
+            f"{human_bytes(line.rate * line.bytes)}/s" if line.rate and line.bytes else "",
+            note,
+            style="bold red" if limits else None,
+        )
+    console.print(table)
+    console.print()
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for name, value in fact_lines(diagnosis):
+        facts.add_row(name, value)
+    console.print(facts)
+    for advice in verdict.advice:
+        console.print()
+        for text in _advice_lines(advice):
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """What follows from the stages, in words."""
+    (found, verdict), data, machine = diagnosis, diagnosis.found.data, diagnosis.found.machine
+    about = "about " if data.estimated else ""
+    limits = f"{verdict.limit}: {human_rate(verdict.images_per_second)} images/s"
+    if verdict.first_epoch_limit != verdict.limit:
+        limits += (
+            f"; in the first epoch {verdict.first_epoch_limit}: "
+            f"{human_rate(verdict.first_epoch_images_per_second)}"
+        )
+    core = verdict.core_images_per_second
+    one = "" if core is None else f"a core reads and decodes {human_rate(core)} images/s"
+    if verdict.cores_per_gpu is None:
+        cores = f"{one}; tell the step's time to know how many"
+    else:
+        cores = f"{verdict.cores_per_gpu} at this step; {one}"
+    if data.in_memory:
+        memory = "it is read from memory already"
+    else:
+        memory = (
+            f"{about}{human_bytes(data.stage_bytes)} of {human_bytes(machine.stage_room)} free: "
+            + ("fits" if verdict.fits_stage else "does not fit")
+        )
+    if data.cached_share is None:
+        cache = f"unknown: {data.cached_how}"
+    else:
+        cache = f"holds {data.cached_share:.0%} of the dataset ({data.cached_how})"
+    lines = [
+        ("limits", limits),
+        ("cores a GPU needs", cores),
+        (
+            "num_workers",
+            f"{verdict.num_workers} ({_count(machine.cpus, 'CPU')}, "
+            f"{_count(machine.ranks, 'rank')})",
+        ),
+        (machine.stage_place, memory),
+        ("page cache", cache),
+        (
+            "dataset",
+            f"{data.container}, {about}{data.samples:,} images, {about}{human_bytes(data.bytes)}"
+            + (f", read from {data.location}" if data.location != data.path else ""),
+        ),
+        ("measured", f"{data.sampled:,} images in {found.seconds:.0f} s"),
+    ]
+    if data.damaged:
+        lines.append(("damaged", f"{data.damaged:,} images more; {data.damage}"))
+    return lines
+
+
+def human_rate(rate: float) -> str:
+    """A rate as people read it: three digits are what such measurements are good for."""
+    if rate >= 100:
+        return f"{float(f'{rate:.3g}'):,.0f}"
+    return f"{rate:.3g}"
+
+
+def _advice_lines(advice: Advice) -> list[str]:
+    gain = ""
+    if advice.images_per_second is not None:
+        gain = f" → {human_rate(advice.images_per_second)} images/s ({advice.basis})"
+    lines = [f"• {advice.text}{gain}"]
+    if advice.command:
+        lines.append(f"    {advice.command}")
+    return lines
+
+
+def _reads_cold(diagnosis: Diagnosis) -> bool:
+    """Whether most of what the storage takes is for what is not in memory."""
+    found = diagnosis.found
+    return (
+        found.rates.storage_cold is not None
+        and not found.data.in_memory
+        and found.machine.memory < found.data.bytes
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
