@@ -220,7 +220,7 @@ def _for_storage(found: Findings, stages: dict[str, float], then: _Then) -> Iter
             "convert",
             "Each image is a file of its own, to be found and opened in random order. In a "
             "container they are read from a few large files.",
-            f"fastdata convert imagefolder --root {shlex.quote(data.root)} --to shards",
+            f"{data.convert} --to shards",
             after,
             "estimated" if after else "",
         )
@@ -260,7 +260,7 @@ def _for_decode(found: Findings, stages: dict[str, float], then: _Then) -> Itera
     after = then("decode", other.decode_seekable)
     if after is not None and data.seekable_share < 1:
         if data.container == "files":
-            command = f"fastdata convert imagefolder --root {path} --to folder"
+            command = f"{data.convert} --to folder"
             text = "An index with seek points lets crops be decoded without the rest of the image."
         else:
             command = f"fastdata index {path}"
@@ -268,13 +268,12 @@ def _for_decode(found: Findings, stages: dict[str, float], then: _Then) -> Itera
         yield Advice("index", text, command, after, "measured")
     after = then("decode", other.decode_reencoded)
     if after is not None and data.pillow_share > 0:
-        kinds = ", ".join(data.pillow_kinds)
-        source = shlex.quote(data.root) if data.root is not None else "…"
+        kinds = ", ".join("other jpeg" if kind == "jpeg" else kind for kind in data.pillow_kinds)
         yield Advice(
             "reencode",
             f"{data.pillow_share:.0%} of the images ({kinds}) are not baseline JPEGs, and Pillow "
             "decodes them. Encode them anew (lossy).",
-            f"fastdata convert imagefolder --root {source} --encoding jpeg",
+            f"{data.convert} --encoding jpeg",
             after,
             "measured",
         )

@@ -136,6 +136,7 @@ def diagnose(
             location=str(opened.location),
             container=opened.container,
             root=None if opened.root is None else str(opened.root),
+            convert=opened.convert,
             samples=opened.samples,
             bytes=opened.bytes,
             estimated=opened.samples != len(opened.source),

@@ -18,6 +18,7 @@ class Data:
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``; ``files`` for a tree of images
             that was never converted.
         root: Where a tree's images are; None where they are in a container.
+        convert: The command that packs its source, as far as the manifest tells.
         samples: Their number; estimated where ``estimated``.
         bytes: Of all images; estimated where ``estimated``.
         estimated: Whether the tree was too large to be listed whole.
@@ -38,6 +39,7 @@ class Data:
     location: str
     container: str
     root: str | None
+    convert: str
     samples: int
     bytes: int
     estimated: bool

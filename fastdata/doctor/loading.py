@@ -86,8 +86,8 @@ def _dataset(opened: Opened, transform: Any) -> Any:
         return ImageDataset(opened.dataset.location, transform, staged=False)
     try:
         from torchvision.datasets import ImageFolder
-    except ModuleNotFoundError:
-        return "torchvision, whose ImageFolder reads trees, is not installed"
+    except (ImportError, AttributeError, RuntimeError):  # one of another torch fails in its own way
+        return "torchvision, whose ImageFolder reads trees, cannot be imported"
     files = list(opened.files)
 
     class Listed(ImageFolder):  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from fastdata.staging import is_tmpfs
 _FILES_ASKED = 1_000
 #: Files of a tree whose sizes stand for those of all.
 _FILES_SIZED = 1_000
+#: Sources that can be packed anew in another encoding.
+_SOURCES = ("imagenet", "imagefolder", "webdataset")
 #: Seeds what is drawn here: the same dataset is measured on the same images.
 _SEED = 6
 
@@ -69,6 +72,20 @@ class Opened:
             return self.path
         root = self.dataset.manifest.root
         return None if root is None else Path(os.path.normpath(self.location / root))
+
+    @property
+    def convert(self) -> str:
+        """The command that packs its source, as far as the manifest tells."""
+        if self.dataset is None:
+            return f"fastdata convert imagefolder --root {shlex.quote(str(self.path))}"
+        about = self.dataset.manifest.source
+        kind, root, split = (about.get(name) for name in ("kind", "root", "split"))
+        words = f"fastdata convert {kind if kind in _SOURCES else '…'}"
+        if isinstance(root, str) and kind in _SOURCES:
+            words += f" --root {shlex.quote(root)}"
+        if isinstance(split, str) and kind == "imagenet":
+            words += f" --split {shlex.quote(split)}"
+        return words
 
     @property
     def in_memory(self) -> bool:

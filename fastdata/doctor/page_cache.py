@@ -120,7 +120,7 @@ def mincore(descriptor: int, offset: int, length: int) -> int:
 def drop(extents: Iterable[Extent]) -> None:
     """Asks the kernel to forget parts of files and what is close to them.
 
-    What is dirty or mapped it may keep.
+    What is mapped by a process it may keep.
 
     Raises:
         OSError: A file cannot be opened, or the system has no such call.
@@ -136,6 +136,7 @@ def drop(extents: Iterable[Extent]) -> None:
                 descriptor = -1
                 descriptor = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
                 open_path = extent.path
+                os.fsync(descriptor)  # what is not yet on the disk is kept
             start = extent.offset // _PIECE * _PIECE
             stop = -(-(extent.offset + extent.length) // _PIECE) * _PIECE
             os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)

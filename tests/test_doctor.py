@@ -1,0 +1,462 @@
+"""fastdata doctor on real datasets, some of them made slow; and its recordings of real loaders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from containers import pack_tree
+from jpegs import encode, picture
+from loader_data import CONTAINERS, CROPS, as_file, dataset, images, tree
+from torchvision_stub import import_torchvision
+
+from fastdata import DataError, DatasetError, UsageError, stage
+from fastdata.cli import cli
+from fastdata.doctor import diagnose, page_cache, report
+from fastdata.doctor.page_cache import Extent
+from fastdata.seeking import add_seek_points
+from fastdata.transforms import CenterCrop
+
+_TESTS = Path(__file__).resolve().parent
+
+
+def codes(diagnosis: Any) -> list[str]:
+    return [advice.code for advice in diagnosis.verdict.advice]
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "fastdata", "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def folder_of(root: Path, files: list[tuple[str, bytes]]) -> Path:
+    """A tree of one class."""
+    for name, data in files:
+        path = root / "class" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+# What is made slow.
+
+
+@pytest.fixture(scope="module")
+def slow_reads(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A library that makes reads of $SLOW_FOLDER take $SLOW_US microseconds more."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("slow") / "slow_reads.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(_TESTS / "slow_reads.c")]
+    subprocess.run([*command, "-ldl"], check=True)
+    return str(library)
+
+
+def test_slow_reads_limit_until_the_dataset_is_staged(slow_reads: str, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(dataset("shards"), path)
+    place = Path(os.environ["FASTDATA_STAGE_ROOT"])
+    place.mkdir()
+    slow = {"LD_PRELOAD": slow_reads, "SLOW_FOLDER": str(path), "SLOW_US": "20000"}
+    before = json.loads(doctor(str(path), "--seconds", "1", "--json", **slow).stdout)
+    assert before["limit"] == "storage"
+    threads = before["machine"]["threads"]
+    assert 0 < before["rates"]["storage_warm"] < 50 * threads  # 20 ms each
+    assert before["rates"]["decode"] > 2 * before["rates"]["storage_warm"]
+    first = before["verdict"]["advice"][0]
+    assert first["code"] == "stage"
+    assert first["command"] == f"fastdata stage {path}"
+    assert first["images_per_second"] > 2 * before["images_per_second"]
+
+    stage(path)
+    after = json.loads(doctor(str(path), "--seconds", "1", "--json", **slow).stdout)
+    assert after["limit"] != "storage"
+    assert after["data"]["location"].startswith(str(place))
+    assert "stage" not in [advice["code"] for advice in after["verdict"]["advice"]]
+    # What staging was said to give, it gives: at least half of it, on a machine that others share.
+    assert after["images_per_second"] > before["images_per_second"] * 2
+
+
+def test_slow_decoding_limits_until_there_are_seek_points(tmp_path: Path) -> None:
+    pixels = picture(1600, 1200, 1)
+    root = folder_of(tmp_path / "tree", [(f"{n}.jpg", encode(pixels, "4:4:4")) for n in range(6)])
+    pack_tree(root, tmp_path / "data", "parquet", seek_points=False)
+    before = diagnose(tmp_path / "data", seconds=1.5, transform=CenterCrop(64))
+    assert before.verdict.limit == "decode"
+    assert before.found.data.seekable_share == 0
+    assert codes(before)[0] == "index"
+    first = before.verdict.advice[0]
+    assert first.basis == "measured"
+    assert first.command == f"fastdata index {tmp_path / 'data'}"
+
+    add_seek_points(tmp_path / "data", workers=1)
+    after = diagnose(tmp_path / "data", seconds=1.5, transform=CenterCrop(64))
+    assert "index" not in codes(after)
+    assert after.found.data.seekable_share == 1
+    before_core, after_core = before.found.rates.decode_core, after.found.rates.decode_core
+    assert before_core is not None and after_core is not None
+    assert after_core > 1.5 * before_core
+
+
+def test_progressive_images_are_slow_and_named(tmp_path: Path) -> None:
+    pixels = picture(500, 400, 2, 20)
+    files = [(f"{n}.jpg", as_file(pixels, "JPEG", progressive=True)) for n in range(6)]
+    files += [(f"b{n}.jpg", encode(pixels)) for n in range(2)]
+    root = folder_of(tmp_path / "tree", files)
+    pack_tree(root, tmp_path / "data", "lmdb")
+    diagnosis = diagnose(tmp_path / "data", seconds=1.5)
+    data = diagnosis.found.data
+    assert diagnosis.verdict.limit == "decode"
+    assert data.pillow_share == 0.75
+    assert data.pillow_kinds == ("jpeg-progressive",)
+    assert "reencode" in codes(diagnosis)
+    advice = next(one for one in diagnosis.verdict.advice if one.code == "reencode")
+    assert "75%" in advice.text
+    assert advice.command == f"fastdata convert imagefolder --root {root} --encoding jpeg"
+
+
+def test_a_slow_consumer_leaves_nothing_to_gain() -> None:
+    diagnosis = diagnose(dataset(seek_points=False), seconds=0.5, step_ms=60_000, batch_size=32)
+    assert diagnosis.verdict.limit == "step"
+    assert codes(diagnosis) == ["nothing"]
+    assert diagnosis.found.rates.step == 32 / 60
+    assert diagnosis.verdict.cores_per_gpu == 1
+
+
+def test_a_fast_consumer_needs_more_cores() -> None:
+    diagnosis = diagnose(dataset(), seconds=0.5, step_ms=0.001, batch_size=1000)
+    verdict = diagnosis.verdict
+    assert verdict.limit != "step"
+    assert verdict.cores_per_gpu is not None and verdict.core_images_per_second is not None
+    assert verdict.cores_per_gpu >= 1e9 / verdict.core_images_per_second
+
+
+# Every kind of dataset.
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_every_container(container: str) -> None:
+    diagnosis = diagnose(dataset(container), transform=CROPS, seconds=0.4)
+    found, rates = diagnosis.found, diagnosis.found.rates
+    assert found.data.container == container
+    assert found.data.samples == found.data.sampled == 53
+    assert found.data.damaged == 0
+    assert (found.data.root is None) == (container != "folder")
+    for rate in (rates.storage_warm, rates.decode, rates.decode_core, rates.loader):
+        assert rate is not None and rate > 0
+    assert "native" in found.notes["loader"]
+    # Cold and slower than warm; or why it could not be had.
+    assert (rates.storage_cold is None) == bool(found.notes["storage, cold"])
+    json.dumps(report.as_json(diagnosis))
+
+
+def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
+    opened = images(container="shards", kind="raw")
+    diagnosis = diagnose(opened, seconds=0.4)
+    assert "24 x 24" in diagnosis.found.transform
+    assert diagnosis.found.data.pillow_share == 0
+    assert diagnosis.found.data.seekable_share == 1
+    assert "index" not in codes(diagnosis)
+
+
+def test_a_tree_that_was_never_converted() -> None:
+    import_torchvision()
+    diagnosis = diagnose(tree(), transform=CROPS, seconds=0.6)
+    data, rates = diagnosis.found.data, diagnosis.found.rates
+    assert (data.container, data.samples, data.estimated) == ("files", 53, False)
+    assert data.bytes == sum(path.stat().st_size for path in tree().rglob("*.*"))
+    assert data.learnt_share == 1
+    assert rates.loader is not None and rates.loader > 0
+    assert "stage" not in codes(diagnosis)
+
+
+def test_one_image(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "tree", [("one.png", as_file(picture(9, 7), "PNG"))])
+    diagnosis = diagnose(root, seconds=0.2)
+    assert diagnosis.found.data.sampled == 1
+    pack_tree(root, tmp_path / "data", "lmdb")
+    assert diagnose(tmp_path / "data", seconds=0.2).found.data.pillow_kinds == ("png",)
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    script = """
+        import sys
+        sys.modules["torch"] = None
+        from fastdata.doctor import diagnose
+        found = diagnose(sys.argv[1], seconds=0.3).found
+        print(found.rates.decode > 0, found.rates.loader, found.notes["loader"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(dataset())],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True None torch is not installed\n", done.stderr
+
+
+def test_damaged_images_are_counted_and_left_out(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "tree", [("good.jpg", encode(picture(64, 48)))])
+    folder_of(root, [("bad.jpg", b"no image"), ("cut.png", as_file(picture(9, 9), "PNG")[:60])])
+    diagnosis = diagnose(root, seconds=0.2)
+    assert (diagnosis.found.data.sampled, diagnosis.found.data.damaged) == (1, 2)
+    assert "sample 0" in diagnosis.found.data.damage
+    (root / "class" / "good.jpg").unlink()
+    with pytest.raises(DataError, match="none of 2 samples can be decoded"):
+        diagnose(root, seconds=0.2)
+
+
+def test_bytes_that_have_changed_are_not_measured(tmp_path: Path) -> None:
+    shutil.copytree(dataset("lmdb"), tmp_path / "data")
+    (file,) = (tmp_path / "data").glob("*.mdb")
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(DataError, match="none of 53 samples can be read"):
+        diagnose(tmp_path / "data", seconds=0.2)
+
+
+# The page cache.
+
+
+@pytest.fixture
+def disk_file(tmp_path: Path) -> Path:
+    """A file on a disk, which the page cache holds."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(5 << 20))
+    path.read_bytes()
+    try:
+        page_cache.cached_bytes(Extent(path, 0, 1))
+    except OSError as error:
+        pytest.skip(f"this system does not tell what is in the page cache: {error}")
+    return path
+
+
+def test_what_is_dropped_is_not_in_the_page_cache(disk_file: Path) -> None:
+    whole, part = Extent(disk_file, 0, 5 << 20), Extent(disk_file, (4 << 20) + 5, 1 << 20)
+    assert page_cache.resident_share([whole]) == 1
+    page_cache.drop([part])
+    if page_cache.resident_share([part]) == 1:
+        pytest.skip("this file system is in memory")
+    assert page_cache.resident_share([part]) == 0
+    assert page_cache.resident_share([whole]) > 0.5
+
+
+def test_both_ways_to_ask_agree(disk_file: Path) -> None:
+    page_cache.drop([Extent(disk_file, 2 << 20, 1 << 20)])
+    with disk_file.open("rb") as file:
+        found = page_cache.mincore(file.fileno(), 0, 5 << 20)
+        try:
+            assert page_cache.cachestat(file.fileno(), 0, 5 << 20) == found
+        except OSError as error:
+            pytest.skip(f"no cachestat here: {error}")
+
+
+# The command.
+
+
+def test_the_table_and_the_picture(tmp_path: Path) -> None:
+    plot = tmp_path / "stages.svg"
+    options = ["--seconds", "0.4", "--step-ms", "50000", "--batch-size", "4", "--size", "32"]
+    done = CliRunner().invoke(cli, ["doctor", str(dataset()), *options, "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    for words in (
+        "storage, warm",
+        "decode, one core",
+        "training step",
+        "num_workers",
+        "page cache",
+    ):
+        assert words in done.output
+    assert "limits" in next(line for line in done.output.splitlines() if "training step" in line)
+    assert "gains nothing" in done.output
+    assert plot.read_text().startswith("<?xml")
+    assert "<svg" in plot.read_text()
+
+
+def test_a_validation_crop_and_more_workers_than_are_right() -> None:
+    done = CliRunner().invoke(
+        cli,
+        f"doctor {dataset()} --seconds 0.3 --crop val --size 56 --json --num-workers 3 --ranks 2",
+    )
+    about = json.loads(done.stdout)
+    assert "shorter side 64" in about["transform"] and "centre crop of 56" in about["transform"]
+    assert about["machine"]["threads"] == 3
+    assert about["verdict"]["num_workers"] == max(1, about["machine"]["cpus"] // 2)
+    assert any(line["name"] == "decode, 3 threads" for line in about["stages"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, ["nothing to diagnose", "--pid"]),
+        (["nowhere"], 1, ["nowhere", "no such folder"]),
+        (["DATA", "--step-ms", "5"], 2, ["--step-ms needs --batch-size"]),
+        (["DATA", "--plot", "x.gif"], 2, ["x.gif", ".svg or .png"]),
+        (["--pid", "1"], 2, ["--pid and --flame belong together"]),
+        (["DATA", "--flame", "x.svg"], 2, ["--pid and --flame belong together"]),
+        (["DATA", "--pid", "1", "--flame", "x.svg"], 2, ["DATASET has no meaning with --pid"]),
+        (["--pid", "1", "--flame", "x.svg", "--json"], 2, ["--json has no meaning with --pid"]),
+        (["--pid", "1", "--flame", "x.gif"], 2, ["x.gif", ".svg", ".json"]),
+        (["--pid", "1", "--flame", "no/x.svg"], 2, ["no: no such folder"]),
+        (["--pid", "99999999", "--flame", "x.svg"], 2, ["99999999: no such process"]),
+    ],
+)
+def test_errors(arguments: list[str], code: int, says: list[str]) -> None:
+    words = [str(dataset()) if word == "DATA" else word for word in arguments]
+    done = doctor(*words)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in says:
+        assert part in done.stderr
+
+
+def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
+    for options in (
+        {"step_ms": 5},
+        {"step_ms": -1, "batch_size": 4},
+        {"batch_size": 0},
+        {"num_workers": -1},
+        {"ranks": 0},
+        {"seconds": 0},
+    ):
+        with pytest.raises(UsageError):
+            diagnose(dataset(), **options)
+    with pytest.raises(UsageError, match="cannot be measured"):
+        diagnose(dataset(), transform=[lambda image: image])
+    with pytest.raises(DatasetError, match="no dataset here"):
+        diagnose(tmp_path)
+
+
+# Recordings.
+
+_LOADER = """
+    import sys, time
+    from fastdata import DataLoader, ImageDataset
+    from fastdata.transforms import Compose, RandomResizedCrop
+    dataset = ImageDataset(sys.argv[1], Compose([RandomResizedCrop(224)]))
+    loader = DataLoader(dataset, batch_size=16, shuffle=True, num_workers=int(sys.argv[2]))
+    until = time.time() + 60
+    first = True
+    while time.time() < until:
+        for batch in loader:
+            if first:
+                print("batch", flush=True)
+            first = False
+"""
+
+
+@pytest.fixture
+def running_loader() -> Iterator[int]:
+    """The process of a script that iterates a real loader, decoding in its own thread."""
+    script = textwrap.dedent(_LOADER)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(dataset()), "0"], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"batch\n"
+        yield process.pid
+        process.kill()
+
+
+def _record(pid: int, path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fastdata", "doctor", "--seconds", "2"]
+    command += ["--pid", str(pid), "--flame", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def _require_py_spy() -> None:
+    from fastdata.doctor import flame
+
+    try:
+        flame.find()
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+def test_a_flame_graph_shows_the_loader_and_the_native_core(
+    running_loader: int, tmp_path: Path
+) -> None:
+    _require_py_spy()
+    out = tmp_path / "loader.svg"
+    done = _record(running_loader, out)
+    if "ptrace" in done.stderr:
+        pytest.skip("this container does not let processes be traced")
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert "<svg" in text
+    assert "fastdata/loading/" in text  # frames of the loader
+    assert "_native" in text  # and of the extension
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["loader.svg"]
+
+
+def test_a_recording_for_speedscope(running_loader: int, tmp_path: Path) -> None:
+    _require_py_spy()
+    done = _record(running_loader, tmp_path / "loader.json")
+    if "ptrace" in done.stderr:
+        pytest.skip("this container does not let processes be traced")
+    assert done.returncode == 0, done.stderr
+    frames = json.loads((tmp_path / "loader.json").read_text())["shared"]["frames"]
+    assert any("fastdata" in frame["file"] for frame in frames)
+
+
+def test_what_is_no_python_cannot_be_recorded(tmp_path: Path) -> None:
+    _require_py_spy()
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        done = _record(process.pid, tmp_path / "x.svg")
+    finally:
+        process.kill()
+        process.wait()
+    assert done.returncode == 1
+    assert f"process {process.pid}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.glob("*.svg*")) == []
+
+
+def test_a_process_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    _require_py_spy()
+    options: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        # As nobody, who must be able to read what is imported.
+        options = {"user": 65534, "group": 65534, "extra_groups": []}
+        script = "import fastdata.doctor.flame as flame; flame.find()"
+        try:
+            subprocess.run([sys.executable, "-c", script], check=True, **options)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("another user cannot read this environment")
+        folder = Path("/tmp") / f"fastdata-doctor-{os.getpid()}"
+        folder.mkdir(mode=0o777)
+        folder.chmod(0o777)
+    else:
+        folder = tmp_path
+    try:
+        done = _record(1, folder / "x.svg", **options)
+    finally:
+        if folder != tmp_path:
+            shutil.rmtree(folder)
+    assert done.returncode == 1, done.stderr
+    assert "may not look into it" in done.stderr
+    assert "sudo" in done.stderr
+
+
+def test_without_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastdata.doctor import flame
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(flame.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(UsageError, match="py-spy") as caught:
+        flame.record(os.getpid(), tmp_path / "x.svg", 1)
+    assert "fastdata[profile]" in str(caught.value)
