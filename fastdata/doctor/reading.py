@@ -290,7 +290,7 @@ def _read_parts(
     begun = time.perf_counter()
     if len(parts) == 1:
         work(parts[0])
-    else:
+    elif parts:
         with ThreadPoolExecutor(len(parts)) as pool:
             list(pool.map(work, parts))
     total.seconds += time.perf_counter() - begun
