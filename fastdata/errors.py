@@ -12,6 +12,7 @@
         ├── BadSamplesError       packing ended, and some images are bad
         ├── SpaceError            no room for what is to be written
         ├── BusyError             another process holds what this one needs
+        ├── RemoteError           a bucket or server that cannot be reached or will not obey
         └── DatasetError          a packed dataset
             ├── VersionError      written by a newer fastdata
             └── CorruptionError   it does not match its own manifest or index
@@ -70,6 +71,10 @@ class SpaceError(DataError):
 
 class BusyError(DataError):
     """Another process is at work on the same folder."""
+
+
+class RemoteError(DataError):
+    """A bucket or server cannot be reached, or refuses what is asked of it."""
 
 
 class DatasetError(DataError):

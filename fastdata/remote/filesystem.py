@@ -1,0 +1,457 @@
+"""Files in a bucket or on a server: opened in each process, tried again, whole or not at all.
+
+Everything that reaches a URL goes through here, so that a driver made before a fork is never
+used after it, every request is retried and bounded in time, and no message holds credentials.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastdata.checksum import crc32c, crc32c_file
+from fastdata.errors import CorruptionError, RemoteError, UsageError
+from fastdata.remote.retries import TRIES, TruncatedError, describe_error, may_pass, retrying
+from fastdata.remote.urls import (
+    is_url,
+    join_url,
+    name_of,
+    redact,
+    redact_text,
+    remember_secrets,
+    scheme_of,
+)
+from fastdata.storage import whole_file
+
+if TYPE_CHECKING:
+    import fsspec
+
+__all__ = [
+    "RemoteFile",
+    "TruncatedError",
+    "download",
+    "exists",
+    "file_info",
+    "is_url",
+    "join_url",
+    "list_files",
+    "may_pass",
+    "name_of",
+    "open_filesystem",
+    "parse_storage_options",
+    "read_bytes",
+    "redact",
+    "redact_text",
+    "remove",
+    "retrying",
+    "size",
+    "upload",
+]
+
+StorageOptions = Mapping[str, Any]
+
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+_MODULES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
+
+#: Seconds without a byte after which a request counts as stalled, and is tried again.
+_STALLED = 60.0
+_CONNECT = 15.0
+#: Slowest transfer that is not taken for a stalled one, in bytes a second.
+_SLOWEST = 256 << 10
+_BLOCK = 32 << 20  # bytes that are downloaded by one request
+
+# By process: after a fork, the child finds none of its parent's. They stay in it, though:
+# closing a driver without its thread may hang.
+_opened: dict[tuple[int, str, str], fsspec.AbstractFileSystem] = {}
+
+
+class RemoteFile(NamedTuple):
+    """What a bucket says of a file.
+
+    Attributes:
+        size: Its size in bytes.
+        crc32c: Its CRC-32C, 8 hexadecimal digits; None where the service has none (all but
+            Google's).
+        version: Something that changes when the file does (generation, ETag, time of change);
+            None where the service has none.
+    """
+
+    size: int
+    crc32c: str | None
+    version: str | None
+
+
+def open_filesystem(
+    url: str, storage_options: StorageOptions | None = None
+) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The fsspec filesystem that reaches a URL, and the URL's path in it.
+
+    It belongs to this process and is made once for the same scheme, host and options. It
+    caches no listings. Call this again after a fork; do not hand the filesystem on.
+
+    Args:
+        url: ``scheme://…``.
+        storage_options: Options of the driver; what is missing comes from its environment
+            (for gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
+            ``FSSPEC_<SCHEME>_<OPTION>``).
+
+    Raises:
+        UsageError: It is no URL, its driver is not installed, or will not take the options.
+    """
+    options = dict(storage_options or {})
+    remember_secrets(options)
+    scheme = scheme_of(url)
+    if "::" in url.partition("://")[0] or "://" not in url:
+        raise UsageError(
+            f"{redact(url)}: URLs within URLs cannot be opened", "Use scheme://host/path."
+        )
+    driver = _driver(url)
+    try:
+        path = str(driver._strip_protocol(url)).rstrip("/") or "/"
+        options = {**driver._get_kwargs_from_urls(url), **options}
+        remember_secrets(options)
+        key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
+        found = _opened.get(key)
+        if found is None:
+            made = _make(scheme, driver, options)
+            found = _opened.setdefault(key, made)  # another thread may have been faster
+    except Exception as error:
+        raise UsageError(
+            f"{redact(url)}: cannot be opened: {describe_error(error)}",
+            "Check the URL and --storage-option.",
+        ) from None
+    return found, path
+
+
+def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
+    scheme = scheme_of(url)
+    from fsspec.registry import get_filesystem_class
+
+    try:
+        if scheme in _MODULES:
+            importlib.import_module(_MODULES[scheme])
+        driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        mend = f"pip install 'fastdata[{extra}]'" if extra else str(error)
+        raise UsageError(
+            f"{redact(url)}: the driver of {scheme}:// is not installed", mend
+        ) from None
+    except ValueError:
+        raise UsageError(
+            f"{redact(url)}: no driver knows {scheme}://",
+            "Check the scheme, or install the fsspec driver that has it.",
+        ) from None
+    return driver
+
+
+def _make(
+    scheme: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
+) -> fsspec.AbstractFileSystem:
+    from fsspec.config import apply_config
+
+    configured = apply_config(driver, options)
+    remember_secrets(configured)
+    defaults: dict[str, Any] = {}
+    if _MODULES.get(scheme) == "gcsfs":
+        import aiohttp
+
+        # Not a total time: a file of any size may take as long as it moves.
+        defaults["requests_timeout"] = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT, sock_read=_STALLED
+        )
+        if isinstance(configured.get("requests_timeout"), (int, float)):
+            seconds = float(configured["requests_timeout"])
+            options["requests_timeout"] = aiohttp.ClientTimeout(
+                total=None, sock_connect=seconds, sock_read=seconds
+            )
+        # It logs each failure with its traceback; what is final is raised anyway.
+        _quiet("gcsfs")
+    elif _MODULES.get(scheme) == "s3fs":
+        _quiet("s3fs")
+    if scheme in _MODULES:
+        defaults["use_listings_cache"] = False  # what another process wrote must be seen
+    new = {name: value for name, value in defaults.items() if name not in configured}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="GCS project not set")
+        return driver(**new, **options, skip_instance_cache=True)
+
+
+def _quiet(logger: str) -> None:
+    log = logging.getLogger(logger)
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+
+
+def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
+    """Reads ``key=value`` options; a value that is JSON is taken as such, else as text.
+
+    Raises:
+        UsageError: One has no ``=``, or a key is given twice.
+    """
+    options: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            # Not the text itself: it may be a credential whose key was forgotten.
+            raise UsageError(
+                "--storage-option takes key=value", "For example: --storage-option token=anon"
+            )
+        if name in options:
+            raise UsageError(f"--storage-option {name} is given twice", "Give it once.")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    remember_secrets(options)
+    return options
+
+
+def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
+    """Every file below a folder: its path relative to the folder, and its size in bytes.
+
+    An empty answer where there is no such folder.
+
+    Raises:
+        RemoteError: The listing fails for good.
+    """
+
+    def find() -> dict[str, Any]:
+        fs, path = open_filesystem(url, storage_options)
+        fs.invalidate_cache()
+        found: dict[str, Any] = fs.find(path, detail=True)
+        return found
+
+    _, folder = open_filesystem(url, storage_options)
+    try:
+        found = retrying(find, what=f"{redact(url)}: listing it")
+    except FileNotFoundError:
+        return {}
+    prefix = folder.rstrip("/") + "/"
+    return {
+        name[len(prefix) :]: int(info["size"])
+        for name, info in sorted(found.items())
+        # Consoles make an empty object, name/, for a folder.
+        if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
+    }
+
+
+def file_info(url: str, storage_options: StorageOptions | None = None) -> RemoteFile:
+    """What a bucket says of a file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        RemoteError: The request fails for good.
+    """
+
+    def ask() -> dict[str, Any]:
+        fs, path = open_filesystem(url, storage_options)
+        fs.invalidate_cache()
+        found: dict[str, Any] = fs.info(path)
+        if found.get("type") == "directory":
+            raise FileNotFoundError(path)
+        return found
+
+    info = retrying(ask, what=redact(url))
+    crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
+    version = info.get("generation") or info.get("etag") or info.get("ETag")
+    version = version or info.get("mtime") or info.get("LastModified") or info.get("created")
+    return RemoteFile(
+        int(info["size"]),
+        base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
+        None if version is None else str(version),
+    )
+
+
+def size(url: str, storage_options: StorageOptions | None = None) -> int:
+    """The size of a file in bytes; raises as `file_info` does."""
+    return file_info(url, storage_options).size
+
+
+def exists(url: str, storage_options: StorageOptions | None = None) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        RemoteError: The request fails for good.
+    """
+    try:
+        file_info(url, storage_options)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_bytes(
+    url: str,
+    storage_options: StorageOptions | None = None,
+    start: int | None = None,
+    end: int | None = None,
+) -> bytes:
+    """Reads a small file, or the bytes from ``start`` to before ``end``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        RemoteError: It cannot be read, or the server keeps sending fewer bytes.
+    """
+
+    def read() -> bytes:
+        fs, path = open_filesystem(url, storage_options)
+        length = (end or 0) - (start or 0)
+        data: bytes = fs.cat_file(path, start=start, end=end, **_limit(fs, length))
+        if start is not None and end is not None and len(data) != end - start:
+            raise TruncatedError(f"{len(data)} bytes came of {end - start}")
+        return data
+
+    return retrying(read, what=f"{redact(url)}: reading it")
+
+
+def download(
+    url: str,
+    local: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    crc32c: str | None = None,
+    storage_options: StorageOptions | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Downloads a file: under its name it is whole, or it is not there.
+
+    Args:
+        url: What to download.
+        local: The file to write; its folder exists.
+        size: The size that it must have; None to ask the server.
+        crc32c: The checksum that it must have, 8 hexadecimal digits; None for no check.
+        storage_options: See `open_filesystem`.
+        progress: Called with the number of bytes of each block that has come.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CorruptionError: It does not match its checksum, and did not when fetched again either.
+        RemoteError: It cannot be downloaded.
+        OSError: It cannot be written.
+    """
+    expected = file_info(url, storage_options).size if size is None else size
+    for last in (False, True):
+        with whole_file(Path(local)) as temporary:
+            found = _fetch(url, temporary, expected, storage_options, progress)
+            if crc32c is None or found == crc32c:
+                return
+            if last:
+                raise CorruptionError(
+                    f"{redact(url)}: its checksum is {found}, not {crc32c}",
+                    "It was damaged or changed in the bucket: upload or pack it again.",
+                )
+        # A line that corrupts is rare, and once more is cheap.
+
+
+def _fetch(
+    url: str,
+    local: Path,
+    size: int,
+    storage_options: StorageOptions | None,
+    progress: Callable[[int], None] | None,
+) -> str:
+    crc = 0
+    with local.open("wb") as file:
+        for start in range(0, size, _BLOCK):
+            block = read_bytes(url, storage_options, start, min(start + _BLOCK, size))
+            file.write(block)
+            crc = crc32c(block, crc)
+            if progress is not None:
+                progress(len(block))
+    return f"{crc:08x}"
+
+
+def upload(
+    local: str | os.PathLike[str],
+    url: str,
+    *,
+    crc32c: str | None = None,
+    storage_options: StorageOptions | None = None,
+    tries: int = TRIES,
+) -> RemoteFile:
+    """Uploads a file, unless the bucket is known to have it.
+
+    A bucket shows an object only when it is whole. The bucket's checksum is compared where it
+    has one (Google's); elsewhere the size is. The local file stays as it is.
+
+    Args:
+        local: What to upload.
+        url: What it is to be called.
+        crc32c: Its CRC-32C, 8 hexadecimal digits; None to compute it.
+        storage_options: See `open_filesystem`.
+        tries: How often it is tried in all.
+
+    Returns:
+        What the bucket says of the file.
+
+    Raises:
+        RemoteError: It cannot be uploaded.
+        OSError: It cannot be read.
+    """
+    length = os.stat(local).st_size
+    checksum = crc32c or f"{crc32c_file(Path(local)):08x}"
+
+    def send() -> RemoteFile:
+        fs, path = open_filesystem(url, storage_options)
+        _make_folder(fs, path)
+        fs.put_file(os.fspath(local), path, **_limit(fs, length))
+        sent = file_info(url, storage_options)
+        if sent.size != length or sent.crc32c not in (None, checksum):
+            raise TruncatedError(
+                f"{sent.size} bytes arrived of {length}, with the checksum {sent.crc32c}"
+            )
+        return sent
+
+    try:
+        found = file_info(url, storage_options)
+    except FileNotFoundError:
+        found = None
+    # Elsewhere, an equal size proves nothing: see `Ledger`.
+    if found is not None and found.size == length and found.crc32c == checksum:
+        return found
+    try:
+        return retrying(send, what=f"{redact(url)}: uploading it", tries=tries)
+    except FileNotFoundError:
+        raise RemoteError(
+            f"{redact(url)}: cannot be uploaded: its bucket or folder is not there",
+            "Check the URL; buckets are not made by fastdata.",
+        ) from None
+
+
+def remove(url: str, storage_options: StorageOptions | None = None) -> None:
+    """Removes a file; nothing happens where there is none.
+
+    Raises:
+        RemoteError: It cannot be removed.
+    """
+
+    def delete() -> None:
+        fs, path = open_filesystem(url, storage_options)
+        fs.rm_file(path)
+
+    try:
+        retrying(delete, what=f"{redact(url)}: removing it")
+    except FileNotFoundError:
+        return
+
+
+def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
+    # A bucket has no folders, and drivers would take one for a bucket that is to be made.
+    names = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+    if {"file", "memory", "sftp", "ssh"} & set(names):
+        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+
+def _limit(fs: fsspec.AbstractFileSystem, length: int) -> dict[str, float]:
+    """Has a transfer end that hangs where no time-out of the driver's sees it."""
+    if not getattr(fs, "async_impl", False):
+        return {}
+    return {"timeout": 10 * _STALLED + length / _SLOWEST}
