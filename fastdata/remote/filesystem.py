@@ -338,17 +338,16 @@ def download(
         OSError: It cannot be written.
     """
     expected = file_info(url, storage_options).size if size is None else size
-    for last in (False, True):
-        with whole_file(Path(local)) as temporary:
-            found = _fetch(url, temporary, expected, storage_options, progress)
-            if crc32c is None or found == crc32c:
-                return
-            if last:
-                raise CorruptionError(
-                    f"{redact(url)}: its checksum is {found}, not {crc32c}",
-                    "It was damaged or changed in the bucket: upload or pack it again.",
-                )
-        # A line that corrupts is rare, and once more is cheap.
+    with whole_file(Path(local)) as temporary:
+        found = _fetch(url, temporary, expected, storage_options, progress)
+        if crc32c not in (None, found):
+            # A line that corrupts is rare, and once more is cheap.
+            found = _fetch(url, temporary, expected, storage_options, None)
+        if crc32c not in (None, found):
+            raise CorruptionError(
+                f"{redact(url)}: its checksum is {found}, not {crc32c}",
+                "It was damaged or changed in the bucket: upload or pack it again.",
+            )
 
 
 def _fetch(

@@ -1,0 +1,284 @@
+"""An HTTP proxy that counts what passes, and breaks it on demand.
+
+It stands between a driver and a real server on loopback::
+
+    with FlakyProxy("http://localhost:9023") as proxy:
+        proxy.inject("503", when=lambda request: "shard-1" in request.path)
+        ...  # a driver that is told proxy.url
+        assert proxy.count("GET", "shard-1") == 2
+
+It runs in threads of the test's own process, so the driver may sit in any other, and be killed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import struct
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+#: What can be injected. Where nothing else is said, the server sees the request.
+FAULTS = {
+    "503": "answered by the proxy; the server never sees it",
+    "429": "answered by the proxy; the server never sees it",
+    "reset": "the connection is reset; the server never sees it",
+    "lost": "the server acts, and the connection is reset before its answer",
+    "stall": "half of the answer's body comes (none if it has none), then nothing",
+    "truncate": "half of the answer's body comes, then the connection is closed",
+    "corrupt": "the middle byte of the answer's body is another one",
+}
+
+
+@dataclass
+class Exchange:
+    """One request and what became of it.
+
+    Attributes:
+        method: ``GET``, ``POST``, …
+        path: Its target, unquoted, with its query.
+        range: Its Range or Content-Range header; empty if it has none.
+        sent: Bytes of its body.
+        received: Bytes of the answer's body that were passed on.
+        status: The answer's status; 0 where there was none.
+        fault: What was injected; None if nothing.
+        connection: Which client connection it came over, from 0.
+    """
+
+    method: str
+    path: str
+    range: str
+    sent: int
+    connection: int
+    received: int = 0
+    status: int = 0
+    fault: str | None = None
+
+
+@dataclass
+class _Fault:
+    kind: str
+    when: Callable[[Exchange], bool]
+    times: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, exchange: Exchange) -> bool:
+        with self.lock:
+            if self.times > 0 and self.when(exchange):
+                self.times -= 1
+                return True
+        return False
+
+
+class FlakyProxy:
+    """A proxy before one HTTP/1.1 server.
+
+    Args:
+        upstream: The server, ``http://host:port``.
+
+    Attributes:
+        url: Where the proxy listens.
+        exchanges: Every request so far, in the order of their arrival.
+        delay: Seconds to wait before each answer.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        parts = urllib.parse.urlsplit(upstream)
+        assert parts.hostname and parts.port
+        self._upstream = parts.hostname, parts.port
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.exchanges: list[Exchange] = []
+        self.delay = 0.0
+        self._faults: list[_Fault] = []
+        self._closed = threading.Event()
+        self._clients: set[socket.socket] = set()
+        self._connections = 0
+
+    def __enter__(self) -> FlakyProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for client in list(self._clients):
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def inject(
+        self, kind: str, when: Callable[[Exchange], bool] | None = None, times: int = 1
+    ) -> None:
+        """Breaks the next ``times`` requests that ``when`` is true of (None: any)."""
+        assert kind in FAULTS
+        self._faults.append(_Fault(kind, when or (lambda _: True), times))
+
+    def clear(self) -> None:
+        """Forgets all requests and all faults."""
+        self.exchanges.clear()
+        self._faults.clear()
+        self.delay = 0.0
+
+    def matching(self, method: str = "", part: str = "") -> list[Exchange]:
+        """The requests of a method whose path has this part."""
+        return [
+            exchange
+            for exchange in list(self.exchanges)
+            if exchange.method.startswith(method) and part in exchange.path
+        ]
+
+    def count(self, method: str = "", part: str = "") -> int:
+        """How many `matching` requests there were."""
+        return len(self.matching(method, part))
+
+    def received(self, method: str = "", part: str = "") -> int:
+        """Bytes of bodies that `matching` requests got."""
+        return sum(exchange.received for exchange in self.matching(method, part))
+
+    def sent(self, method: str = "", part: str = "") -> int:
+        """Bytes of bodies that `matching` requests sent."""
+        return sum(exchange.sent for exchange in self.matching(method, part))
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._clients.add(client)
+            number, self._connections = self._connections, self._connections + 1
+            threading.Thread(target=self._serve, args=(client, number), daemon=True).start()
+
+    def _serve(self, client: socket.socket, number: int) -> None:
+        with client, client.makefile("rb") as reader, suppress(OSError, ValueError):
+            while self._one(client, reader, number):
+                pass
+        self._clients.discard(client)
+
+    def _one(self, client: socket.socket, reader: Any, number: int) -> bool:
+        """Serves one request; whether another may follow."""
+        line = reader.readline()
+        if not line.strip():
+            return False
+        method, target, _ = line.decode("latin-1").split()
+        headers = http.client.parse_headers(reader)
+        if headers.get("Expect", "").lower() == "100-continue":
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = _read_body(reader, headers)
+        exchange = Exchange(
+            method,
+            urllib.parse.unquote(target),
+            headers.get("Range") or headers.get("Content-Range") or "",
+            len(body),
+            number,
+        )
+        self.exchanges.append(exchange)
+        if self.delay:
+            self._closed.wait(self.delay)
+        fault = next((fault.kind for fault in self._faults if fault.take(exchange)), None)
+        exchange.fault = fault
+        if fault in ("503", "429"):
+            exchange.status = int(fault)
+            _answer(client, int(fault), [], b"injected", method != "HEAD")
+            return True
+        if fault == "reset":
+            _reset(client)
+            return False
+        try:
+            status, found, content = self._forward(method, target, headers, body)
+        except OSError:
+            _reset(client)
+            return False
+        if fault == "lost":
+            _reset(client)
+            return False
+        exchange.status = status
+        if fault == "corrupt" and content:
+            middle = len(content) // 2
+            content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        passed = len(content) // 2 if fault in ("stall", "truncate") else len(content)
+        exchange.received = passed
+        _answer(client, status, found, content, method != "HEAD", passed)
+        if fault == "stall":
+            self._closed.wait(600)
+        return passed == len(content) and fault != "stall"
+
+    def _forward(
+        self, method: str, target: str, headers: Any, body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        upstream = http.client.HTTPConnection(*self._upstream, timeout=60)
+        try:
+            upstream.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers.items():
+                if name.lower() not in _OWN_HEADERS:
+                    upstream.putheader(name, value)
+            if body or method in ("POST", "PUT", "PATCH"):
+                upstream.putheader("Content-Length", str(len(body)))
+            upstream.putheader("Connection", "close")
+            upstream.endheaders(body or None)
+            answer = upstream.getresponse()
+            content = answer.read()
+            found = [
+                (name, value)
+                for name, value in answer.getheaders()
+                # The answer to HEAD tells the length of what it does not hold.
+                if name.lower() not in _OWN_HEADERS
+                or (method == "HEAD" and name.lower() == "content-length")
+            ]
+            return answer.status, found, content
+        finally:
+            upstream.close()
+
+
+_OWN_HEADERS = {"content-length", "transfer-encoding", "connection", "expect", "keep-alive"}
+
+
+def _read_body(reader: Any, headers: Any) -> bytes:
+    if "chunked" not in headers.get("Transfer-Encoding", "").lower():
+        return bytes(reader.read(int(headers.get("Content-Length") or 0)))
+    body = b""
+    while length := int(reader.readline().split(b";")[0], 16):
+        body += reader.read(length)
+        reader.readline()
+    while reader.readline().strip():  # trailers
+        pass
+    return body
+
+
+def _answer(
+    client: socket.socket,
+    status: int,
+    headers: list[tuple[str, str]],
+    content: bytes,
+    has_body: bool,
+    passed: int | None = None,
+) -> None:
+    reason = http.client.responses.get(status, "")
+    head = f"HTTP/1.1 {status} {reason}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers)
+    if has_body and status not in (204, 304):
+        head += f"Content-Length: {len(content)}\r\n"
+    client.sendall(head.encode("latin-1") + b"\r\n" + content[:passed])
+
+
+def _reset(client: socket.socket) -> None:
+    """Closes a connection so that its other end sees a reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    # The descriptor itself: a file made from the socket keeps `close` from closing it.
+    socket.close(client.detach())
+
+
+def wait_until(done: Callable[[], object], seconds: float = 30.0) -> None:
+    """Waits until something is true; fails the test when it does not come about."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)

@@ -1,0 +1,149 @@
+"""Object stores on loopback: the servers, and a bucket for each test."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.parse
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from flaky_proxy import FlakyProxy, wait_until
+
+# Read when gcsfs is imported, here and in every process that tests start: zonal buckets speak
+# gRPC, and the metadata server is looked for by a request that times out.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+os.environ["NO_GCE_CHECK"] = "true"
+
+
+class Bucket(NamedTuple):
+    """A bucket that nobody else uses.
+
+    Attributes:
+        url: ``gs://name`` or ``s3://name``.
+        storage_options: What its driver needs to reach it.
+        endpoint: The server that has it, ``http://localhost:port``.
+    """
+
+    url: str
+    storage_options: dict[str, Any]
+    endpoint: str
+
+    @property
+    def arguments(self) -> list[str]:
+        """`storage_options` as arguments of ``fastdata``."""
+        found = []
+        for name, value in self.storage_options.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            found += ["--storage-option", f"{name}={text}"]
+        return found
+
+    @contextmanager
+    def through_proxy(self) -> Iterator[tuple[Bucket, FlakyProxy]]:
+        """The same bucket behind a proxy that counts and breaks requests."""
+        with FlakyProxy(self.endpoint) as proxy:
+            options = {**self.storage_options, "endpoint_url": proxy.url}
+            yield Bucket(self.url, options, proxy.url), proxy
+
+
+def _request(endpoint: str, method: str, path: str, body: str = "") -> int:
+    parts = urllib.parse.urlsplit(endpoint)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    try:
+        connection.request(method, path, body or None, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _answers(endpoint: str) -> bool:
+    try:
+        return _request(endpoint, "GET", "/") > 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def _server(log: Path, *command: str) -> Iterator[str]:
+    """Starts a server and waits until it answers; yields its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", *(part.format(port=port) for part in command)],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            endpoint = f"http://127.0.0.1:{port}"
+            wait_until(lambda: server.poll() is not None or _answers(endpoint), 60)
+            assert server.poll() is None, log.read_text("utf-8", "replace")
+            yield endpoint
+        finally:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture(scope="session")
+def gcs_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """gcp-storage-emulator, which speaks Google's JSON protocol and keeps all in memory."""
+    pytest.importorskip("gcsfs")
+    pytest.importorskip("gcp_storage_emulator")
+    log = tmp_path_factory.mktemp("gcs") / "log"
+    # Its host name goes into the places of resumable uploads, so a proxy keeps seeing them.
+    with _server(
+        log,
+        "gcp_storage_emulator",
+        "start",
+        "--host=127.0.0.1",
+        "--port={port}",
+        "--in-memory",
+        "-q",
+    ) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """moto's server, which speaks the S3 protocol and keeps all in memory."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    pytest.importorskip("flask")
+    with _server(
+        tmp_path_factory.mktemp("s3") / "log", "moto.server", "-H", "127.0.0.1", "-p", "{port}"
+    ) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def gcs(gcs_endpoint: str) -> Bucket:
+    """An empty bucket at Google's protocol."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    status = _request(
+        gcs_endpoint, "POST", "/storage/v1/b?project=test", json.dumps({"name": name})
+    )
+    assert status == 200
+    return Bucket(f"gs://{name}", {"endpoint_url": gcs_endpoint, "token": "anon"}, gcs_endpoint)
+
+
+@pytest.fixture
+def s3(s3_endpoint: str) -> Bucket:
+    """An empty bucket at Amazon's protocol."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    assert _request(s3_endpoint, "PUT", f"/{name}") == 200
+    options = {
+        "key": "testing",
+        "secret": "testing-secret",
+        "endpoint_url": s3_endpoint,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+    return Bucket(f"s3://{name}", options, s3_endpoint)

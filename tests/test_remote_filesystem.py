@@ -1,0 +1,244 @@
+"""Files in buckets: whole, retried, never over a driver made before a fork, no credentials."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from object_stores import Bucket
+
+from fastdata.checksum import crc32c
+from fastdata.errors import CorruptionError, RemoteError, UsageError
+from fastdata.remote.filesystem import (
+    download,
+    exists,
+    is_url,
+    join_url,
+    list_files,
+    name_of,
+    open_filesystem,
+    parse_storage_options,
+    read_bytes,
+    remove,
+    size,
+    upload,
+)
+from fastdata.remote.retries import retrying
+from fastdata.remote.urls import redact, redact_text
+
+
+@pytest.fixture(params=["gcs", "s3"])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    found: Bucket = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    path = tmp_path / "local"
+    # The emulator takes a last \r for a part of what separates an upload's parts.
+    path.write_bytes(os.urandom(99_999) + b"x")
+    return path
+
+
+def checksum(path: Path) -> str:
+    return f"{crc32c(path.read_bytes()):08x}"
+
+
+def test_a_file_comes_back_as_it_was_sent(bucket: Bucket, local: Path, tmp_path: Path) -> None:
+    url, options = join_url(bucket.url, "folder/file.bin"), bucket.storage_options
+    assert not exists(url, options)
+    sent = upload(local, url, storage_options=options)
+    assert sent.size == 100_000 == size(url, options)
+    assert sent.crc32c in (None, checksum(local))
+    assert list_files(join_url(bucket.url, "folder"), options) == {"file.bin": 100_000}
+    assert list_files(join_url(bucket.url, "other"), options) == {}
+    download(url, tmp_path / "back", crc32c=checksum(local), storage_options=options)
+    assert (tmp_path / "back").read_bytes() == local.read_bytes()
+    assert read_bytes(url, options, 10, 20) == local.read_bytes()[10:20]
+    remove(url, options)
+    remove(url, options)
+    assert not exists(url, options)
+
+
+def test_an_empty_file_and_a_large_one(gcs: Bucket, tmp_path: Path) -> None:
+    for name, length in (("empty", 0), ("large", 6_000_000)):
+        (tmp_path / name).write_bytes(os.urandom(length))
+        url = join_url(gcs.url, name)
+        upload(tmp_path / name, url, storage_options=gcs.storage_options)
+        download(url, tmp_path / "back", storage_options=gcs.storage_options)
+        assert (tmp_path / "back").read_bytes() == (tmp_path / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("bucket", "fault"),
+    [("gcs", "503"), ("gcs", "429"), ("gcs", "reset"), ("gcs", "lost"), ("s3", "503")],
+    indirect=["bucket"],
+)
+def test_an_upload_survives(bucket: Bucket, local: Path, fault: str) -> None:
+    with bucket.through_proxy() as (slow, proxy):
+        url = join_url(slow.url, "file")
+        proxy.inject(fault, lambda exchange: exchange.method in ("POST", "PUT"))
+        upload(local, url, storage_options=slow.storage_options)
+        assert any(exchange.fault for exchange in proxy.exchanges)
+    assert read_bytes(url, bucket.storage_options) == local.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("bucket", "fault"),
+    [("gcs", fault) for fault in ("503", "429", "reset", "stall", "truncate", "corrupt")]
+    + [("s3", "truncate")],
+    indirect=["bucket"],
+)
+def test_a_download_survives(bucket: Bucket, local: Path, tmp_path: Path, fault: str) -> None:
+    url = join_url(bucket.url, "file")
+    upload(local, url, storage_options=bucket.storage_options)
+    with bucket.through_proxy() as (slow, proxy):
+        options = dict(slow.storage_options)
+        if slow.url.startswith("gs:"):
+            options["requests_timeout"] = 1
+        else:
+            options["config_kwargs"] = {"read_timeout": 1}
+        proxy.inject(fault, lambda exchange: bool(exchange.range))
+        download(url, tmp_path / "back", crc32c=checksum(local), storage_options=options)
+        assert any(exchange.fault for exchange in proxy.exchanges)
+    assert (tmp_path / "back").read_bytes() == local.read_bytes()
+
+
+def test_a_damaged_file_is_not_kept(gcs: Bucket, local: Path, tmp_path: Path) -> None:
+    url = join_url(gcs.url, "file")
+    upload(local, url, storage_options=gcs.storage_options)
+    with pytest.raises(CorruptionError, match="00000001"):
+        download(url, tmp_path / "back", crc32c="00000001", storage_options=gcs.storage_options)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["local"]
+
+
+def test_the_same_file_is_not_sent_twice(gcs: Bucket, local: Path) -> None:
+    with gcs.through_proxy() as (slow, proxy):
+        url = join_url(slow.url, "file")
+        for _ in range(2):
+            upload(local, url, storage_options=slow.storage_options)
+        assert proxy.count("POST", "upload") == 1
+        local.write_bytes(b"other" * 20_000)
+        upload(local, url, storage_options=slow.storage_options)
+        assert proxy.count("POST", "upload") == 2
+    assert read_bytes(url, gcs.storage_options) == local.read_bytes()
+
+
+def test_a_missing_bucket(bucket: Bucket, local: Path) -> None:
+    url = f"{bucket.url}-other/file"
+    with pytest.raises(RemoteError, match="bucket or folder is not there"):
+        upload(local, url, storage_options=bucket.storage_options)
+    with pytest.raises(FileNotFoundError):
+        read_bytes(url, bucket.storage_options)
+
+
+def test_a_fork_makes_its_own_filesystem(bucket: Bucket, local: Path) -> None:
+    url, options = join_url(bucket.url, "file"), bucket.storage_options
+    upload(local, url, storage_options=options)
+    fs, _ = open_filesystem(url, options)
+    assert open_filesystem(url, options)[0] is fs
+    child = multiprocessing.get_context("fork").Process(target=_read_in_child, args=(url, options))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert open_filesystem(url, options)[0] is fs
+
+
+def _read_in_child(url: str, options: dict[str, object]) -> None:
+    assert len(read_bytes(url, options)) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("nope://bucket/file", "no driver knows nope://"),
+        ("simplecache::gs://bucket/file", "URLs within URLs"),
+    ],
+)
+def test_a_url_that_nothing_opens(url: str, part: str) -> None:
+    assert is_url(url)
+    with pytest.raises(UsageError, match=part):
+        open_filesystem(url)
+
+
+def test_paths_are_no_urls(tmp_path: Path) -> None:
+    assert not any(is_url(path) for path in (tmp_path, "a/b", "a:b", "./gs:/x", "C:/x"))
+    assert is_url("gs://bucket/ds") and is_url("file:///tmp/x") and is_url("S3://b")
+    assert name_of("gs://bucket/a/ds/") == "ds"
+    assert join_url("https://host/ds?sig=1", "f") == "https://host/ds/f?sig=1"
+    assert join_url("gs://bucket/what?/", "f") == "gs://bucket/what?/f"
+
+
+@pytest.mark.parametrize(
+    ("url", "redacted"),
+    [
+        ("https://me:pass@host/ds?token=abc#x", "https://***@host/ds?***"),
+        ("https://me:pa/ss@host/ds", "https://***@host/ds"),
+        ("s3://AKIA:abc@bucket/ds", "s3://***@bucket/ds"),
+        ("gs://bucket/what?/x", "gs://bucket/what?/x"),
+        ("ftp://host/x", "ftp://host/x"),
+    ],
+)
+def test_urls_are_redacted(url: str, redacted: str) -> None:
+    assert redact(url) == redacted
+
+
+def test_no_credentials_in_errors(s3: Bucket, local: Path, tmp_path: Path) -> None:
+    options = {
+        **s3.storage_options,
+        "secret": "s3cr3t-value",
+        "endpoint_url": "http://me:w0rd@127.0.0.1:9",
+        "config_kwargs": {"retries": {"total_max_attempts": 1}},
+    }
+    with pytest.raises(RemoteError) as caught:
+        upload(local, f"{s3.url}/x", storage_options=options, tries=1)
+    assert "s3cr3t-value" not in str(caught.value) and "w0rd" not in str(caught.value)
+    assert redact_text("GET https://a:b@c/d?X-Amz-Signature=e failed: s3cr3t-value") == (
+        "GET https://***@c/d?*** failed: ***"
+    )
+    with pytest.raises(UsageError) as usage:
+        parse_storage_options(["s3cr3t-value"])
+    assert "s3cr3t" not in str(usage.value)
+
+
+def test_storage_options_are_json_where_they_can_be() -> None:
+    given = ["anon=true", "token=anon", 'client_kwargs={"region_name": "x"}', "n=3", "e=a=b"]
+    assert parse_storage_options(given) == {
+        "anon": True,
+        "token": "anon",
+        "client_kwargs": {"region_name": "x"},
+        "n": 3,
+        "e": "a=b",
+    }
+
+
+def test_giving_up_says_what_and_how_often() -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise ConnectionResetError("reset by https://u:p@host/x?k=v")
+
+    with pytest.raises(RemoteError) as caught:
+        retrying(fail, what="gs://b/x: reading it", tries=3)
+    assert len(calls) == 3
+    assert "gs://b/x: reading it: failed 3 times" in str(caught.value)
+    assert "u:p" not in str(caught.value) and "k=v" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError("no"), ValueError("bad"), OSError("Forbidden: x")]
+)
+def test_errors_that_do_not_pass_are_not_retried(error: Exception) -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(RemoteError):
+        retrying(fail, what="x")
+    assert len(calls) == 1
