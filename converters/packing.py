@@ -5,6 +5,9 @@ LMDB: one commit to the one file) and then a part, its index rows. When all part
 they are joined to the index, and the manifest is written last. A run that was interrupted
 leaves parts behind and no manifest; the next one lists the source again, keeps the units
 whose part has the right fingerprint, and does the rest.
+
+Where the dataset is to lie in a bucket, all this happens in a folder of this machine, and each
+file is sent when it is finished (`fastdata.converters.uploading`).
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -37,13 +40,14 @@ from fastdata.converters.tasks import (
     with_blobs,
 )
 from fastdata.converters.tree import is_utf8, printable
+from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
 from fastdata import formats
 from fastdata.arrow import array, as_numpy
 from fastdata.checksum import crc32c_file
 from fastdata.decode import DEFAULT_STRIDE
-from fastdata.engines import Engine, local_engine, usable_cpus
+from fastdata.engines import Engine, InProcess, local_engine, usable_cpus
 from fastdata.errors import (
     BadSamplesError,
     CorruptionError,
@@ -61,6 +65,7 @@ from fastdata.manifest import (
     FileEntry,
     Manifest,
 )
+from fastdata.remote.urls import is_url, redact
 from fastdata.storage import (
     PARTIAL_SUFFIX,
     free_space,
@@ -129,12 +134,12 @@ class Packed(NamedTuple):
     """What packing made.
 
     Attributes:
-        path: The dataset's folder.
+        path: The dataset's folder, or its URL without credentials.
         manifest: Its manifest.
         resumed: How many of its samples an earlier run had packed.
     """
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     resumed: int
 
@@ -153,6 +158,8 @@ def pack(
     skip_bad: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    local: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Packed:
     """Packs a source into a dataset.
 
@@ -165,7 +172,8 @@ def pack(
 
     Args:
         source: What to pack.
-        out: The dataset's folder; made if missing.
+        out: The dataset's folder, made if missing; or a URL that fsspec reaches, to which each
+            file is sent when it is finished, the manifest last.
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
         encoding: How images are stored.
         shard_size: Bytes of blobs on reaching which a file ends (``parquet``, ``shards``);
@@ -181,8 +189,15 @@ def pack(
         force: Whether to start over. What was packed to ``out`` before is removed once the
             source is listed and there is room.
         progress: Told how it goes.
+        local: Where ``out`` is a URL: the folder of this machine where files are made before
+            they are sent, and where an interrupted run is resumed from; None for one below
+            $FASTDATA_CACHE_DIR. Files are removed from it only when they have arrived.
+        storage_options: Options of the drivers of ``out`` and of the source, where they are
+            URLs.
 
     Raises:
+        RemoteError: The bucket cannot be reached, or will not take a file; what is packed
+            stays in ``local``, and the same call goes on from there.
         UsageError: The options contradict each other, or ``out`` holds something else.
         SourceError: The source cannot be listed.
         BadSamplesError: Some images are bad; all others are packed, the bad ones listed in
@@ -192,8 +207,16 @@ def pack(
     """
     _check_options(source, container, encoding, shard_size)
     running = _engine(engine, address, workers)
-    folder = Path(out)
-    _check_out(source, folder)
+    _check_out(source, out)
+    uploading: Uploading | None = None
+    if is_url(out):
+        folder = Path(local) if local is not None else default_local(os.fspath(out))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        uploading = Uploading(os.fspath(out), storage_options, folder)
+    elif local is not None:
+        raise UsageError(f"--local {local} has no meaning with a folder as --out", "Leave it out.")
+    else:
+        folder = Path(out)
     packing = _Packing(
         source,
         folder,
@@ -204,10 +227,15 @@ def pack(
         stride=DEFAULT_STRIDE if seek_points else None,
         skip_bad=skip_bad,
         force=force,
+        uploading=uploading,
+        source_options=storage_options,
     )
     try:
-        with work_folder(folder):
-            return packing.run(running)
+        with work_folder(folder), uploading or nullcontext():
+            packed = packing.run(running)
+            if uploading is not None:
+                uploading.clean_up()
+            return packed
     except OSError as error:
         if is_no_space(error):
             raise no_space(folder, error, _MEND_SPACE) from error
@@ -256,18 +284,30 @@ def _check_options(
         raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
 
 
-def _check_out(source: Source, out: Path) -> None:
+def _check_out(source: Source, out: str | os.PathLike[str]) -> None:
     """Refuses to write into what is read, or around it."""
-    if not is_utf8(str(out)):
-        raise UsageError(f"{printable(str(out))}: this path is not UTF-8", "Choose another --out.")
-    resolved = out.resolve()
+    if not is_utf8(os.fspath(out)):
+        raise UsageError(
+            f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
+        )
     for path in source.inputs:
-        read = path.resolve()
-        if resolved == read or read in resolved.parents or resolved in read.parents:
+        if _overlap(out, path):
+            named = redact(os.fspath(out)), redact(os.fspath(path))
             raise UsageError(
-                f"{out}: lies inside what is to be packed, {path}, or holds it",
+                f"{named[0]}: lies inside what is to be packed, {named[1]}, or holds it",
                 "Choose an --out elsewhere.",
             )
+
+
+def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether one place is the other, or lies in it."""
+    if is_url(one) != is_url(other):
+        return False
+    if is_url(one):
+        ends = [os.fspath(url).rstrip("/") + "/" for url in (one, other)]
+        return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
+    first, second = Path(one).resolve(), Path(other).resolve()
+    return first == second or second in first.parents or first in second.parents
 
 
 class _Packing:
@@ -285,8 +325,11 @@ class _Packing:
         stride: int | None,
         skip_bad: bool,
         force: bool,
+        uploading: Uploading | None = None,
+        source_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._source = source
+        self._uploading = uploading
         self._skip_bad = skip_bad
         self._force = force
         self._out = out
@@ -305,6 +348,7 @@ class _Packing:
             encoding=encoding,
             root=source.root if container == "folder" else None,
             stride=stride,
+            storage_options=dict(source_options or {}),
         )
 
     def run(self, engine: Engine) -> Packed:
@@ -324,8 +368,12 @@ class _Packing:
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
-        if (self._out / MANIFEST_NAME).exists() and not self._force:
-            return self._already_packed(fingerprint)
+        if self._uploading is not None:
+            found = self._uploading.finished(self._force)
+            if found is not None:
+                return self._packed_before(found, fingerprint)
+        elif (self._out / MANIFEST_NAME).exists() and not self._force:
+            return self._packed_before(Manifest.load(self._out), fingerprint)
         done = {} if self._force else self._find_done(units)
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.total_bytes(), 0
@@ -341,13 +389,31 @@ class _Packing:
             else:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
-                for _ in engine.run(task, todo, self._tick(engine), _FILES_AHEAD):
-                    pass
+                results = engine.run(task, todo, self._tick(engine), self._files_ahead)
+                for unit, _ in zip(todo, results, strict=True):
+                    self._send(unit, self._tick(engine))
         # What workers that were lost have begun. Where another machine has written parts, this
         # reading of the folder also has NFS look for them, which this one has found missing.
         self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
-        return Packed(self._out, self._finish(units, fingerprint), resumed)
+        return Packed(self._place, self._finish(units, fingerprint), resumed)
+
+    @property
+    def _place(self) -> Path | str:
+        return self._out if self._uploading is None else self._uploading.name
+
+    @property
+    def _files_ahead(self) -> int:
+        # Files that wait to be sent in turn lie on this disk.
+        return _FILES_AHEAD if self._uploading is None else 0
+
+    def _send(self, unit: Unit, tick: Callable[[], None]) -> None:
+        """Has the output file of a unit that is done sent, where the dataset is in a bucket."""
+        if self._uploading is None:
+            return
+        part = read_part(self._job.part(unit))
+        if part is not None and part.file is not None:
+            self._uploading.add(part.file, tick)
 
     @property
     def _plan(self) -> dict[str, Any]:
@@ -400,19 +466,22 @@ class _Packing:
         # What images grow to is only estimated; address space costs nothing.
         return lmdb.map_size(64 * source_bytes + (1 << 39))
 
-    def _already_packed(self, fingerprint: str) -> Packed:
-        manifest = Manifest.load(self._out)
+    def _packed_before(self, manifest: Manifest, fingerprint: str) -> Packed:
         if manifest.source.get("fingerprint") != fingerprint:
             raise UsageError(
-                f"{self._out}: holds a dataset of {manifest.samples} samples already, packed "
+                f"{self._place}: holds a dataset of {manifest.samples} samples already, packed "
                 "from other data or with other options",
                 "Choose another --out, or replace it with --force.",
             )
-        return Packed(self._out, manifest, manifest.samples)
+        return Packed(self._place, manifest, manifest.samples)
 
     def _check_space(self, images: int, size: float, done: dict[int, Part]) -> None:
         per_image = _INDEX_ROW if self._job.container == "folder" else _OVERHEAD
-        needed = int(size * (self._job.container != "folder")) + images * per_image
+        stored = size * (self._job.container != "folder")
+        if self._uploading is not None and self._job.container in ("parquet", "shards"):
+            # Files are removed when they have arrived.
+            stored = min(stored, self._uploading.files_held() * self._unit_size)
+        needed = int(stored) + images * per_image
         free = free_space(self._out) + outputs_size(self._out, self._outputs(done))
         if needed > free:
             raise SpaceError(
@@ -424,17 +493,21 @@ class _Packing:
         """The units that an earlier run has finished, by number."""
         if self._job.container == "lmdb":
             return self._find_committed(units)
-        done: dict[int, Part] = {}
-        for unit in units:
-            part = self._part(unit)
-            if part is None:
-                continue
-            if part.file is not None:
-                path = self._out / part.file.name
-                if not path.exists() or path.stat().st_size != part.file.size:
-                    continue
-            done[unit.number] = part
-        return done
+        parts = ((unit.number, self._part(unit)) for unit in units)
+        found = {number: part for number, part in parts if part is not None}
+        files = [part.file for part in found.values() if part.file is not None]
+        sent = set() if self._uploading is None else self._uploading.arrived(files)
+        return {
+            number: part
+            for number, part in found.items()
+            if part.file is None or part.file.name in sent or self._is_whole(part.file)
+        }
+
+    def _is_whole(self, file: FileEntry) -> bool:
+        try:
+            return (self._out / file.name).stat().st_size == file.size
+        except FileNotFoundError:
+            return False
 
     def _outputs(self, done: dict[int, Part]) -> set[str]:
         """The names of the files that finished units are in."""
@@ -445,6 +518,10 @@ class _Packing:
     def _remove_all_but(self, done: dict[int, Part]) -> None:
         """Removes what earlier runs have left, but for the units that are done."""
         # The manifest goes first: from then on this is no dataset.
+        if self._uploading is not None:
+            self._uploading.begin(
+                [part.file for part in done.values() if part.file is not None], self._force
+            )
         (self._out / MANIFEST_NAME).unlink(missing_ok=True)
         sync(self._out)
         keep = {f"{number:06d}.part" for number in done}
@@ -548,6 +625,8 @@ class _Packing:
             self._progress.finishing("checksum")
             publish(self._lmdb_data, self._out / lmdb.DATA_NAME)
             files = [self._entry(lmdb.DATA_NAME)]
+            if self._uploading is not None:
+                self._uploading.add(files[0], keep=True)
         self._progress.finishing("index")
         with whole_file(self._out / INDEX_NAME) as temporary:
             write_index(temporary, self._index_batches(units))
@@ -564,6 +643,11 @@ class _Packing:
             source={**self._source.about, "fingerprint": fingerprint},
             tool=VERSION,
         )
+        if self._uploading is not None:
+            self._progress.finishing("upload")
+            bad_list = [self._entry(BAD_SAMPLES_NAME)] if bad else []
+            self._uploading.finish(manifest, bad_list)
+            return manifest
         with whole_file(self._out / MANIFEST_NAME) as temporary:
             temporary.write_text(manifest.to_json(), "utf-8")
         return manifest

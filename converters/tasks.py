@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import Listing, Unit
@@ -55,6 +55,7 @@ class Job:
         stride: Pixels between seek points; None for none.
         growth: Bytes of blobs that are expected for each byte of the source.
         mean_blob: Bytes that are expected of a blob.
+        storage_options: Options of the drivers of a source that lies behind URLs.
     """
 
     out: Path
@@ -66,6 +67,7 @@ class Job:
     stride: int | None = None
     growth: float = 1.0
     mean_blob: float = 1.0
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def listing(self) -> Path:

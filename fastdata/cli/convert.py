@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import click
 
+from fastdata.cli.locations import named, storage_options
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
@@ -24,6 +25,7 @@ from fastdata.engines import keep_freed_memory
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.formats import CONTAINERS
 from fastdata.progress import ProgressReport
+from fastdata.remote.urls import is_url, redact
 from fastdata.storage import human_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -66,6 +68,8 @@ class _Options(NamedTuple):
     petastorm_metadata: bool
     skip_bad: bool
     force: bool
+    local: Path | None
+    storage_options: dict[str, Any] | None
 
 
 _SHARED = (
@@ -78,8 +82,9 @@ _SHARED = (
     ),
     click.option(
         "--out",
-        metavar="FOLDER",
-        help="The dataset's folder; {split} in it stands for the split's name. "
+        metavar="FOLDER|URL",
+        help="The dataset's folder, or a URL (gs://bucket/name) that each file is sent to when it "
+        "is finished; an LMDB is packed whole, then sent. {split} stands for the split's name. "
         "[default: ./<name>-<split>-<container>]",
     ),
     click.option(
@@ -134,6 +139,14 @@ _SHARED = (
     ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
+    click.option(
+        "--local",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="With a URL as --out: where files are made before they are sent. "
+        "[default: below $FASTDATA_CACHE_DIR or ~/.cache/fastdata]",
+    ),
+    storage_options,
 )
 
 _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
@@ -316,7 +329,7 @@ def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _
     """Packs each split; bad images in one do not keep the next from being packed."""
     if len(sources) > 1 and options.out is not None and "{split}" not in options.out:
         raise UsageError(
-            f"--out {options.out} names one dataset, but there are the splits "
+            f"--out {redact(options.out)} names one dataset, but there are the splits "
             f"{' and '.join(sources)}",
             "Choose one by --split, or put {split} into --out.",
         )
@@ -324,9 +337,13 @@ def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
         default = "-".join(filter(None, (name, split, options.to)))
-        out = Path((options.out or default).replace("{split}", split))
+        out = (options.out or default).replace("{split}", split)
+        place: Path | str = out if is_url(out) else Path(out)
+        local = options.local
+        if local is not None and len(sources) > 1:
+            local = local / split  # one folder a dataset
         try:
-            _pack_one(out, open_source, options)
+            _pack_one(place, open_source, options._replace(local=local))
         except BadSamplesError as error:
             if failure is not None:
                 click.echo(f"error: {failure.what}", err=True)
@@ -335,11 +352,11 @@ def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _
         raise failure
 
 
-def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -> None:
+def _pack_one(out: Path | str, open_source: Callable[[], Source], options: _Options) -> None:
     encoding = Encoding(options.encoding, options.max_side, options.quality)
     petastorm = _petastorm(options)
     begun = time.monotonic()
-    with ProgressReport(f"packing {out}") as progress:
+    with ProgressReport(f"packing {named(out)}") as progress:
         packed = pack(
             open_source(),
             out,
@@ -353,6 +370,8 @@ def _pack_one(out: Path, open_source: Callable[[], Source], options: _Options) -
             skip_bad=options.skip_bad,
             force=options.force,
             progress=progress,
+            local=options.local,
+            storage_options=options.storage_options,
         )
     click.echo(_summary(packed, time.monotonic() - begun))
     if petastorm is not None:

@@ -45,15 +45,15 @@ class Sender:
     Args:
         url: The dataset's URL.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
-        folder: The local folder that the ledger lies in.
+        ledger: The file that notes what has arrived; its folder need not be there yet.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None, folder: Path) -> None:
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None, ledger: Path) -> None:
         self.url = url
         self.name = redact(url)
         self._options = storage_options
-        self._ledger = folder / LEDGER_NAME
-        self._sent = _read_ledger(self._ledger)
+        self._ledger = ledger
+        self._sent = _read_ledger(ledger)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._running: set[Future[None]] = set()

@@ -1,0 +1,49 @@
+"""Arguments that name a folder or a URL, and the options of URLs' drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fastdata.remote.filesystem import parse_storage_options
+from fastdata.remote.urls import is_url, redact
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Location(click.ParamType[Any]):
+    """A path of this machine, as ``pathlib.Path``; or a URL, as text."""
+
+    name = "path"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path | str:
+        """Tells a URL from a path."""
+        return value if is_url(value) else Path(value)
+
+
+def named(location: Path | str) -> str:
+    """A location as messages may hold it: a URL without credentials."""
+    return redact(location) if isinstance(location, str) else str(location)
+
+
+def _parse(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, Any] | None:
+    return parse_storage_options(value) if value else None
+
+
+#: ``--storage-option key=value``, as a dictionary or None.
+storage_options = click.option(
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    callback=_parse,
+    metavar="KEY=VALUE",
+    help="An option of the driver of a URL (token, key, endpoint_url, …); values that are JSON "
+    "are read as such. Repeat it for several; SCHEME:KEY=VALUE gives one to that scheme only.",
+)
