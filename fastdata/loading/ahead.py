@@ -128,6 +128,7 @@ class DeviceIterator(Iterator[Any]):
         self._closed = False
         self._batches = batches
         self._prefetch = where.prefetch
+        self._ahead = 0
         self._transfer = where.transfer()
         self._tracker = tracker
         self._batch_transform = batch_transform
@@ -164,8 +165,9 @@ class DeviceIterator(Iterator[Any]):
             raise sent.error
         assert sent.arrival is not None
         batch = sent.arrival.take()
-        # Two at most: the first batch is not to wait for all that are sent ahead of it.
-        for _ in range(min(2, self._prefetch - len(self._sent))):
+        # The first batch is not to wait for all that are to be ahead of it.
+        self._ahead = min(self._ahead + 1, self._prefetch)
+        for _ in range(self._ahead - len(self._sent)):
             self._send_one()
         return batch
 

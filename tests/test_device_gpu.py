@@ -1,0 +1,274 @@
+"""fastdata.DeviceLoader on a GPU: streams, memory, and what a profiler shows of them.
+
+Where a test makes the GPU slow on purpose, it is by `torch.cuda._sleep`, so that whatever does not
+wait for another stream goes wrong for certain.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # noqa: E402
+from loader_data import images, same  # noqa: E402
+
+from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata.loading.transfer import copy_stream  # noqa: E402
+from fastdata.profile import StepTimer, capture  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+#: Cycles of the GPU's clock: some tens of milliseconds.
+LONG = 50_000_000
+
+
+class Numbered:
+    """Batches whose pixels are all their number, modulo 256."""
+
+    def __init__(self, count: int, side: int = 64, pin: bool = True) -> None:
+        self.count, self.side, self.pin = count, side, pin
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.count):
+            pixels = torch.full((16, 3, self.side, self.side), number % 256, dtype=torch.uint8)
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+            label = torch.full((16,), number)
+            yield [pixels.pin_memory(), label.pin_memory()] if self.pin else [pixels, label]
+
+
+def delay(stream: Any) -> None:
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG)
+
+
+def copies() -> Any:
+    return copy_stream(torch.cuda.current_device())
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("dtype", [None, *DTYPES])
+@pytest.mark.parametrize("last", [False, True])
+def test_pixels_are_those_of_the_cpu(dtype: Any, pin: bool, last: bool) -> None:
+    mean, std = (None, None) if dtype is None else (MEAN, STD)
+    options: dict[str, Any] = {"dtype": dtype, "mean": mean, "std": std, "channels_last": last}
+    inner = DataLoader(images(), 8, seed=1, shuffle=True, num_workers=2, pin_memory=pin)
+    found = [[one.cpu() for one in batch] for batch in DeviceLoader(inner, **options)]
+    inner.set_epoch(0)
+    expected = list(DeviceLoader(inner, "cpu", **options))
+    assert len(found) == len(expected)
+    for (pixels, labels), (wanted, wanted_labels) in zip(found, expected, strict=True):
+        assert torch.equal(labels, wanted_labels)
+        assert pixels.dtype == wanted.dtype and pixels.stride() == wanted.stride()
+        far = (pixels.double() - wanted.double()).abs()
+        if dtype is None:
+            assert not far.any()
+        else:
+            assert (far <= rounding(pixels.dtype, wanted.double(), 1 / min(STD))).all()
+
+
+def test_a_loader_with_a_device() -> None:
+    options: dict[str, Any] = {"seed": 1, "shuffle": True, "dtype": "float16"}
+    loader = DataLoader(images(), 8, num_workers=2, device="cuda", **options)
+    assert loader.pin_memory
+    batches = list(loader)
+    assert all(one.is_cuda for batch in batches for one in batch)
+    expected = list(DataLoader(images(), 8, device="cpu", **options))
+    for batch, wanted in zip(batches, expected, strict=True):
+        far = (batch[0].cpu().double() - wanted[0].double()).abs()
+        assert (far <= rounding(torch.float16, wanted[0].double(), 1.0)).all()
+        assert torch.equal(batch[1].cpu(), wanted[1])
+    iterator = iter(loader)
+    taken = [next(iterator), next(iterator)]
+    state = loader.state_dict()
+    other = DataLoader(images(), 8, num_workers=2, device="cuda:0", **options)
+    other.load_state_dict(state)
+    assert same([[t.cpu() for t in b] for b in other], [[t.cpu() for t in b] for b in iterator])
+    assert len(taken) == 2
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_a_batch_is_whole_when_it_is_used(pin: bool, dtype: Any, own_stream: bool) -> None:
+    stream = torch.cuda.Stream() if own_stream else torch.cuda.current_stream()
+    unit = 255 if dtype else 1
+    sums = []
+    with torch.cuda.stream(stream):
+        for pixels, labels in DeviceLoader(Numbered(40, pin=pin), dtype=dtype):
+            sums.append((pixels.double().mean() * unit - labels.double().mean()).abs())
+            delay(copies())  # the next copies are late
+        found = torch.stack(sums).max().item()
+    assert found < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_memory_that_is_being_read_is_not_used_again(dtype: Any) -> None:
+    """The consumer is late: batches it has dropped are read long after the next were asked for."""
+    sums, labelled = [], []
+    for pixels, labels in DeviceLoader(Numbered(40), dtype=dtype, prefetch=3):
+        torch.cuda._sleep(LONG // 4)
+        sums.append(pixels.double().mean() * (255 if dtype else 1))
+        labelled.append(labels.double().mean())
+        del pixels, labels
+    assert (torch.stack(sums) - torch.stack(labelled)).abs().max().item() < 0.2
+
+
+def test_a_batch_may_be_used_on_another_stream_than_the_one_before() -> None:
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    iterator = iter(DeviceLoader(Numbered(20), dtype="float32"))
+    sums = []
+    for number in range(20):
+        with torch.cuda.stream(streams[number % 2]):
+            pixels, _ = next(iterator)
+            torch.cuda._sleep(LONG // 4)
+            sums.append((pixels.double().mean() * 255 - number).abs())
+            del pixels
+    torch.cuda.synchronize()
+    assert torch.stack(sums).max().item() < 1e-4
+
+
+def test_what_was_sent_in_vain_does_not_write_over_later_tensors() -> None:
+    for _ in range(5):
+        iterator = iter(DeviceLoader(Numbered(9, side=256), prefetch=2))
+        next(iterator)
+        delay(copies())
+        next(iterator)
+        del iterator
+        gc.collect()
+        mine = [torch.full((16, 3, 256, 256), 77, dtype=torch.uint8).cuda() for _ in range(4)]
+        torch.cuda.synchronize()
+        assert all(bool((one == 77).all()) for one in mine)
+
+
+def test_an_early_break_and_errors() -> None:
+    for _ in range(3):
+        for pixels, _ in DeviceLoader(Numbered(9)):
+            assert pixels.is_cuda
+            break
+    source = Source(6, (0, 3))
+    assert drain(iter(DeviceLoader(source))) == ["error 0", 1, 2, "error 3", 4, 5]
+    assert list(DeviceLoader([])) == []
+    with pytest.raises(UsageError, match="images of float32"):
+        list(DeviceLoader([torch.rand(2, 3, 4, 4)], dtype="float16"))
+
+
+def test_kinds_of_tensors() -> None:
+    labels = torch.arange(12)
+    on_gpu = torch.arange(3).cuda()
+    batch = {
+        "slice": labels[::2],
+        "expanded": labels[:1].expand(5),
+        "pinned slice": labels.pin_memory()[1::3],
+        "transposed": labels.view(3, 4).T,
+        "sparse": labels.to_sparse(),
+        "scalar": torch.tensor(3.5),
+        "empty": torch.zeros(0, 4),
+        "bool": labels > 3,
+        "there": on_gpu,
+        "pixels there": bytes_of(2, 3, 4, 4).cuda(),
+        "name": "x",
+    }
+    (found,) = DeviceLoader([batch], dtype="float32")
+    assert found.pop("name") == batch.pop("name") and found["there"] is on_gpu
+    assert all(one.is_cuda for one in found.values())
+    pixels, wanted = found.pop("pixels there"), batch.pop("pixels there")
+    assert torch.allclose(pixels, wanted.float() / 255, atol=1e-6)
+    for name, one in found.items():
+        assert one.dtype == batch[name].dtype, name
+        assert torch.equal(one.to_dense().cpu(), batch[name].to_dense().cpu()), name
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_memory_does_not_grow_over_epochs(pin: bool, dtype: Any) -> None:
+    loader = DeviceLoader(Numbered(12, side=224, pin=pin), dtype=dtype)
+    reserved = []
+    for epoch in range(12):
+        for number, (pixels, _) in enumerate(loader):
+            pixels.float().mean()
+            if epoch % 3 == 2 and number == 5:
+                break
+        del pixels
+        gc.collect()
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+        if epoch == 1:
+            allocated = torch.cuda.memory_allocated()
+    assert reserved[1:] == [reserved[1]] * 11
+    assert torch.cuda.memory_allocated() == allocated
+
+
+# What a profiler shows.
+
+
+def events(trace: Path, *categories: str) -> list[dict[str, Any]]:
+    found = json.loads(trace.read_text())["traceEvents"]
+    return [event for event in found if event.get("cat") in categories]
+
+
+def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two events were going on at the same time."""
+    return bool(one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_copy_and_one_kernel_a_batch(tmp_path: Path, dtype: str) -> None:
+    batches = [one[0] for one in Numbered(6)]
+    iterator = iter(DeviceLoader(batches, dtype=dtype, mean=MEAN, std=STD))
+    for _ in range(2):
+        next(iterator)
+    with capture(tmp_path / "trace.json"):
+        assert len(list(iterator)) == 4
+    # Two were sent before, and two more ahead of them.
+    sent = events(tmp_path / "trace.json", "gpu_memcpy")
+    kernels = events(tmp_path / "trace.json", "kernel")
+    assert len(sent) == len(kernels) == 2
+    assert all("HtoD" in event["name"] and "Pinned" in event["name"] for event in sent)
+    assert sum(event["args"]["bytes"] for event in sent) == len(sent) * batches[0].nbytes
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_copies_overlap_with_the_step(tmp_path: Path, pin: bool) -> None:
+    weights = torch.rand(4096, 4096, device="cuda")
+    loader = DeviceLoader(list(Numbered(12, side=224, pin=pin)), dtype="float16")
+    for _ in loader:
+        weights @ weights
+    with capture(tmp_path / "trace.json"):
+        for _ in loader:
+            for _ in range(20):
+                weights @ weights
+    sent = events(tmp_path / "trace.json", "gpu_memcpy")
+    # The copies and the kernels on their stream are the loader's, all else is the step.
+    own = sent[0]["args"]["stream"]
+    steps = [e for e in events(tmp_path / "trace.json", "kernel") if e["args"]["stream"] != own]
+    assert steps and all(event["args"]["stream"] == own for event in sent)
+    large = [event for event in sent if event["args"]["bytes"] > 1_000_000]
+    assert len(large) == 12
+    beside = [copy for copy in large if any(overlap(copy, step) for step in steps)]
+    assert len(beside) >= 9  # all but the first ones
+
+
+def test_phases_have_the_gpus_time_if_synchronised(tmp_path: Path) -> None:
+    timer = StepTimer(every=0, synchronise=True, nvtx=True)
+    timer.capture(tmp_path / "trace.json", first=1, steps=2)
+    for _ in timer.batches(DeviceLoader(Numbered(4))):
+        with timer.phase("forward"):
+            torch.cuda._sleep(LONG)
+        with timer.phase("loss"):
+            pass
+    totals = timer.totals()
+    assert totals["forward"] > 4 * 0.01 and totals["loss"] < totals["forward"] / 10
+    names = [event["name"] for event in events(tmp_path / "trace.json", "user_annotation")]
+    assert names.count("forward") == 2
+    with capture(nsys=True):
+        torch.cuda._sleep(1000)
