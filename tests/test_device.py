@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
+import subprocess
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CROPS, SAMPLES, images, same
+from loader_data import CROPS, SAMPLES, dataset, images, same
 
 torch = pytest.importorskip("torch")
 
@@ -473,6 +477,37 @@ def test_torch_dtypes_are_taken_without_a_device_too() -> None:
     other = list(DataLoader(images(), 8, dtype="float16", seed=1))
     assert same(one, other) and one[0][0].dtype == torch.float16
     assert np.isfinite(one[0][0].float().numpy()).all()
+
+
+def test_the_guides_examples_run(tmp_path: Path) -> None:
+    (tmp_path / "imagenet-train-lmdb").symlink_to(dataset())
+    text = (Path(__file__).parent.parent / "docs" / "device.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 4
+    done = run("\n\n".join(blocks), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^step 50: [\d,]+ images/s, waiting for data [\d.]+%, longest", done.stdout)
+    assert (tmp_path / "block.json.gz").exists() and len(list((tmp_path / "traces").iterdir())) == 1
+
+
+def test_the_interpreter_ends_in_silence_with_a_pass_under_way(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(dataset())
+    script = """
+from fastdata import DataLoader, DeviceLoader, ImageDataset
+from fastdata.transforms import Resize
+
+data = ImageDataset("data", transform=Resize((8, 8)))
+direct = iter(DataLoader(data, 4, num_workers=2, device="cpu", dtype="float16"))
+wrapped = iter(DeviceLoader(DataLoader(data, 4, num_workers=2), "cpu"))
+held = next(direct), next(wrapped)
+"""
+    done = run(script, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def test_an_empty_loader_has_no_batches() -> None:
