@@ -91,7 +91,7 @@ def command(
     transform = training_transform(size)
     if crop == "val":
         # As models are validated at 224: the shorter side 256.
-        transform = Compose([Resize(round(size * 256 / 224)), CenterCrop(size)])
+        transform = Compose((Resize(round(size * 256 / 224)), CenterCrop(size)))
     diagnosis = diagnose(
         dataset,
         transform=transform,

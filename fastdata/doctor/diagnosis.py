@@ -39,7 +39,7 @@ class Diagnosis(NamedTuple):
 
 def training_transform(size: int = 224) -> Compose:
     """What is measured unless a transform is given: a random crop of ``size`` pixels, a flip."""
-    return Compose([RandomResizedCrop(size), RandomHorizontalFlip()])
+    return Compose((RandomResizedCrop(size), RandomHorizontalFlip()))
 
 
 def diagnose(
@@ -177,7 +177,7 @@ def diagnose(
             "step": "not given: --step-ms, --batch-size" if step_ms is None else "as given",
             "loader": path,
         },
-        image_bytes=storage.bytes,
+        image_bytes=storage.mean_bytes,
         batch_bytes=image_bytes,
         batch_size=batch_size,
         transform=recipe.describe(),

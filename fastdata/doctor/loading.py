@@ -58,23 +58,21 @@ def rate(
         **(options if opened.dataset is None else {}),
     )
     path = loader.explain().partition(":")[0]
-    images = 0
-    begun = time.perf_counter()
-    started: float | None = None
+    images = batches = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         iterator = iter(loader)
-        for number in range(1 << 62):
+        begun = time.perf_counter()
+        while batches < warmup and time.perf_counter() - begun < seconds / 2:
             next(iterator)
+            batches += 1
+        started = now = time.perf_counter()
+        while not images or now - started < seconds / 2:
+            next(iterator)
+            images += batch_size
             now = time.perf_counter()
-            if started is not None:
-                images += batch_size
-                if now - begun >= seconds and now > started:
-                    break
-            elif number >= warmup or now - begun >= seconds / 2:
-                started = now
     del iterator
-    return images / (now - started), f"{path} path" if started is not None else ""
+    return images / (now - started), f"{path} path"
 
 
 def _dataset(opened: Opened, transform: Any) -> Any:

@@ -34,7 +34,7 @@ class Reads:
 
     Attributes:
         images: Reads that succeeded.
-        bytes: Of these.
+        size: Their bytes.
         seconds: Wall time.
         cpu_seconds: CPU time of all threads.
         blobs: By sample number, what was kept.
@@ -42,7 +42,7 @@ class Reads:
     """
 
     images: int = 0
-    bytes: int = 0
+    size: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     blobs: dict[int, bytes] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Storage:
         in_order: Images/s, cold, of neighbours.
         without_opening: Images/s, cold, had no file to be opened for each.
         blobs: By sample number, some of what was read.
-        bytes: Mean bytes of an image.
+        mean_bytes: Of an image.
         problems: By sample number, why it could not be read.
     """
 
@@ -77,7 +77,7 @@ class Storage:
     in_order: float | None
     without_opening: float | None
     blobs: dict[int, bytes]
-    bytes: float
+    mean_bytes: float
     problems: dict[int, str]
 
 
@@ -144,7 +144,7 @@ def measure(
         in_order=in_order,
         without_opening=without,
         blobs=total.blobs,
-        bytes=total.bytes / total.images,
+        mean_bytes=total.size / total.images,
         problems=total.problems,
     )
 
@@ -283,7 +283,7 @@ def _read_parts(
         cpu = time.thread_time() - cpu
         with lock:
             total.images += images
-            total.bytes += size
+            total.size += size
             total.cpu_seconds += cpu
 
     parts = [part for part in parts if len(part)]
