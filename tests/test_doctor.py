@@ -19,12 +19,11 @@ from jpegs import encode, picture
 from loader_data import CONTAINERS, CROPS, as_file, dataset, images, tree
 from torchvision_stub import import_torchvision
 
-from fastdata import DataError, DatasetError, UsageError, stage
+from fastdata import DataError, DatasetError, UsageError, _native, stage
 from fastdata.cli import cli
 from fastdata.doctor import diagnose, page_cache, report
 from fastdata.doctor.page_cache import Extent
 from fastdata.seeking import add_seek_points
-from fastdata.transforms import CenterCrop
 
 _TESTS = Path(__file__).resolve().parent
 
@@ -67,16 +66,35 @@ def slow_reads(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(library)
 
 
-def test_slow_reads_limit_until_the_dataset_is_staged(slow_reads: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def sample(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``fastdata sample`` makes, packed without seek points."""
+    out = tmp_path_factory.mktemp("sample") / "lmdb"
+    pack_tree(made_tree / "train", out, "lmdb", seek_points=False)
+    return out
+
+
+@pytest.fixture
+def scalar() -> Iterator[None]:
+    """The native core without vector instructions: really slow."""
+    before = _native.simd()
+    _native.set_simd("scalar")
+    yield
+    _native.set_simd(before)
+
+
+def test_slow_reads_limit_until_the_dataset_is_staged(
+    slow_reads: str, sample: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "data"
-    shutil.copytree(dataset("shards"), path)
+    shutil.copytree(sample, path)
     place = Path(os.environ["FASTDATA_STAGE_ROOT"])
     place.mkdir()
-    slow = {"LD_PRELOAD": slow_reads, "SLOW_FOLDER": str(path), "SLOW_US": "20000"}
+    slow = {"LD_PRELOAD": slow_reads, "SLOW_FOLDER": str(path), "SLOW_US": "30000"}
     before = json.loads(doctor(str(path), "--seconds", "1", "--json", **slow).stdout)
     assert before["limit"] == "storage"
     threads = before["machine"]["threads"]
-    assert 0 < before["rates"]["storage_warm"] < 50 * threads  # 20 ms each
+    assert 0 < before["rates"]["storage_warm"] < 34 * threads  # 30 ms each
     assert before["rates"]["decode"] > 2 * before["rates"]["storage_warm"]
     first = before["verdict"]["advice"][0]
     assert first["code"] == "stage"
@@ -92,25 +110,24 @@ def test_slow_reads_limit_until_the_dataset_is_staged(slow_reads: str, tmp_path:
     assert after["images_per_second"] > before["images_per_second"] * 2
 
 
-def test_slow_decoding_limits_until_there_are_seek_points(tmp_path: Path) -> None:
-    pixels = picture(1600, 1200, 1)
-    root = folder_of(tmp_path / "tree", [(f"{n}.jpg", encode(pixels, "4:4:4")) for n in range(6)])
-    pack_tree(root, tmp_path / "data", "parquet", seek_points=False)
-    before = diagnose(tmp_path / "data", seconds=1.5, transform=CenterCrop(64))
+def test_slow_decoding_limits_until_there_are_seek_points(
+    sample: Path, tmp_path: Path, scalar: None
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(sample, path)
+    before = diagnose(path, seconds=2, num_workers=1)
     assert before.verdict.limit == "decode"
-    assert before.found.data.seekable_share == 0
-    assert codes(before)[0] == "index"
-    first = before.verdict.advice[0]
-    assert first.basis == "measured"
-    assert first.command == f"fastdata index {tmp_path / 'data'}"
+    assert before.found.data.seekable_share < 0.1
+    advice = next(one for one in before.verdict.advice if one.code == "index")
+    assert (advice.basis, advice.command) == ("measured", f"fastdata index {path}")
 
-    add_seek_points(tmp_path / "data", workers=1)
-    after = diagnose(tmp_path / "data", seconds=1.5, transform=CenterCrop(64))
+    add_seek_points(path, workers=1)
+    after = diagnose(path, seconds=2, num_workers=1)
     assert "index" not in codes(after)
     assert after.found.data.seekable_share == 1
     before_core, after_core = before.found.rates.decode_core, after.found.rates.decode_core
     assert before_core is not None and after_core is not None
-    assert after_core > 1.5 * before_core
+    assert after_core > 1.1 * before_core
 
 
 def test_progressive_images_are_slow_and_named(tmp_path: Path) -> None:
@@ -130,8 +147,8 @@ def test_progressive_images_are_slow_and_named(tmp_path: Path) -> None:
     assert advice.command == f"fastdata convert imagefolder --root {root} --encoding jpeg"
 
 
-def test_a_slow_consumer_leaves_nothing_to_gain() -> None:
-    diagnosis = diagnose(dataset(seek_points=False), seconds=0.5, step_ms=60_000, batch_size=32)
+def test_a_slow_consumer_leaves_nothing_to_gain(sample: Path) -> None:
+    diagnosis = diagnose(sample, seconds=0.5, step_ms=60_000, batch_size=32)
     assert diagnosis.verdict.limit == "step"
     assert codes(diagnosis) == ["nothing"]
     assert diagnosis.found.rates.step == 32 / 60
@@ -146,6 +163,17 @@ def test_a_fast_consumer_needs_more_cores() -> None:
     assert verdict.cores_per_gpu >= 1e9 / verdict.core_images_per_second
 
 
+@pytest.mark.gpu
+def test_copies_to_the_gpu_are_measured() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    diagnosis = diagnose(dataset(), seconds=0.5)
+    assert diagnosis.found.rates.host_to_device is not None
+    assert diagnosis.found.rates.host_to_device > 0
+    assert diagnosis.found.notes["host to device"] == torch.cuda.get_device_name()
+
+
 # Every kind of dataset.
 
 
@@ -154,7 +182,8 @@ def test_every_container(container: str) -> None:
     diagnosis = diagnose(dataset(container), transform=CROPS, seconds=0.4)
     found, rates = diagnosis.found, diagnosis.found.rates
     assert found.data.container == container
-    assert found.data.samples == found.data.sampled == 53
+    assert found.data.samples == 53
+    assert 16 <= found.data.sampled <= 53  # all, if the machine is not too slow
     assert found.data.damaged == 0
     assert (found.data.root is None) == (container != "folder")
     for rate in (rates.storage_warm, rates.decode, rates.decode_core, rates.loader):

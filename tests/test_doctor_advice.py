@@ -78,6 +78,7 @@ def findings(draw: st.DrawFn) -> Findings:
     data = replace(
         DATA,
         container=container,
+        location=draw(st.sampled_from(("sets/one", "/mnt/copy"))),
         root="sets/tree" if tree else None,
         bytes=draw(st.integers(1, 10**12)),
         stage_bytes=draw(st.integers(1, 10**12)),
@@ -160,7 +161,8 @@ def test_advice_is_worth_taking_and_never_what_is_so_already(measured: Findings)
             assert advice.basis in ("measured", "estimated")
     if verdict.limit == "step":
         assert codes == ["nothing"]
-    if data.in_memory or data.container == "files" or not verdict.fits_stage:
+    staged = data.in_memory or data.location != data.path
+    if staged or data.container == "files" or not verdict.fits_stage:
         assert "stage" not in codes
     if data.root is None or data.in_memory:
         assert "convert" not in codes

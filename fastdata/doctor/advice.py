@@ -203,8 +203,9 @@ def _per_image(stages: dict[str, float]) -> float:
 
 def _for_storage(found: Findings, stages: dict[str, float], then: _Then) -> Iterator[Advice]:
     data, rates, other = found.data, found.rates, found.alternatives
-    packed = data.container != "files"
-    if packed and not data.in_memory and data.stage_bytes <= found.machine.stage_room:
+    staged = data.in_memory or data.location != data.path
+    fits = data.stage_bytes <= found.machine.stage_room
+    if data.container != "files" and not staged and fits:
         after = then("storage", memory_rate(rates))
         if after is not None:
             yield Advice(

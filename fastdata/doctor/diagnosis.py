@@ -23,6 +23,8 @@ from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 #: Below this part of the images, what Pillow decodes is no matter.
 _FEW = 0.002
+#: Threads that read at the same time, at most.
+_READERS = 128
 
 
 class Diagnosis(NamedTuple):
@@ -94,7 +96,10 @@ def diagnose(
 
     progress("storage")
     samples = reading.draw_samples(opened, len(opened.source))
-    storage = reading.measure(opened, samples, machine.threads, seconds * 0.35)
+    # All ranks read from it at the same time, and each has its part.
+    readers = min(machine.threads * machine.ranks, _READERS)
+    storage = reading.measure(opened, samples, readers, seconds * 0.35)
+    share = readers / machine.threads
     images, problems = decoding.load(opened, storage.blobs)
     decoding.require_some(images, problems, opened)
     numbers = np.array([n for n in sorted(storage.blobs) if n not in problems], np.int64)
@@ -154,8 +159,8 @@ def diagnose(
         ),
         machine=machine,
         rates=Rates(
-            storage_cold=storage.cold,
-            storage_warm=storage.warm,
+            storage_cold=_divided(storage.cold, share),
+            storage_warm=_divided(storage.warm, share),
             read_cpu_s=storage.cpu_s,
             decode_core=rates["core"],
             decode=rates["threads"] * slack,
@@ -166,8 +171,8 @@ def diagnose(
             loader=loader,
         ),
         alternatives=Alternatives(
-            storage_in_order=storage.in_order,
-            storage_without_opening=storage.without_opening,
+            storage_in_order=_divided(storage.in_order, share),
+            storage_without_opening=_divided(storage.without_opening, share),
             **{f"decode_{name}": rate * slack for name, rate in other.items()},
         ),
         notes={
@@ -184,6 +189,10 @@ def diagnose(
         seconds=time.perf_counter() - begun,
     )
     return Diagnosis(found, judge(found))
+
+
+def _divided(rate: float | None, parts: float) -> float | None:
+    return None if rate is None else rate / parts
 
 
 def _check(
@@ -266,20 +275,20 @@ class _Decoding:
         rates["all"] = rates["threads"]
         if machine.cpus != machine.threads:
             rates["all"] = self._mixed(machine.cpus, seconds * 0.06)
+        # By one core's CPU time, which scatters least, and as much better on all threads.
+        better = rates["threads"] / rates["core"]
         other: dict[str, float] = {}
         time_each = seconds * 0.05
         if images.seekable_share < 1 and not (opened.dataset is None and self._learnt == 1):
-            seekable = decoding.with_seek_points(images)
-            other["seekable"] = self._rate(seekable, machine.threads, time_each)
+            other["seekable"] = self._core(decoding.with_seek_points(images), time_each) * better
         if images.pillow.mean() > _FEW:
-            new = decoding.reencoded(images)
+            new = decoding.reencoded(self._current())
             if new is not None:
-                other["reencoded"] = self._rate(new, machine.threads, time_each)
+                other["reencoded"] = self._core(new, time_each) * better
         larger = float(np.median(np.maximum(images.widths, images.heights)))
         if larger > 4 * max(self._recipe.size):
-            other["scaled"] = decoding.rate(
-                self._current(), self._recipe, machine.threads, time_each, scaled=True
-            )
+            scaled = decoding.rate(self._current(), self._recipe, 1, time_each, scaled=True)
+            other["scaled"] = scaled * better
         return rates, other
 
     def note(self, opened: Opened) -> str:
@@ -307,6 +316,9 @@ class _Decoding:
         with_ = self._rate(decoding.with_seek_points(self._images), threads, seconds / 2)
         without = self._rate(self._images, threads, seconds / 2)
         return 1 / (self._learnt / with_ + (1 - self._learnt) / without)
+
+    def _core(self, images: decoding.Images, seconds: float) -> float:
+        return self._rate(images, 1, seconds)
 
     def _rate(self, images: decoding.Images, threads: int, seconds: float) -> float:
         return decoding.rate(images, self._recipe, threads, seconds)

@@ -187,6 +187,8 @@ def _read_warm(
     """Reads the same samples over and over; what they cost a core is told by one thread."""
     alone, total = Reads(), Reads()
     _read(opened, samples, threads, np.inf, Reads())  # those of a first read that was cut short
+    # Of few, many times each: starting threads must not count.
+    samples = np.resize(samples, max(len(samples), _SAMPLES))
     begun = time.perf_counter()
     while not alone.images or time.perf_counter() < begun + seconds * 0.4:
         _read(opened, samples, 1, begun + seconds * 0.4, alone)
