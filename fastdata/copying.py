@@ -24,16 +24,26 @@ JOURNAL_NAME = "copied-blocks"
 
 _BLOCK = 64 << 20  # bytes that one thread copies at a time, and that a killed run need not redo
 _CHUNK = 256 << 10  # bytes between two looks at the stop flag; stays in the L2 cache
+#: Bytes that one request of a thread asks a bucket for: enough for its latency to matter little.
+_FETCHED = 8 << 20
 _TICK = 0.1  # seconds between two calls of `progress`
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file to copy: what it must be, where from and where to."""
+    """A file to copy: what it must be, where from and where to.
+
+    Attributes:
+        entry: What it must be.
+        source: Where it lies; of a URL its text without credentials.
+        target: Where the copy lies.
+        fetch: Reads the bytes from one offset to before another, where ``source`` is a URL.
+    """
 
     entry: FileEntry
-    source: Path
+    source: Path | str
     target: Path
+    fetch: Callable[[int, int], bytes] | None = None
 
     @property
     def crc(self) -> int:
@@ -83,6 +93,7 @@ class Copying:
         Raises:
             CorruptionError: A file does not match its checksum.
             DatasetError: A file cannot be read.
+            RemoteError: A file cannot be fetched.
             OSError: A file cannot be written.
         """
         with ThreadPoolExecutor(threads, "fastdata-stage") as pool:
@@ -126,8 +137,7 @@ class Copying:
         else:
             crc = self._copy(file, offset, length)
             if len(blocks) > 1:
-                with self._lock, self._journal.open("a", encoding="utf-8") as journal:
-                    journal.write(f"{crc:08x} {line}\n")
+                self._note(crc, line)
         with self._lock:
             crcs = self._crcs.setdefault(file.target, {})
             crcs[offset] = crc
@@ -136,6 +146,10 @@ class Copying:
                 del self._crcs[file.target]
         if complete:
             self._check(file, crcs)
+
+    def _note(self, crc: int, line: str) -> None:
+        with self._lock, self._journal.open("a", encoding="utf-8") as journal:
+            journal.write(f"{crc:08x} {line}\n")
 
     def _is_there(self, file: CopiedFile, offset: int, length: int, crc: int) -> bool:
         try:
@@ -148,9 +162,15 @@ class Copying:
 
     def _copy(self, file: CopiedFile, offset: int, length: int) -> int:
         """Copies a block; returns its CRC-32C, as the copy gives it back."""
+        if file.fetch is not None:
+            return self._write_all(file, self._fetch(file, offset, length), offset)
+        with _source(file) as source:
+            return self._write_all(file, self._read(file.source, source, offset, length), offset)
+
+    def _write_all(self, file: CopiedFile, chunks: Iterator[bytes], offset: int) -> int:
         crc = 0
-        with _source(file) as source, _target(file) as target:
-            for chunk in self._read(file.source, source, offset, length):
+        with _target(file) as target:
+            for chunk in chunks:
                 _write(target, chunk, offset)
                 # Reading back costs a tenth of the speed, and checks the copy, not the source.
                 crc = crc32c(read_exactly(target, offset, len(chunk)), crc)
@@ -163,7 +183,18 @@ class Copying:
             self._done += done
             self.copied += copied
 
-    def _read(self, path: Path, descriptor: int, offset: int, length: int) -> Iterator[bytes]:
+    def _fetch(self, file: CopiedFile, offset: int, length: int) -> Iterator[bytes]:
+        """Yields a block of a remote file in as many pieces as it takes requests."""
+        assert file.fetch is not None
+        for start in range(offset, offset + length, _FETCHED):
+            if self._stop.is_set():
+                raise _StoppedError
+            try:
+                yield file.fetch(start, min(start + _FETCHED, offset + length))
+            except FileNotFoundError:
+                raise _damaged(file, "it is missing") from None
+
+    def _read(self, path: Path | str, descriptor: int, offset: int, length: int) -> Iterator[bytes]:
         """Yields the chunks of a block; fewer where the file ends."""
         end = offset + length
         while offset < end:
@@ -178,7 +209,7 @@ class Copying:
             yield chunk
             offset += len(chunk)
 
-    def _crc(self, path: Path, descriptor: int, offset: int, length: int) -> int:
+    def _crc(self, path: Path | str, descriptor: int, offset: int, length: int) -> int:
         crc = 0
         for chunk in self._read(path, descriptor, offset, length):
             crc = crc32c(chunk, crc)
@@ -186,12 +217,14 @@ class Copying:
 
     def _check(self, file: CopiedFile, crcs: dict[int, int]) -> None:
         """Checks a copied file; if it is wrong, reads the original again to say which one is."""
-        crc = crcs[0]
-        for offset in file.blocks()[1:]:
-            length = min(_BLOCK, file.entry.size - offset)
-            crc = crc32c_combine(crc, crcs[offset], length)
-        if crc == file.crc:
+        if _combined(file, crcs) == file.crc:
             return
+        if file.fetch is not None:
+            # What came over the network is checked only here: it may have come wrong.
+            self._fetch_again(file, crcs)
+            if _combined(file, crcs) == file.crc:
+                return
+            raise _damaged(file, "its checksum is wrong")
         with _source(file) as source:
             if self._crc(file.source, source, 0, file.entry.size) != file.crc:
                 raise _damaged(file, "its checksum is wrong")
@@ -199,6 +232,25 @@ class Copying:
             f"{file.target}: the copy does not have the checksum of {file.source}, which is sound",
             "Run the same command again; if it happens again, check this machine's memory.",
         )
+
+    def _fetch_again(self, file: CopiedFile, crcs: dict[int, int]) -> None:
+        blocks = file.blocks()
+        for offset in blocks:
+            length = min(_BLOCK, file.entry.size - offset)
+            crcs[offset] = self._copy(file, offset, length)
+            with self._lock:
+                self._done -= length  # it was counted when it came first
+            if len(blocks) > 1:
+                self._note(crcs[offset], f"{offset} {file.entry.name}")
+
+
+def _combined(file: CopiedFile, crcs: dict[int, int]) -> int:
+    """The CRC-32C of a file, of those of its blocks."""
+    crc = crcs[0]
+    for offset in file.blocks()[1:]:
+        length = min(_BLOCK, file.entry.size - offset)
+        crc = crc32c_combine(crc, crcs[offset], length)
+    return crc
 
 
 def _read_journal(path: Path) -> dict[str, int]:
@@ -262,7 +314,7 @@ def _damaged(file: CopiedFile, problem: str) -> CorruptionError:
     )
 
 
-def _unreadable(path: Path, error: OSError) -> DatasetError:
+def _unreadable(path: Path | str, error: OSError) -> DatasetError:
     return DatasetError(
         f"{path}: cannot be read: {error.strerror}", "Check its permissions and its disk."
     )

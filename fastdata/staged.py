@@ -22,13 +22,15 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastdata.errors import BusyError, DatasetError, UsageError
 from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage import PARTIAL_SUFFIX, file_lock, publish, whole_file
 
 MARKER_NAME = "staged.json"
@@ -48,7 +50,9 @@ def default_place() -> Path:
     return Path(os.path.realpath(os.environ.get("FASTDATA_STAGE_ROOT") or "/dev/shm"))
 
 
-def find_staged(dataset: str | os.PathLike[str]) -> Path | None:
+def find_staged(
+    dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Path | None:
     """Finds a whole and current copy of a dataset; None where there is none.
 
     A copy is whole if its index and its files have the sizes that the manifest says; of 1,000
@@ -56,14 +60,22 @@ def find_staged(dataset: str | os.PathLike[str]) -> Path | None:
 
     Looks in `default_place` and in every other place that was staged to, which
     ``stage-roots.json`` remembers in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
-    ~/.cache/fastdata. Costs a stat call a file and the reading of a few small ones.
+    ~/.cache/fastdata. Costs a stat call a file and the reading of a few small ones; of a URL,
+    the reading of its manifest.
 
     Args:
-        dataset: The original's folder. If it is itself a staged copy, the answer is None; so
-            it is when it is missing, since then nothing says whether a copy is current.
+        dataset: The original's folder, or its URL. If it is itself a staged copy, the answer is
+            None; so it is when it is missing, since then nothing says whether a copy is
+            current.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
     """
-    original = Original.read(Path(dataset))
-    if original is None or (original.path / MARKER_NAME).exists():
+    original = Original.read(dataset, storage_options)
+    if original is None:
+        return None
+    if isinstance(original.path, Path) and (original.path / MARKER_NAME).exists():
         return None
     for place in known_places():
         copy = place / FOLDER / original.copy_name
@@ -75,7 +87,7 @@ def find_staged(dataset: str | os.PathLike[str]) -> Path | None:
         if original.is_copied_to(copy):  # else it has been removed just now, by intent
             warnings.warn(
                 f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
-                f"{original.path} again",
+                f"{original.name} again",
                 stacklevel=2,
             )
     return None
@@ -114,7 +126,7 @@ class Marker(NamedTuple):
     """What ``staged.json`` says: whose copy a folder is.
 
     Attributes:
-        original: Absolute path of the dataset that was copied.
+        original: Absolute path of the dataset that was copied, or its URL without credentials.
         id: SHA-256 of its manifest then, in hexadecimal.
     """
 
@@ -143,26 +155,49 @@ class Original(NamedTuple):
     """The state that a dataset is in.
 
     Attributes:
-        path: Its absolute path.
+        path: Its absolute path, or its URL.
         text: Its manifest.
         id: SHA-256 of the manifest, in hexadecimal.
-        owner: User id of its folder's owner.
+        owner: User id of its folder's owner; this process's where it is a URL.
     """
 
-    path: Path
+    path: Path | str
     text: bytes
     id: str
     owner: int
 
     @classmethod
-    def read(cls, dataset: Path) -> Original | None:
-        """The state of a dataset; None where there is none."""
+    def read(
+        cls,
+        dataset: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Original | None:
+        """The state of a dataset; None where there is none.
+
+        Raises:
+            RemoteError: It is a URL that cannot be reached.
+        """
+        if is_url(dataset):
+            return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
         path = Path(os.path.realpath(dataset))
         try:
             text = (path / MANIFEST_NAME).read_bytes()
             return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
         except OSError:
             return None
+
+    @classmethod
+    def _fetch(cls, url: str, storage_options: Mapping[str, Any] | None) -> Original | None:
+        try:
+            text = read_bytes(join_url(url, MANIFEST_NAME), storage_options)
+        except FileNotFoundError:
+            return None
+        return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
+
+    @property
+    def name(self) -> str:
+        """Its path, or its URL without credentials."""
+        return redact(self.path) if isinstance(self.path, str) else str(self.path)
 
     def manifest(self) -> Manifest:
         """What its manifest says.
@@ -171,7 +206,7 @@ class Original(NamedTuple):
             VersionError: A newer fastdata wrote it.
             CorruptionError: It is not a manifest.
         """
-        return Manifest.parse(self.text, self.path / MANIFEST_NAME)
+        return Manifest.parse(self.text, Path(f"{self.name}/{MANIFEST_NAME}"))
 
     def some_files(self) -> list[FileEntry]:
         """The index and the container's files; of many, some that are evenly spread."""
@@ -182,7 +217,8 @@ class Original(NamedTuple):
     @property
     def copy_name(self) -> str:
         """What the folder of a copy of this state is called."""
-        name = os.fsdecode(os.fsencode(self.path.name)[:_NAME_BYTES])
+        last = name_of(self.path) if isinstance(self.path, str) else self.path.name
+        name = os.fsdecode(os.fsencode(last)[:_NAME_BYTES])
         return f"{name}-{self.id[:_ID_DIGITS]}"
 
     def trusts(self, copy: Path) -> bool:

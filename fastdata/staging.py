@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastdata.copying import JOURNAL_NAME, CopiedFile, Copying
 from fastdata.engines import usable_cpus
@@ -16,11 +16,14 @@ from fastdata.errors import (
     CorruptionError,
     DataError,
     DatasetError,
+    RemoteError,
     SpaceError,
     UsageError,
 )
 from fastdata.index import Index
 from fastdata.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, FileEntry, Manifest
+from fastdata.remote.places import LocalPlace, Place, place_of
+from fastdata.remote.urls import is_url, redact
 from fastdata.staged import (
     FOLDER,
     MARKER_NAME,
@@ -89,6 +92,7 @@ def stage(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     waiting: Callable[[], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Staged:
     """Copies a dataset to a faster place, where `find_staged` finds it.
 
@@ -98,13 +102,15 @@ def stage(
     wait for it. Copies of an older state of the dataset in the same place are removed first.
 
     Args:
-        dataset: The dataset's folder.
+        dataset: The dataset's folder, or its URL.
         to: The place, a folder that exists or whose parent does; None for `default_place`.
         threads: How many threads copy; None for 2 a CPU, but 4 to 16.
         progress: Called in this thread with the bytes done and the bytes there are.
         waiting: Called once, before waiting for another process that is staging it.
+        storage_options: Options of the driver of a URL.
 
     Raises:
+        RemoteError: The URL cannot be reached; what was copied is kept for the next run.
         UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
         DatasetError: There is no finished dataset, or it cannot be read.
         CorruptionError: A file does not match its checksum: nothing is staged.
@@ -115,7 +121,8 @@ def stage(
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
     place = default_place() if to is None else Path(os.path.realpath(to))
-    manifest, original = _open(Path(dataset))
+    manifest, original = _open(dataset, storage_options)
+    source = place_of(original.path, storage_options)
     try:
         place.mkdir(exist_ok=True)
         if place != default_place():
@@ -123,7 +130,7 @@ def stage(
         _make_common_folder(place)
         final = place / FOLDER / original.copy_name
         with lock(final, waiting=waiting):
-            staging = _Staging(original, manifest, place, final)
+            staging = _Staging(original, manifest, place, final, source)
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
     except OSError as error:
         if is_no_space(error):
@@ -140,7 +147,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     A process that has a copy open can go on reading it; its memory is freed after that.
 
     Args:
-        dataset: The original's folder, which may be gone; or that of a copy.
+        dataset: The original's folder or URL, which may be gone; or that of a copy.
         to: The place to remove from; None for all places that are known.
 
     Raises:
@@ -148,9 +155,16 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
         DataError: A copy cannot be removed.
     """
     given = Path(os.path.realpath(dataset))
-    marker = Marker.read(given)
-    original = str(given) if marker is None else marker.original
-    current = Original.read(Path(original))
+    current: Original | None = None
+    if is_url(dataset):
+        marker = None
+        # Only what is noted here counts: the bucket need not be there any more.
+        original = redact(os.fspath(dataset).rstrip("/"))
+    else:
+        marker = Marker.read(given)
+        original = str(given) if marker is None else marker.original
+        if not is_url(original):
+            current = Original.read(original)
     searched = known_places() if to is None else [Path(os.path.realpath(to))]
     if to is None and marker is not None and given.parent.name == FOLDER:
         searched.append(given.parent.parent)
@@ -171,12 +185,20 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     return Unstaged(removed, freed)
 
 
-def _open(dataset: Path) -> tuple[Manifest, Original]:
-    Manifest.load(dataset)  # its errors say what is missing
-    original = Original.read(dataset)
+def _open(
+    dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> tuple[Manifest, Original]:
+    if not is_url(dataset):
+        Manifest.load(dataset)  # its errors say what is missing
+    original = Original.read(dataset, storage_options)
+    if original is None and is_url(dataset):
+        raise DatasetError(
+            f"{redact(os.fspath(dataset))}: no dataset here ({MANIFEST_NAME} is missing)",
+            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+        )
     if original is None:
         raise DatasetError(f"{dataset}: has just vanished", "Run the same command again.")
-    marker = Marker.read(original.path)
+    marker = Marker.read(original.path) if isinstance(original.path, Path) else None
     if marker is not None:
         raise UsageError(
             f"{dataset}: is itself a staged copy", f"Stage the original, {marker.original}."
@@ -347,8 +369,11 @@ def _check_space(place: Path, needed: int) -> None:
 class _Staging:
     """One run of staging, under the lock."""
 
-    def __init__(self, original: Original, manifest: Manifest, place: Path, final: Path) -> None:
+    def __init__(
+        self, original: Original, manifest: Manifest, place: Path, final: Path, source: Place
+    ) -> None:
         self._original = original
+        self._source = source
         self._manifest = manifest
         self._place = place
         self._final = final
@@ -367,6 +392,8 @@ class _Staging:
             copying = Copying(self._files(), journal, self._total(), progress)
             copying.run(threads)
             self._finish()
+        except RemoteError:
+            raise  # the network may be back soon: as after an interruption
         except (DataError, OSError):
             # What cannot be completed must not occupy memory; an interrupted run can be.
             with suppress(OSError):
@@ -378,7 +405,7 @@ class _Staging:
         """Removes the copies of other states of this dataset; returns the bytes freed."""
         freed = 0
         for final, marker in copies(self._place):
-            if marker is None or marker.original != str(self._original.path):
+            if marker is None or marker.original != self._original.name:
                 continue
             folder = final if final.exists() else partial_of(final)
             mine = os.geteuid() in (0, folder.lstat().st_uid)
@@ -409,8 +436,7 @@ class _Staging:
         loose = self._manifest.samples if self._manifest.root is not None else 0
         files = len(self._entries) + loose + 4  # manifest, marker, list of bad samples, journal
         needed = self._total() + files * _PAGE + len(self._original.text)
-        bad = self._original.path / BAD_SAMPLES_NAME
-        needed += bad.stat().st_size if bad.exists() else 0
+        needed += self._source.sizes([BAD_SAMPLES_NAME]).get(BAD_SAMPLES_NAME, 0)
         _check_space(self._place, needed - _allocated(self._partial))
 
     def _begin(self) -> None:
@@ -421,11 +447,13 @@ class _Staging:
                 f"{self._partial}: was begun by another user", "Choose another folder with --to."
             )
         self._partial.chmod(0o755 if self._is_public() else 0o700)
-        Marker(str(self._original.path), self._original.id).write(self._partial)
+        Marker(self._original.name, self._original.id).write(self._partial)
 
     def _is_public(self) -> bool:
         """Whether every user of this machine can read the original."""
         dataset, root = self._original.path, self._manifest.root
+        if not isinstance(dataset, Path):
+            return False  # who may read a bucket, this machine does not know
         paths = [dataset / entry.name for entry in self._entries]
         paths += [dataset / MANIFEST_NAME, *([dataset / root / "any"] if root else [])]
         folders = {folder for path in paths for folder in path.parents}
@@ -435,13 +463,15 @@ class _Staging:
 
     def _files(self) -> Iterator[CopiedFile]:
         """Yields every file that has a checksum."""
-        dataset, copy = self._original.path, self._partial
+        copy = self._partial
+        if not isinstance(self._source, LocalPlace):
+            self._source.require_sizes(self._entries)
         for entry in self._entries:
-            yield CopiedFile(entry, dataset / entry.name, copy / entry.name)
+            yield self._source.copied(entry, copy / entry.name)
         if self._manifest.root is None:
             return
-        root = dataset / self._manifest.root
-        path = dataset / self._manifest.index.name
+        root = self._source.root(self._manifest.root)
+        path = self._source.local_index(self._manifest.index, copy)
         for batch in Index(path, self._manifest.samples).batches():
             columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
             for name, length, crc in zip(*columns, strict=True):
@@ -451,13 +481,12 @@ class _Staging:
                         "Index the folder anew: fastdata convert … --to folder --force.",
                     )
                 entry = FileEntry(f"{_IMAGES_NAME}/{name}", length, f"{crc:08x}")
-                yield CopiedFile(entry, root / name, copy / _IMAGES_NAME / name)
+                yield root.copied(entry, copy / _IMAGES_NAME / name, name)
 
     def _finish(self) -> None:
         """Adds the manifest, and gives the complete copy its final name."""
-        bad = self._original.path / BAD_SAMPLES_NAME
-        if bad.exists():
-            shutil.copyfile(bad, self._partial / BAD_SAMPLES_NAME)
+        if self._source.sizes([BAD_SAMPLES_NAME]):
+            (self._partial / BAD_SAMPLES_NAME).write_bytes(self._source.read(BAD_SAMPLES_NAME))
         text = self._original.text
         if self._manifest.root is not None:
             # Not from the parsed manifest: fields that only a later fastdata knows stay.

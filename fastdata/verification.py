@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from fastdata.engines import Engine, local_engine, report, usable_cpus
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.index import Row
 from fastdata.probe import ENCODINGS, ImageInfo, open_image, probe
+from fastdata.remote.fetching import Fetching
+from fastdata.remote.urls import is_url
 
 #: Samples that one task decodes, and those whose files one task only looks at.
 _ROWS = 256
@@ -62,6 +64,7 @@ def verify(
     fast: bool = False,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Checks a dataset.
 
@@ -72,19 +75,28 @@ def verify(
     A file that is missing, cut short or cannot be read is one problem, whatever is in it.
     Memory grows with the problems found, but not with the dataset.
 
+    A dataset behind a URL is fetched a file at a time to a temporary folder ($TMPDIR), which
+    has to hold two of its files; ``fast`` fetches its manifest and index alone.
+
     Args:
-        path: The dataset's folder; a staged copy of it is not looked at.
+        path: The dataset's folder or URL; a staged copy of it is not looked at.
         fast: Whether to check sizes only: of files, and of extents against them.
         workers: Worker processes; None for one a CPU, 1 to work in this process.
         progress: Called now and then with the number of samples checked and of all.
+        storage_options: Options of the driver of a URL.
 
     Raises:
         UsageError: ``workers`` is no number of processes.
         DatasetError: There is no dataset at ``path``, or none that can be opened at all.
+        RemoteError: The URL cannot be reached.
+        SpaceError: The temporary folder is too full.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     _open.cache_clear()
+    if is_url(path):
+        with Fetching(os.fspath(path), storage_options) as fetching:
+            return _verify_remote(fetching, fast, workers, progress)
     blobs = Blobs(Path(path))
     findings = _Findings()
     findings.add(_check_sizes(blobs))
@@ -94,6 +106,30 @@ def verify(
             _check_all(blobs, workers, progress, findings)
         elif not blobs.manifest.files:
             _check_loose_sizes(blobs, workers, progress, findings)
+    manifest = blobs.manifest
+    return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
+
+
+def _verify_remote(
+    fetching: Fetching,
+    fast: bool,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> Verification:
+    """Checks a dataset whose files are fetched one after the other."""
+    blobs = fetching.blobs
+    findings = _Findings()
+    findings.add(_Finding(where, what) for where, what in fetching.size_problems(loose=fast))
+    if not findings.add(_check_extents(blobs)) and not fast:
+        with local_engine(workers) as engine:
+            tick = _ticker(engine, blobs.manifest.samples, progress)
+            tasks = _Tasks(engine, tick)
+            for view in fetching.views():
+                found = _Findings()
+                with view:
+                    tasks.check(Blobs(view.folder), view.files, view.start, view.stop, found)
+                findings.add(found.named(str(view.folder), fetching.name))
+            tick()
     manifest = blobs.manifest
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
@@ -119,6 +155,11 @@ class _Findings:
             self._samples[where, what] = self._samples.get((where, what), 0) + samples
             found = True
         return found
+
+    def named(self, folder: str, name: str) -> Iterator[_Finding]:
+        """The findings, as they read where a folder has another name."""
+        for (where, what), samples in self._samples.items():
+            yield _Finding(where.replace(folder, name), what.replace(folder, name), samples)
 
     def problems(self) -> list[Problem]:
         """The problems, in the order in which each was found first."""
@@ -204,23 +245,43 @@ def _check_all(
     findings: _Findings,
 ) -> None:
     """Checks what files hold: checksums and samples, then that containers agree."""
-    checksums = _Checksums(blobs)
+    samples, numbers = blobs.manifest.samples, range(-1, len(blobs.manifest.files))
     with local_engine(workers) as engine:
-        tick = _ticker(engine, blobs.manifest.samples, progress)
+        tick = _ticker(engine, samples, progress)
+        _Tasks(engine, tick).check(blobs, numbers, 0, samples, findings)
+        tick()
+
+
+class _Tasks:
+    """Checks of what files hold, run by an engine."""
+
+    def __init__(self, engine: Engine, tick: Callable[[], None]) -> None:
+        self._engine = engine
+        self._tick = tick
+
+    def check(
+        self,
+        blobs: Blobs,
+        numbers: Sequence[int],
+        start: int,
+        stop: int,
+        findings: _Findings,
+    ) -> None:
+        """Checks some files (-1: the index), and the samples from ``start`` to ``stop``."""
+        checksums = _Checksums(blobs, numbers)
         # A file's samples are checked at about the time of its checksum, so that it is read
         # from the disk once, and so that the progress of samples is that of the whole.
-        rows = _row_tasks(_CheckRows, blobs, _ROWS)
+        rows = _row_tasks(_CheckRows, blobs, _ROWS, start, stop)
         mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
-        for found in engine.run(_call, (task for _, task in mixed), tick):
+        for found in self._engine.run(_call, (task for _, task in mixed), self._tick):
             findings.add(found.findings)
             if found.checksum is not None:
                 checksums.add(found.checksum)
         findings.add(checksums.findings())
         # What is damaged is not walked: its blobs are known to be in doubt.
         walks = (_CheckContainer(blobs.path, number) for number in checksums.sound())
-        for found in engine.run(_call, walks, tick):
+        for found in self._engine.run(_call, walks, self._tick):
             findings.add(found.findings)
-        tick()
 
 
 def _ticker(
@@ -272,12 +333,16 @@ def _open(dataset: Path) -> Blobs:
 
 
 def _row_tasks(
-    kind: Callable[[Path, int, int], _Task], blobs: Blobs, rows: int
+    kind: Callable[[Path, int, int], _Task],
+    blobs: Blobs,
+    rows: int,
+    first: int = 0,
+    last: int | None = None,
 ) -> Iterator[tuple[float, _Task]]:
-    """Tasks for runs of all samples, each with how far in the dataset it begins (0 to 1)."""
-    samples = blobs.manifest.samples
-    for start in range(0, samples, rows):
-        yield start / samples, kind(blobs.path, start, min(start + rows, samples))
+    """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
+    end = blobs.manifest.samples if last is None else last
+    for start in range(first, end, rows):
+        yield (start - first) / (end - first), kind(blobs.path, start, min(start + rows, end))
 
 
 class _Checksums:
@@ -286,12 +351,12 @@ class _Checksums:
     Files that are missing or of another size, which `_check_sizes` finds, are left out.
     """
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: Blobs, numbers: Iterable[int]) -> None:
         self._path = blobs.path
         entries = {-1: blobs.manifest.index} | dict(enumerate(blobs.manifest.files))
         self._entries = {
             number: entry
-            for number, entry in entries.items()
+            for number, entry in ((number, entries[number]) for number in numbers)
             if not _file_problem(blobs.path / entry.name, entry.size)
         }
         self._found: dict[int, int | None] = dict.fromkeys(self._entries, 0)

@@ -27,6 +27,7 @@ from typing import Any
 FAULTS = {
     "503": "answered by the proxy; the server never sees it",
     "429": "answered by the proxy; the server never sees it",
+    "403": "answered by the proxy; the server never sees it",
     "reset": "the connection is reset; the server never sees it",
     "lost": "the server acts, and the connection is reset before its answer",
     "stall": "half of the answer's body comes (none if it has none), then nothing",
@@ -99,6 +100,8 @@ class FlakyProxy:
         self._closed = threading.Event()
         self._clients: set[socket.socket] = set()
         self._connections = 0
+        self._under_way = 0
+        self._counting = threading.Lock()
 
     def __enter__(self) -> FlakyProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -146,6 +149,10 @@ class FlakyProxy:
         """Bytes of bodies that `matching` requests sent."""
         return sum(exchange.sent for exchange in self.matching(method, part))
 
+    def settle(self) -> None:
+        """Waits until every request that has come is answered: who sent it may be dead."""
+        wait_until(lambda: self._under_way == 0)
+
     def _accept(self) -> None:
         while not self._closed.is_set():
             try:
@@ -181,11 +188,23 @@ class FlakyProxy:
             number,
         )
         self.exchanges.append(exchange)
+        with self._counting:
+            self._under_way += 1
+        try:
+            return self._treat(client, exchange, target, headers, body)
+        finally:
+            with self._counting:
+                self._under_way -= 1
+
+    def _treat(
+        self, client: socket.socket, exchange: Exchange, target: str, headers: Any, body: bytes
+    ) -> bool:
+        method = exchange.method
         if self.delay:
             self._closed.wait(self.delay)
         fault = next((fault.kind for fault in self._faults if fault.take(exchange)), None)
         exchange.fault = fault
-        if fault in ("503", "429"):
+        if fault in ("503", "429", "403"):
             exchange.status = int(fault)
             _answer(client, int(fault), [], b"injected", method != "HEAD")
             return True
@@ -266,7 +285,8 @@ def _answer(
     head += "".join(f"{name}: {value}\r\n" for name, value in headers)
     if has_body and status not in (204, 304):
         head += f"Content-Length: {len(content)}\r\n"
-    client.sendall(head.encode("latin-1") + b"\r\n" + content[:passed])
+    body = content[:passed] if has_body else b""
+    client.sendall(head.encode("latin-1") + b"\r\n" + body)
 
 
 def _reset(client: socket.socket) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from flaky_proxy import wait_until
+from flaky_proxy import Exchange, wait_until
 from object_stores import Bucket
-from sources import contents, convert, jpeg, make_tree, require_said
+from sources import contents, convert, make_tree, require_said
 
 from fastdata.cli import cli
-from fastdata.remote.filesystem import join_url, list_files, read_bytes
+from fastdata.remote.filesystem import join_url, list_files, read_bytes, remove, upload
+from fastdata.staged import find_staged
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +64,198 @@ def test_convert_to_a_bucket(
     assert "already packed" in again.stdout
     # Nothing is left of it on this machine.
     assert not any((tmp_path / "cache").rglob("*.*"))
+
+
+@pytest.fixture(params=["gcs", "s3"])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    found: Bucket = request.getfixturevalue(request.param)
+    return found
+
+
+def packed(bucket: Bucket, tree: Path, container: str = "shards", *more: object) -> str:
+    """Packs the tree to the bucket; the dataset's URL."""
+    url = f"{bucket.url}/ds"
+    size = () if container == "lmdb" else SMALL
+    arguments = ("imagefolder", "--root", tree, "--to", container, *size, *more)
+    require_said(convert(*arguments, "--out", url, *bucket.arguments), 0)
+    return url
+
+
+def test_verify_info_and_stage(bucket: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = packed(bucket, tree)
+    require_said(
+        convert(
+            "imagefolder", "--root", tree, "--to", "shards", *SMALL, "--out", tmp_path / "local"
+        ),
+        0,
+    )
+    fast = run("verify", "--fast", url, *bucket.arguments)
+    require_said(fast, 0)
+    whole = run("verify", "--workers", 1, url, *bucket.arguments)
+    require_said(whole, 0)
+    assert f"{url}: 60 samples" in whole.stdout and "every image decodes" in whole.stdout
+    about = run("info", "--json", url, *bucket.arguments)
+    require_said(about, 0)
+    assert json.loads(about.stdout)["samples"] == 60
+    assert json.loads(about.stdout)["path"] == url
+    staged = run("stage", url, "--to", tmp_path / "fast", *bucket.arguments)
+    require_said(staged, 0)
+    copy = Path(staged.stdout.partition(": ")[0])
+    found = contents(copy)
+    del found["staged.json"]
+    assert found == contents(tmp_path / "local")
+    again = run("stage", url, "--to", tmp_path / "fast", *bucket.arguments)
+    assert "staged already" in again.stdout
+    about = run("info", "--json", url, *bucket.arguments)
+    assert json.loads(about.stdout)["staged"] == str(copy)
+    require_said(run("stage", url, "--unstage", "--to", tmp_path / "fast"), 0)
+    assert not copy.exists()
+
+
+def test_damage_in_a_bucket_is_found(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = packed(gcs, tree)
+    names = sorted(name for name in list_files(url, gcs.storage_options) if "shard" in name)
+    for name, change in ((names[0], "cut"), (names[1], "flip")):
+        data = bytearray(read_bytes(join_url(url, name), gcs.storage_options))
+        data[700] ^= 1
+        (tmp_path / "bad").write_bytes(data[:-512] if change == "cut" else data)
+        upload(tmp_path / "bad", join_url(url, name), storage_options=gcs.storage_options)
+    remove(join_url(url, names[2]), gcs.storage_options)
+    fast = run("verify", "--fast", url, *gcs.arguments)
+    require_said(fast, 1, "2 problems")
+    assert f"{url}/{names[0]}: has " in fast.stdout and f"{url}/{names[2]}: No such" in fast.stdout
+    whole = run("verify", "--workers", 1, url, *gcs.arguments)
+    require_said(whole, 1)
+    assert f"{url}/{names[1]}: has CRC-32C" in whole.stdout
+    assert "fastdata-" not in whole.stdout  # temporary folders mean nothing to the user
+    staged = run("stage", url, "--to", tmp_path / "fast", *gcs.arguments)
+    require_said(staged, 1, names[0], "damaged")
+
+
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    """Starts a command in a process of its own, to be killed."""
+    command = [sys.executable, "-m", "fastdata", *(str(argument) for argument in arguments)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    assert process.poll() is None, "it ended before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def is_upload(exchange: Exchange) -> bool:
+    return exchange.method == "POST" and "/upload/" in exchange.path
+
+
+def test_killed_while_uploading(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    arguments = ("imagefolder", "--root", tree, "--to", "shards", *SMALL)
+    require_said(convert(*arguments, "--out", tmp_path / "local"), 0)
+    url = f"{gcs.url}/ds"
+    with gcs.through_proxy() as (slow, proxy):
+        proxy.delay = 0.2
+        command = ("convert", *arguments, "--workers", 1, "--out", url, *slow.arguments)
+        process = start(*command)
+        wait_until(lambda: sum(is_upload(exchange) for exchange in proxy.exchanges) >= 3)
+        kill(process)
+        assert "dataset.json" not in list_files(url, gcs.storage_options)
+        proxy.delay = 0
+        proxy.settle()
+        before = sum(is_upload(exchange) for exchange in proxy.exchanges)
+        require_said(run(*command), 0)
+        uploads = [exchange for exchange in proxy.exchanges if is_upload(exchange)]
+    files = contents(tmp_path / "local")
+    assert 3 <= before < len(files)
+    # Each file was sent once, those of the killed run too.
+    assert len(uploads) == len(files)
+    assert remote_contents(gcs, url, tmp_path / "back") == files
+
+
+def test_a_refused_upload_loses_nothing(s3: Bucket, tree: Path, tmp_path: Path) -> None:
+    arguments = ("imagefolder", "--root", tree, "--to", "shards", *SMALL)
+    require_said(convert(*arguments, "--out", tmp_path / "local"), 0)
+    url = f"{s3.url}/ds"
+    with s3.through_proxy() as (slow, proxy):
+        command = (*arguments, "--out", url, "--local", tmp_path / "making", *slow.arguments)
+        proxy.inject("403", lambda exchange: "shard-000003" in exchange.path, times=1000)
+        refused = convert(*command)
+        require_said(refused, 1, f"{url}/shard-000003.tar", "credentials")
+        left = [path for path in (tmp_path / "making").rglob("*") if path.is_file()]
+        assert tmp_path / "making" / "shard-000003.tar" in left
+        for text in (refused.output, *(path.read_bytes().decode("latin-1") for path in left)):
+            assert "testing-secret" not in text
+        sent = {exchange.path for exchange in proxy.matching("PUT") if exchange.status == 200}
+        assert len(sent) >= 3
+        proxy.clear()
+        require_said(convert(*command), 0)
+        assert not any(exchange.path in sent for exchange in proxy.matching("PUT"))
+    assert remote_contents(s3, url, tmp_path / "back") == contents(tmp_path / "local")
+    assert not (tmp_path / "making").exists()
+
+
+def test_killed_while_staging(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = packed(gcs, tree)
+    shards = [name for name in list_files(url, gcs.storage_options) if name.endswith(".tar")]
+    (tmp_path / "fast").mkdir()
+    with gcs.through_proxy() as (slow, proxy):
+        proxy.delay = 0.2
+        command = ("stage", url, "--to", tmp_path / "fast", "--threads", 2, *slow.arguments)
+        process = start(*command)
+        wait_until(lambda: proxy.count("GET", "/shard-") >= 5)
+        kill(process)
+        proxy.delay = 0
+        proxy.settle()
+        assert find_staged(url, slow.storage_options) is None
+        proxy.inject("corrupt", lambda exchange: "/shard-" in exchange.path)
+        done = run(*command)
+        require_said(done, 0)
+        # What two threads were at is fetched again, and what came damaged.
+        assert len(shards) < proxy.count("GET", "/shard-") <= len(shards) + 3
+        copy = find_staged(url, slow.storage_options)
+    assert copy is not None
+    found = contents(copy)
+    del found["staged.json"]
+    assert found == remote_contents(gcs, url, tmp_path / "back")
+
+
+def test_ranks_that_stage_at_once_stage_once(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = packed(gcs, tree)
+    shards = [name for name in list_files(url, gcs.storage_options) if name.endswith(".tar")]
+    (tmp_path / "fast").mkdir()
+    with gcs.through_proxy() as (slow, proxy):
+        ranks = [start("stage", url, "--to", tmp_path / "fast", *slow.arguments) for _ in range(3)]
+        assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
+        assert proxy.count("GET", "/shard-") == len(shards)
+
+
+def test_a_bucket_with_something_else(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.pdf").write_bytes(b"all of it")
+    upload(tmp_path / "thesis.pdf", f"{gcs.url}/ds/thesis.pdf", storage_options=gcs.storage_options)
+    arguments = ("imagefolder", "--root", tree, "--out", f"{gcs.url}/ds", *gcs.arguments)
+    require_said(convert(*arguments), 2, f"{gcs.url}/ds", "thesis.pdf")
+    require_said(convert(*arguments, "--force"), 2, "thesis.pdf")
+
+
+def test_another_dataset_is_replaced_only_by_force(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = packed(gcs, tree)
+    other = make_tree(tmp_path / "other", ["a/1.jpg", "b/2.jpg"])
+    arguments = ("imagefolder", "--root", other, "--to", "shards", "--out", url, *gcs.arguments)
+    require_said(convert(*arguments), 2, "already, packed from other data", "--force")
+    require_said(convert(*arguments, "--force"), 0)
+    assert sorted(list_files(url, gcs.storage_options)) == [
+        "dataset.json",
+        "index.arrow",
+        "shard-000000.tar",
+    ]
+    require_said(run("verify", "--workers", 1, url, *gcs.arguments), 0)
+
+
+def test_options_for_drivers_need_a_url(tree: Path, tmp_path: Path) -> None:
+    option = ("--storage-option", "token=anon")
+    require_said(convert("imagefolder", "--root", tree, "--out", tmp_path / "x", *option), 2, "URL")
+    require_said(run("verify", tmp_path, *option), 2, "URL")
+    require_said(
+        convert("imagefolder", "--root", tree, "--out", tmp_path / "x", "--local", tmp_path / "y"),
+        2,
+        "--local",
+    )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import click
 
-from fastdata.cli.locations import named, storage_options
+from fastdata.cli.locations import named, require_url, storage_options
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
@@ -216,7 +216,7 @@ def _imagenet(root: Path | None, split: str | None, allow_empty: bool, **options
     sources: dict[str, Callable[[], Source]] = {
         name: partial(imagenet.ImageNet, root, name, allow_empty=allow_empty) for name in splits
     }
-    _pack_all("imagenet", sources, _Options(**options))
+    _pack_all("imagenet", root, sources, _Options(**options))
 
 
 @command.command("imagefolder")
@@ -231,7 +231,7 @@ def _imagefolder(root: Path, allow_empty: bool, **options: Any) -> None:
       $ fastdata convert imagefolder --root imagenet/val --to shards --shard-size 64MiB
     """
     source = partial(ImageFolder, root, allow_empty=allow_empty)
-    _pack_all(root.resolve().name, {"": source}, _Options(**options))
+    _pack_all(root.resolve().name, root, {"": source}, _Options(**options))
 
 
 def _cifar(kind: str) -> None:
@@ -247,7 +247,10 @@ def _cifar(kind: str) -> None:
     def run(root: Path, split: str | None, **options: Any) -> None:
         splits = [split] if split else ["train", "test"]
         _pack_all(
-            kind, {name: partial(Cifar, kind, root, name) for name in splits}, _Options(**options)
+            kind,
+            root,
+            {name: partial(Cifar, kind, root, name) for name in splits},
+            _Options(**options),
         )
 
 
@@ -273,7 +276,7 @@ def _webdataset(root: Path, shard_keys: bool, **options: Any) -> None:
     """
     name = root.resolve().name.removesuffix(".tar")
     source = partial(WebDataset, root, shard_keys=shard_keys)
-    _pack_all(name, {"": source}, _Options(**options))
+    _pack_all(name, root, {"": source}, _Options(**options))
 
 
 def _parquet(kind: str, about: str) -> None:
@@ -318,14 +321,19 @@ def _parquet(kind: str, about: str) -> None:
             key_column=key_column,
         )
         name = root.resolve().name.removesuffix(".parquet")
-        _pack_all(name, {"": source}, _Options(**options))
+        _pack_all(name, root, {"": source}, _Options(**options))
 
 
 _parquet("parquet", "Parquet with a column of images, by Spark, Dask, Hugging Face or others.")
 _parquet("petastorm", "Parquet that petastorm has written; its metadata is not unpickled.")
 
 
-def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _Options) -> None:
+def _pack_all(
+    name: str,
+    root: Path | str,
+    sources: Mapping[str, Callable[[], Source]],
+    options: _Options,
+) -> None:
     """Packs each split; bad images in one do not keep the next from being packed."""
     if len(sources) > 1 and options.out is not None and "{split}" not in options.out:
         raise UsageError(
@@ -339,6 +347,7 @@ def _pack_all(name: str, sources: Mapping[str, Callable[[], Source]], options: _
         default = "-".join(filter(None, (name, split, options.to)))
         out = (options.out or default).replace("{split}", split)
         place: Path | str = out if is_url(out) else Path(out)
+        require_url(options.storage_options, place, root)
         local = options.local
         if local is not None and len(sources) > 1:
             local = local / split  # one folder a dataset

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fastdata.blobs import Blobs
+from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.remote.fetching import Fetching
 from fastdata.staged import find_staged
 from fastdata.storage import human_bytes
 
@@ -23,21 +25,29 @@ _COUNTED = ("width", "height", "channels", "encoding")
 
 
 @click.command("info")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=Location())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(dataset: Path, as_json: bool) -> None:
-    """Say what DATASET holds.
+@storage_options
+def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] | None) -> None:
+    """Say what DATASET, a folder or a URL, holds.
 
     \b
     Examples:
       $ fastdata info imagenet-train-lmdb
       $ fastdata info --json imagenet-train-lmdb
+      $ fastdata info gs://bucket/imagenet-train-shards
     """
-    about = describe(Blobs(dataset), find_staged(dataset))
+    require_url(storage_options, dataset)
+    staged = find_staged(dataset, storage_options)
+    if isinstance(dataset, str):
+        with Fetching(dataset, storage_options) as fetching:
+            about = describe(fetching.blobs, staged) | {"path": fetching.name}
+    else:
+        about = describe(Blobs(dataset), staged)
     if as_json:
         click.echo(json.dumps(about, indent=1, ensure_ascii=False))
         return
-    table = Table(show_header=False, box=None, title=str(dataset), title_justify="left")
+    table = Table(show_header=False, box=None, title=named(dataset), title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in _lines(about):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from fastdata.errors import UsageError
 from fastdata.remote.filesystem import parse_storage_options
 from fastdata.remote.urls import is_url, redact
 
@@ -29,6 +30,18 @@ class Location(click.ParamType[Any]):
 def named(location: Path | str) -> str:
     """A location as messages may hold it: a URL without credentials."""
     return redact(location) if isinstance(location, str) else str(location)
+
+
+def require_url(options: dict[str, Any] | None, *locations: Path | str | None) -> None:
+    """Refuses options of drivers where nothing is behind a URL.
+
+    Raises:
+        UsageError: They would be ignored.
+    """
+    if options and not any(isinstance(location, str) for location in locations):
+        raise UsageError(
+            "--storage-option has no meaning without a URL", "Leave it out, or give a URL."
+        )
 
 
 def _parse(

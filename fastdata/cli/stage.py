@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from fastdata.cli.locations import Location, named, require_url, storage_options
 from fastdata.errors import UsageError
 from fastdata.progress import ProgressReport
 from fastdata.staging import stage, unstage
@@ -13,7 +15,7 @@ from fastdata.storage import human_bytes
 
 
 @click.command("stage")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=Location())
 @click.option(
     "--to",
     type=click.Path(path_type=Path),
@@ -22,8 +24,15 @@ from fastdata.storage import human_bytes
 )
 @click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
 @click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")
-def command(dataset: Path, to: Path | None, threads: int | None, remove: bool) -> None:
-    """Copy DATASET to memory (or any folder), checked and whole.
+@storage_options
+def command(
+    dataset: Path | str,
+    to: Path | None,
+    threads: int | None,
+    remove: bool,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Copy DATASET, a folder or a URL, to memory (or any folder), checked and whole.
 
     From then on the copy is found by itself wherever DATASET is opened. It stays until it is
     removed by --unstage, or the machine restarts.
@@ -32,14 +41,23 @@ def command(dataset: Path, to: Path | None, threads: int | None, remove: bool) -
     Examples:
       $ fastdata stage imagenet-train-lmdb
       $ fastdata stage imagenet-train-lmdb --unstage
+      $ fastdata stage gs://bucket/imagenet-train-shards --to /mnt/nvme
     """
+    require_url(storage_options, dataset)
     if remove:
         if threads is not None:
             raise UsageError("--threads has no meaning with --unstage", "Leave it out.")
         _unstage(dataset, to)
         return
-    with ProgressReport(f"staging {dataset}") as progress:
-        staged = stage(dataset, to, threads=threads, progress=progress.size, waiting=_waiting)
+    with ProgressReport(f"staging {named(dataset)}") as progress:
+        staged = stage(
+            dataset,
+            to,
+            threads=threads,
+            progress=progress.size,
+            waiting=_waiting,
+            storage_options=storage_options,
+        )
     freed = f"; freed {human_bytes(staged.freed_bytes)} of an older copy" * bool(staged.freed_bytes)
     if staged.reused:
         click.echo(f"{staged.path}: staged already{freed}")
@@ -51,11 +69,11 @@ def _waiting() -> None:
     click.echo("waiting for another process that is staging it", err=True)
 
 
-def _unstage(dataset: Path, to: Path | None) -> None:
+def _unstage(dataset: Path | str, to: Path | None) -> None:
     removed = unstage(dataset, to)
     for path in removed.paths:
         click.echo(f"{path}: removed")
     if removed.paths:
         click.echo(f"freed {human_bytes(removed.freed_bytes)}")
     else:
-        click.echo(f"{dataset}: no staged copy")
+        click.echo(f"{named(dataset)}: no staged copy")

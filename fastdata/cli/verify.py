@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from fastdata.cli.locations import Location, named, require_url, storage_options
 from fastdata.errors import CorruptionError
 from fastdata.progress import ProgressReport
 from fastdata.verification import verify
@@ -15,27 +17,44 @@ _SHOWN = 20
 
 
 @click.command("verify")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=Location())
 @click.option("--fast", is_flag=True, help="Check sizes only.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
-def command(dataset: Path, fast: bool, workers: int | None) -> None:
+@storage_options
+def command(
+    dataset: Path | str,
+    fast: bool,
+    workers: int | None,
+    storage_options: dict[str, Any] | None,
+) -> None:
     """Check every extent and checksum of DATASET, and that every image decodes.
+
+    DATASET is a folder or a URL; of a URL each file is fetched once to a temporary folder.
 
     \b
     Examples:
       $ fastdata verify imagenet-train-lmdb
       $ fastdata verify --fast imagenet-train-lmdb
+      $ fastdata verify gs://bucket/imagenet-train-shards
     """
-    with ProgressReport(f"verifying {dataset}") as progress:
-        result = verify(dataset, fast=fast, workers=workers, progress=progress.images)
+    require_url(storage_options, dataset)
+    name = named(dataset)
+    with ProgressReport(f"verifying {name}") as progress:
+        result = verify(
+            dataset,
+            fast=fast,
+            workers=workers,
+            progress=progress.images,
+            storage_options=storage_options,
+        )
     for problem in result.problems[:_SHOWN]:
         click.echo(f"{problem.where}: {problem.what}")
     if result.problems:
         more = len(result.problems) - _SHOWN
         raise CorruptionError(
-            f"{dataset}: {len(result.problems)} problems"
+            f"{name}: {len(result.problems)} problems"
             + (f", {more} of them not shown" if more > 0 else ""),
             "Copy the dataset again, or pack it anew with fastdata convert … --force.",
         )
     checked = "sizes are right" if fast else "every checksum is right, every image decodes"
-    click.echo(f"{dataset}: {result.samples:,} samples in {result.files:,} files; {checked}")
+    click.echo(f"{name}: {result.samples:,} samples in {result.files:,} files; {checked}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import http.client
 import random
 import time
 from collections.abc import Callable
@@ -40,7 +38,16 @@ _PASSING_ERRNO = {
     errno.ETIMEDOUT,
 }
 #: Packages whose connection errors are no OSError; their answers with a status are told apart.
-_NETWORK_PACKAGES = {"aiohttp", "requests", "urllib3", "botocore", "aiobotocore", "httpcore"}
+_NETWORK_PACKAGES = {
+    "aiohttp",
+    "http",
+    "asyncio",
+    "requests",
+    "urllib3",
+    "botocore",
+    "aiobotocore",
+    "httpcore",
+}
 
 
 class TruncatedError(OSError):
@@ -110,9 +117,7 @@ def may_pass(error: BaseException) -> bool:
     """
     if isinstance(error, FastdataError) or is_no_space(error):
         return False
-    if isinstance(error, (TruncatedError, TimeoutError, asyncio.TimeoutError, ConnectionError)):
-        return True
-    if isinstance(error, http.client.HTTPException):
+    if isinstance(error, (TruncatedError, TimeoutError, ConnectionError)):
         return True
     status = _status(error)
     if status is not None:
