@@ -91,6 +91,31 @@ class Extents:
     def seekable(self) -> npt.NDArray[np.uint8]:
         """(N,), 1 where there are seek points."""
 
+    @property
+    def files(self) -> npt.NDArray[np.int32]:
+        """(N,), numbers of the table's files; -1 for those that have a file of their own."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """(N,), bytes from the file's beginning."""
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(N,), bytes; -1 where unknown: the whole file."""
+
+    @property
+    def checksums(self) -> npt.NDArray[np.uint32]:
+        """(N,), CRC-32C; 0 where unknown."""
+
+    def attach(self, index: int, data: Buffer) -> None:
+        """Gives a sample's bytes, which are then not read from its file; kept, not copied.
+
+        Not while a batch reads from it. ValueError: not as many as ``lengths`` says.
+        """
+
+    def is_corrupt(self, index: int) -> bool:
+        """Whether a sample's row of the index makes no sense."""
+
     def path(self, index: int) -> str:
         """The file that a sample lies in; empty where a corrupt index names none."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.blobs import Blobs
-from fastdata.errors import CorruptionError, SampleError
+from fastdata.errors import CorruptionError, SampleError, UsageError
 from fastdata.index import Row
 from fastdata.manifest import Manifest
 from fastdata.probe import ImageInfo, open_image
+from fastdata.remote.opening import RANGES, RemoteBlobs
+from fastdata.remote.options import RemoteOptions
+from fastdata.remote.urls import is_url, redact
 from fastdata.staged import find_staged, telling_of_copy
 
 
@@ -29,20 +33,30 @@ class ImageDataset:
     Where a whole and current copy was made by ``fastdata stage``, that is read instead; where
     one is there but damaged, a warning names it.
 
+    Where ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
+    index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
+
     Args:
-        path: The dataset's folder.
+        path: The dataset's folder, or its URL.
         transform: Applied to each image; None to return PIL images.
         target_transform: Applied to each label.
         staged: Whether to look for a staged copy.
+        cache: For a URL: "ranges", the default, to fetch byte ranges and keep nothing; or a
+            folder of this machine that keeps pieces of the files, for all its processes.
+        cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
+        storage_options: For a URL: options of its fsspec driver.
+        remote: For a URL: how it is read.
 
     Attributes:
-        path: The folder that was asked for.
+        path: The folder that was asked for; of a URL its text without credentials.
         classes: Class names; a label is an index into them.
 
     Raises:
         DatasetError: There is no finished dataset at ``path``.
         VersionError: It was written by a newer fastdata.
         CorruptionError: It does not match its manifest.
+        RemoteError: The URL cannot be reached.
+        UsageError: Arguments contradict each other.
     """
 
     def __init__(
@@ -52,22 +66,48 @@ class ImageDataset:
         target_transform: Callable[[int], Any] | None = None,
         *,
         staged: bool = True,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
-        self.path = Path(path)
+        self._url = os.fspath(path) if is_url(path) else None
+        self.path: Path | str = Path(path) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform = target_transform
         self._staged = staged
+        self._cache = RANGES if cache is None else os.fspath(cache)
+        self._cache_bytes = cache_bytes
+        self._storage_options = storage_options
+        self._remote = remote
+        given = (cache, cache_bytes, storage_options, remote)
+        if self._url is None and any(option is not None for option in given):
+            raise UsageError(
+                f"{path}: cache=, cache_bytes=, storage_options= and remote= are for URLs",
+                "Leave them out; fastdata stage copies a local dataset to a faster disk.",
+            )
         self._open()
 
     def _open(self) -> None:
-        copy = find_staged(self.path) if self._staged else None
-        folder = copy or self.path
-        with telling_of_copy(folder):
-            self._blobs = Blobs(folder)
+        self._blobs: Blobs | RemoteBlobs
+        if self._url is not None:
+            self._blobs = RemoteBlobs(
+                self._url, self._cache, self._cache_bytes, self._storage_options, self._remote
+            )
+        else:
+            copy = find_staged(self.path) if self._staged else None
+            folder = copy or Path(self.path)
+            with telling_of_copy(folder):
+                self._blobs = Blobs(folder)
         self.classes = self._blobs.manifest.classes
         # What decodes natively for `__getitems__`, and the transforms that it does; None if not
         # made yet.
         self._head: tuple[Any, Any] | None = None
+
+    def _telling(self) -> AbstractContextManager[None]:
+        """Errors about a staged copy say that it is one."""
+        location = self.location
+        return telling_of_copy(location) if isinstance(location, Path) else nullcontext()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -84,6 +124,8 @@ class ImageDataset:
     def __repr__(self) -> str:
         manifest = self.manifest
         staged = f", staged in {self.location}" if self.location != self.path else ""
+        if isinstance(self._blobs, RemoteBlobs):
+            staged = f", cached in {self._blobs.cache}" if self._blobs.cache else ", by ranges"
         return (
             f"ImageDataset({str(self.path)!r}: {manifest.samples} samples of "
             f"{len(manifest.classes)} classes in {manifest.container}{staged})"
@@ -153,7 +195,19 @@ class ImageDataset:
             SampleError: It cannot be decoded.
         """
         row = self.row(index)
-        data = self._blob(row, index)
+        return self.decode(row, index, self._blob(row, index))
+
+    def decode(self, row: Row, index: int, data: bytes) -> Image.Image:
+        """What `open_image` returns, of bytes that `read` has returned.
+
+        Args:
+            row: The sample's row.
+            index: Its number.
+            data: Its bytes.
+
+        Raises:
+            SampleError: They cannot be decoded.
+        """
         try:
             return open_image(data, ImageInfo(row.encoding, row.width, row.height, row.channels))
         except SampleError as error:
@@ -168,13 +222,13 @@ class ImageDataset:
         Raises:
             IndexError: There is no such sample.
         """
-        with telling_of_copy(self.location):
+        with self._telling():
             row: Row = self._blobs.index[index]
         return row
 
     def _blob(self, row: Row, index: int) -> bytes:
         """A sample's bytes, checked."""
-        with telling_of_copy(self.location):
+        with self._telling():
             data = self._blobs.read(row, index)
             if row.encoding == "raw" and len(data) != row.width * row.height * 3:
                 raise CorruptionError(
@@ -202,7 +256,7 @@ class ImageDataset:
     @property
     def labels(self) -> npt.NDArray[np.int32]:
         """All labels, int32, shape (N,): for samplers that balance classes. Made anew."""
-        with telling_of_copy(self.location):
+        with self._telling():
             return self._blobs.index.column("label").astype(np.int32)
 
     @property
@@ -211,7 +265,12 @@ class ImageDataset:
         return {name: label for label, name in enumerate(self.classes)}
 
     @property
-    def blobs(self) -> Blobs:
+    def is_remote(self) -> bool:
+        """Whether its images lie behind a URL."""
+        return self._url is not None
+
+    @property
+    def blobs(self) -> Blobs | RemoteBlobs:
         """Its index and files."""
         return self._blobs
 
@@ -221,6 +280,6 @@ class ImageDataset:
         return self._blobs.manifest
 
     @property
-    def location(self) -> Path:
-        """The folder that is really read: the staged copy's, where there is one."""
+    def location(self) -> Path | str:
+        """The folder that is really read: the staged copy's, where there is one; or the URL."""
         return self._blobs.path

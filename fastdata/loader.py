@@ -35,6 +35,7 @@ from fastdata.loading.arguments import (
 )
 from fastdata.loading.choice import Choice, choose
 from fastdata.loading.head import HeadDataset
+from fastdata.loading.images import reads_remotely
 from fastdata.loading.iterator import Delivery, Progress, ProgressTracker
 from fastdata.loading.native import NativePath, Resources
 from fastdata.loading.pipeline import Settings
@@ -67,7 +68,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     Args:
         dataset: As torch's.
         batch_size: As torch's; on one rank.
-        shuffle: As torch's: the same as ``order="random"``.
+        shuffle: As torch's: the same as ``order="random"``; for a remote dataset, as
+            ``order="quasi-random"``.
         sampler: As torch's; a ``DistributedSampler`` shards.
         batch_sampler: As torch's.
         num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
@@ -192,6 +194,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 f"{choice.reason}",
                 "Seed the sampler, and torch.manual_seed for the crops.",
             )
+        self._by_default = None
+        if order is None and shuffle and self._own_order and reads_remotely(dataset):
+            self._by_default = order = "quasi-random"
         seeds_order = seed is not None and self._own_order
         if order is not None or seeds_order or self._ranks is not None:
             sampler = own_sampler(
@@ -554,6 +559,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if choice.path == "native":
             lines.append(
                 f"order: {self._order if self._own_order else 'that of the sampler given'}"
+            )
+        if self._by_default is not None:
+            lines.append(
+                f"which is {self._by_default}, the default where a remote dataset is shuffled: "
+                'neighbours are fetched together (order="random" for a full shuffle)'
             )
         if self._ranks is not None:
             lines.append("sharding: rank {} of {}".format(*self._ranks))

@@ -97,8 +97,8 @@ class Manifest:
         return cls.parse(text, path)
 
     @classmethod
-    def parse(cls, text: str | bytes, path: Path) -> Manifest:
-        """Reads a manifest from its text; ``path`` is for error messages.
+    def parse(cls, text: str | bytes, path: Path | str) -> Manifest:
+        """Reads a manifest from its text; ``path``, or a URL, is for error messages.
 
         Fields that are not known are ignored: a later fastdata may add some without a new
         format version.
@@ -170,7 +170,7 @@ def _check_types(manifest: Manifest) -> None:
         raise ValueError("a class name is not a string")
 
 
-def _not_a_manifest(path: Path, error: Exception) -> CorruptionError:
+def _not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
     reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
     return CorruptionError(
         f"{path}: not a manifest of a fastdata dataset ({reason})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,9 +36,21 @@ class Head:
     ) -> None:
         self._recipe = recipe
         self._target_transform = target_transform
-        self._pipeline = Pipeline(
-            source, Settings(recipe), BufferPool(1, False), None, InlineExecutor(), Counters(0)
-        )
+        self._source = source
+        self._made: tuple[int, Pipeline] | None = None
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        # What fetches remotely is of one process.
+        if self._made is None or self._made[0] != os.getpid():
+            remote = self._source.start_pass(iter(()), set())
+            pool = BufferPool(1, False)
+            helpers, counters = InlineExecutor(), Counters(0)
+            made = Pipeline(
+                self._source, Settings(self._recipe), pool, None, helpers, counters, remote
+            )
+            self._made = os.getpid(), made
+        return self._made[1]
 
     def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
         """Samples as the dataset's own ``__getitem__`` returns them: (image, label).

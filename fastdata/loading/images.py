@@ -80,6 +80,13 @@ def recognise(dataset: Any) -> Images | Refusal:
     return Refusal(f"{type(dataset).__name__} is not a dataset that fastdata knows how to read")
 
 
+def reads_remotely(dataset: Any) -> bool:
+    """Whether a dataset's images lie behind a URL."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return isinstance(dataset, ImageDataset) and dataset.is_remote
+
+
 # What decides which samples an `ImageDataset` has, and what they are.
 _METHODS = ("__getitem__", "__getitems__", "__len__", "open_image", "row", "blobs", "_blob")
 

@@ -99,10 +99,11 @@ class NativePath:
             length: Number of batches; None if nobody knows.
         """
         resources, delivery = self._resources, self._delivery
-        if delivery.on_error == "skip":
-            schedule = Schedule(batches, progress.ahead, self._bad)
-        else:
-            schedule = Schedule(batches)
+        skipping = delivery.on_error == "skip"
+        remote = self.source.start_pass(batches, self._bad if skipping else set())
+        if remote is not None:
+            batches = remote
+        schedule = Schedule(batches, progress.ahead, self._bad) if skipping else Schedule(batches)
         engine, pool = self._engine, self._pool
         if engine is None and resources.threads:
             engine = Engine(resources.threads)
@@ -112,9 +113,11 @@ class NativePath:
         if resources.keep:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(resources.threads)
-        self.counters = Counters(max(resources.threads, 1))
+        self.counters = Counters(max(resources.threads, 1), remote=remote)
 
         def close() -> None:
+            if remote is not None:
+                remote.close()
             helpers.shutdown(wait=False, cancel_futures=True)
             if resources.keep:
                 return
@@ -123,7 +126,7 @@ class NativePath:
                 engine.close()
 
         return NativeIterator(
-            Pipeline(self.source, self._settings, pool, engine, helpers, self.counters),
+            Pipeline(self.source, self._settings, pool, engine, helpers, self.counters, remote),
             schedule,
             key,
             self.source,

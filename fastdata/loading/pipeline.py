@@ -26,6 +26,8 @@ from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
 from fastdata.recipe import MEND_SMALL, Geometry, Recipe
+from fastdata.remote.ahead import Fetch, RemotePass
+from fastdata.remote.opening import WRONG_BYTES
 
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
@@ -74,6 +76,7 @@ class Batch:
         planned: Which samples.
         key: Key of the epoch's random numbers.
         gathered: What is known of them.
+        fetch: Its bytes on their way from a remote dataset, if they are still to be used.
         probe: Reading sizes that only the files tell, if that is still to do.
         views: Their decoding; empty until all sizes are known.
         slow: Samples that Pillow decodes, by their place in the batch.
@@ -84,6 +87,7 @@ class Batch:
     planned: Planned
     key: int
     gathered: Gathered
+    fetch: Fetch | None = None
     probe: _native.ProbeJob | None = None
     views: list[View] = field(default_factory=list)
     slow: dict[int, Future[FastdataError | None]] = field(default_factory=dict)
@@ -106,6 +110,7 @@ class Pipeline:
         engine: Threads that decode; None for the consumer's own.
         helpers: Runs what is Pillow's.
         counters: Counts what was done.
+        remote: Fetches what the source does not have on this machine; None where it has all.
     """
 
     def __init__(
@@ -116,7 +121,9 @@ class Pipeline:
         engine: Engine | None,
         helpers: Executor,
         counters: Counters,
+        remote: RemotePass | None = None,
     ) -> None:
+        self._remote = remote
         self._source = source
         self._settings = settings
         self._pool = pool
@@ -137,8 +144,17 @@ class Pipeline:
             return Batch(planned, key, _NOTHING, error=error)
         self._counters.seekable += int(np.count_nonzero(gathered.extents.seekable))
         batch = Batch(planned, key, gathered)
+        if self._remote is None:
+            self._begin(batch)
+        else:
+            batch.fetch = self._remote.fetch(gathered.extents, planned.indices)
+        return batch
+
+    def _begin(self, batch: Batch) -> None:
+        """Begins what can be done when the samples' bytes can be read."""
+        gathered = batch.gathered
         # Faster than all() and any(), which numpy does in Python.
-        if np.count_nonzero(gathered.widths) < len(planned.indices):
+        if np.count_nonzero(gathered.widths) < len(batch.planned.indices):
             if self._engine is None:
                 batch.probe = _native.ProbeJob(gathered.extents)
                 batch.probe.run()
@@ -146,10 +162,11 @@ class Pipeline:
                 batch.probe = self._engine.probe(gathered.extents)
         else:
             self._decode(batch)
-        return batch
 
     def advance(self, batch: Batch) -> None:
-        """Begins decoding if the sizes of all samples have become known."""
+        """Begins decoding if the bytes are here and the sizes of all samples known."""
+        if batch.fetch is not None and batch.fetch.done():
+            self._begin_fetched(batch)
         if batch.probe is not None and batch.probe.done():
             self._decode_probed(batch)
 
@@ -169,6 +186,9 @@ class Pipeline:
         """
         if batch.error is not None:
             raise batch.error
+        if batch.fetch is not None:
+            _await(batch.fetch, deadline)
+            self._begin_fetched(batch)
         if batch.probe is not None:
             _await(batch.probe, deadline)
             self._decode_probed(batch)
@@ -184,12 +204,29 @@ class Pipeline:
 
     def cancel(self, batch: Batch) -> None:
         """Gives a batch up."""
+        if batch.fetch is not None:
+            batch.fetch.cancel()
         if batch.probe is not None:
             batch.probe.cancel()
         for view in batch.views:
             view.pending.cancel()
         for future in batch.slow.values():
             future.cancel()
+
+    def _begin_fetched(self, batch: Batch) -> None:
+        fetch, batch.fetch = batch.fetch, None
+        assert fetch is not None
+        for place, found in fetch.take().items():
+            if isinstance(found, bytes):
+                batch.gathered.extents.attach(place, found)
+                continue
+            index = int(batch.planned.indices[place])
+            if found is None:
+                batch.failed[place] = self._source.problem(index, WRONG_BYTES, "changed")
+            else:
+                what = f"sample {index} ({self._source.key(index)}): {found.what}"
+                batch.failed[place] = type(found)(what, found.mend)
+        self._begin(batch)
 
     def _decode(self, batch: Batch) -> None:
         """Draws crops and begins decoding."""
@@ -227,7 +264,8 @@ class Pipeline:
                 std=recipe.output.std,
                 # Once is enough.
                 stride=self._source.stride if number == 0 else 0,
-                check=settings.check and number == 0,
+                # What was fetched was checked then.
+                check=settings.check and number == 0 and self._remote is None,
                 dct_scaling=settings.dct_scaling,
                 fallback="never",
             )
@@ -305,19 +343,27 @@ class Pipeline:
             place: The sample's place in it.
             detail: What the native core has found wrong with it.
         """
+        data = None
+        if self._remote is not None:
+            data = batch.gathered.extents.read(place, check=False)
         batch.slow[place] = self._helpers.submit(
-            _decode_by_pillow, self._source, self._settings.recipe, batch, place, detail
+            _decode_by_pillow, self._source, self._settings.recipe, batch, place, detail, data
         )
         self._counters.by_pillow += 1
 
 
 def _decode_by_pillow(
-    source: Source, recipe: Recipe, batch: Batch, place: int, detail: str | None
+    source: Source,
+    recipe: Recipe,
+    batch: Batch,
+    place: int,
+    detail: str | None,
+    data: bytes | None,
 ) -> FastdataError | None:
     """Decodes one sample by Pillow; returns what is wrong if that does not work either."""
     index = int(batch.planned.indices[place])
     try:
-        image = source.open_image(index)
+        image = source.open_image(index, data)
         gathered = batch.gathered
         moved = image.size != (int(gathered.widths[place]), int(gathered.heights[place]))
         if moved:
@@ -383,7 +429,7 @@ def _place_pixels(
     )
 
 
-def _await(pending: PendingBatch | _native.ProbeJob, deadline: float | None) -> None:
+def _await(pending: PendingBatch | _native.ProbeJob | Fetch, deadline: float | None) -> None:
     """Waits, and lets signals through meanwhile."""
     while not pending.wait(_SLICE):
         if deadline is not None and time.monotonic() > deadline:

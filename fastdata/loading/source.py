@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from fastdata.dataset import ImageDataset
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
 from fastdata.loading.seek_cache import SeekCache, Stamped
 from fastdata.probe import ENCODINGS, ImageInfo, open_image
+from fastdata.remote.ahead import CachePass, RangePass, RemotePass
+from fastdata.remote.opening import RemoteBlobs
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
 _NATIVE = np.isin(ENCODINGS, ("jpeg", "raw"))
@@ -38,6 +40,15 @@ class Gathered(NamedTuple):
     pillow: npt.NDArray[np.bool_]
 
 
+#: (indices, position after) of batches to come.
+Batches: TypeAlias = Iterator[tuple[npt.NDArray[np.int64], int]]
+Number: TypeAlias = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+
+
+def _same(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return indices
+
+
 class Source(Protocol):
     """Samples by number."""
 
@@ -54,11 +65,26 @@ class Source(Protocol):
             DatasetError: The index cannot be read.
         """
 
-    def open_image(self, index: int) -> Image.Image:
+    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
         """A sample decoded by Pillow, mode RGB.
+
+        Args:
+            index: Its number.
+            data: Its bytes, where they are here already.
 
         Raises:
             FastdataError: It cannot be read, has changed, or cannot be decoded.
+        """
+
+    def start_pass(
+        self, batches: Batches, bad: Set[int], number: Number | None = None
+    ) -> RemotePass | None:
+        """Begins to fetch a pass's samples; None where the native core reads them by itself.
+
+        Args:
+            batches: (indices, position after) of each batch to come.
+            bad: Indices that no batch will have; may grow.
+            number: Takes their indices to this source's; None where they are the same.
         """
 
     def size(self, index: int) -> tuple[int, int]:
@@ -130,9 +156,21 @@ class PackedSource:
                 pillow |= (encodings == _JPEG) & (seekable == 0)
         return Gathered(extents, extents.labels.copy(), extents.widths, extents.heights, pillow)
 
-    def open_image(self, index: int) -> Image.Image:
+    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
         """See `Source.open_image`."""
-        return self._dataset.open_image(index)
+        if data is None:
+            return self._dataset.open_image(index)
+        return self._dataset.decode(self._dataset.row(index), index, data)
+
+    def start_pass(
+        self, batches: Batches, bad: Set[int], number: Number | None = None
+    ) -> RemotePass | None:
+        """See `Source.start_pass`."""
+        blobs = self._dataset.blobs
+        if not isinstance(blobs, RemoteBlobs):
+            return None
+        kind = RangePass if blobs.cache is None else CachePass
+        return kind(blobs, self._table, batches, number or _same, bad)
 
     def size(self, index: int) -> tuple[int, int]:
         """See `Source.size`."""
@@ -246,17 +284,24 @@ class FolderSource:
             pillow,
         )
 
-    def open_image(self, index: int) -> Image.Image:
+    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
         """See `Source.open_image`."""
         try:
-            with open(self._samples[index][0], "rb") as file:
-                data = file.read()
+            if data is None:
+                with open(self._samples[index][0], "rb") as file:
+                    data = file.read()
         except OSError as error:
             raise self._unreadable(index, error) from None
         try:
             return open_image(data, ImageInfo("", 0, 0, 3))
         except SampleError as error:
             raise self.problem(index, error.what) from None
+
+    def start_pass(
+        self, batches: Batches, bad: Set[int], number: Number | None = None
+    ) -> RemotePass | None:
+        """See `Source.start_pass`. The files are local."""
+        return None
 
     def size(self, index: int) -> tuple[int, int]:
         """See `Source.size`."""
@@ -345,9 +390,16 @@ class SubsetSource:
         """See `Source.gather`."""
         return self._source.gather(self._indices[indices])
 
-    def open_image(self, index: int) -> Image.Image:
+    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
         """See `Source.open_image`."""
-        return self._source.open_image(int(self._indices[index]))
+        return self._source.open_image(int(self._indices[index]), data)
+
+    def start_pass(
+        self, batches: Batches, bad: Set[int], number: Number | None = None
+    ) -> RemotePass | None:
+        """See `Source.start_pass`."""
+        inner = number or _same
+        return self._source.start_pass(batches, bad, lambda i: self._indices[inner(i)])
 
     def size(self, index: int) -> tuple[int, int]:
         """See `Source.size`."""

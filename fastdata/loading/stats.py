@@ -6,6 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fastdata.remote.ahead import RemotePass
+from fastdata.remote.options import RemoteStats
+
 
 class Stats(NamedTuple):
     """What a loader has done since its iteration began; see `fastdata.DataLoader.stats`.
@@ -23,6 +26,7 @@ class Stats(NamedTuple):
         with_seek_points: Samples whose seek points were there.
         seek_points_built: Seek tables built for files that were not packed.
         skipped: Samples left out by ``on_error="skip"``, or zeroed by ``"zero"``.
+        remote: What was asked of a bucket or server; None for a local dataset.
     """
 
     samples: int
@@ -37,6 +41,7 @@ class Stats(NamedTuple):
     with_seek_points: int
     seek_points_built: int
     skipped: int
+    remote: RemoteStats | None = None
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Counters:
     """Counted by the consumer's thread alone: a few additions a batch."""
 
     threads: int
+    remote: RemotePass | None = None
     started: float = field(default_factory=time.perf_counter)
     ended: float | None = None
     samples: int = 0
@@ -79,4 +85,5 @@ class Counters:
             with_seek_points=self.seekable,
             seek_points_built=self.built,
             skipped=self.skipped,
+            remote=None if self.remote is None else self.remote.stats(),
         )

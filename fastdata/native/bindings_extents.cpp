@@ -70,6 +70,17 @@ py::object column(const py::object& self, std::vector<T> Extents::* member) {
   return array;
 }
 
+/// The same over a member of each extent.
+template <typename T>
+py::object member(const py::object& self, T Extent::* member) {
+  const std::vector<Extent>& extents = py::cast<const BoundExtents&>(self).extents;
+  const T* first = extents.empty() ? nullptr : &(extents[0].*member);
+  py::array_t<T> array({static_cast<py::ssize_t>(extents.size())},
+                       {static_cast<py::ssize_t>(sizeof(Extent))}, first, self);
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return array;
+}
+
 size_t check_index(const BoundExtents& extents, py::ssize_t i) {
   if (i < 0 || static_cast<size_t>(i) >= extents.size())
     throw py::index_error("sample " + std::to_string(i) + " of " +
@@ -108,6 +119,23 @@ py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
     PyErr_Format(PyExc_ValueError, "%U: %s (%s)", path.ptr(), status.detail,
                  code_name(status.code));
   throw py::error_already_set();
+}
+
+void attach(BoundExtents& extents, py::ssize_t index, const py::object& data) {
+  Extent& extent = extents.extents[check_index(extents, index)];
+  View view(data);
+  const ByteSpan bytes = view.bytes();
+  if (extent.length >= 0 && bytes.size != static_cast<size_t>(extent.length))
+    throw py::value_error("sample " + std::to_string(index) + " has " +
+                          std::to_string(extent.length) + " bytes, not " +
+                          std::to_string(bytes.size));
+  extents.views.push_back(std::move(view));
+  extent.memory = bytes;
+  extent.in_memory = true;
+}
+
+bool is_corrupt(const BoundExtents& extents, py::ssize_t index) {
+  return extents.extents[check_index(extents, index)].corrupt != nullptr;
 }
 
 /// Copied, since it must not change after it was checked.
@@ -265,6 +293,16 @@ void bind_extents(py::module_& m) {
           "encodings", [](const py::object& self) { return column(self, &Extents::encodings); })
       .def_property_readonly(
           "seekable", [](const py::object& self) { return column(self, &Extents::seekable); })
+      .def_property_readonly(
+          "files", [](const py::object& self) { return member(self, &Extent::file); })
+      .def_property_readonly(
+          "offsets", [](const py::object& self) { return member(self, &Extent::offset); })
+      .def_property_readonly(
+          "lengths", [](const py::object& self) { return member(self, &Extent::length); })
+      .def_property_readonly(
+          "checksums", [](const py::object& self) { return member(self, &Extent::crc); })
+      .def("attach", &attach, py::arg("index"), py::arg("data"))
+      .def("is_corrupt", &is_corrupt, py::arg("index"))
       .def("path", &path_of, py::arg("index"))
       .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
 

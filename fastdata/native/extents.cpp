@@ -12,6 +12,11 @@ constexpr size_t kKeep = size_t{32} << 20;
 // Larger ones are mistakes, or files of some other kind.
 constexpr int64_t kMaxBlob = int64_t{1} << 30;
 
+Status compare(ByteSpan blob, uint32_t crc) {
+  if (crc32c(blob) != crc) return {Code::changed, "its bytes have changed since it was packed"};
+  return {};
+}
+
 }  // namespace
 
 Extents::Extents(size_t count)
@@ -49,11 +54,16 @@ Status BlobReader::open(const Extents& extents, size_t i, std::shared_ptr<OpenFi
 }
 
 Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& blob) {
+  const Extent& extent = extents.extents[i];
+  if (extent.in_memory && !extent.corrupt) {
+    error_number_ = 0;
+    blob = extent.memory;
+    return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
+  }
   std::shared_ptr<OpenFile> file;
   int64_t length = 0;
   if (Status s = open(extents, i, file, length); !s.ok()) return s;
   if (length > kMaxBlob) return {Code::too_large, "a sample of more than 2^30 bytes"};
-  const Extent& extent = extents.extents[i];
   // Before memory is taken for what is not there.
   if (extent.offset > file->size() - length)
     return {Code::cut_short, "the file ends before the sample does"};
@@ -61,13 +71,17 @@ Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& 
   uint8_t* data = buffer_.reserve(round_up(size + 1, 1 << 16));
   if (Status s = file->read(extent.offset, size, data, error_number_); !s.ok()) return s;
   blob = {data, size};
-  if (check && extent.has_crc && crc32c(blob) != extent.crc)
-    return {Code::changed, "its bytes have changed since it was packed"};
-  return {};
+  return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
 }
 
 Status BlobReader::read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head,
                              bool& whole) {
+  if (const Extent& extent = extents.extents[i]; extent.in_memory && !extent.corrupt) {
+    error_number_ = 0;
+    whole = extent.memory.size <= count;
+    head = {extent.memory.data, std::min(extent.memory.size, count)};
+    return {};
+  }
   std::shared_ptr<OpenFile> file;
   int64_t length = 0;
   if (Status s = open(extents, i, file, length); !s.ok()) return s;
@@ -92,7 +106,7 @@ void will_need(const Extents& extents, const std::vector<uint8_t>& skip) {
   int32_t opened = -1;
   for (size_t i = 0; i < extents.size(); i++) {
     const Extent& extent = extents.extents[i];
-    if (extent.file < 0 || extent.corrupt || (!skip.empty() && skip[i])) continue;
+    if (extent.file < 0 || extent.corrupt || extent.in_memory || (!skip.empty() && skip[i])) continue;
     int error_number;
     if (extent.file != opened) {
       opened = extent.file;

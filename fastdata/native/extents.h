@@ -32,9 +32,11 @@ struct Extent {
   bool has_stamp = false; // the seek points are of the file as it was then
   FileStamp stamp;
   const char* corrupt = nullptr;  // why its index row cannot be used
+  bool in_memory = false;         // its bytes are here already, not to be read from the file
+  ByteSpan memory;
 };
 
-/// N samples. Who makes it keeps alive what the seek points lie in.
+/// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.
 struct Extents {
   explicit Extents(size_t count);
 

@@ -1,0 +1,300 @@
+"""Opening a remote dataset: its manifest and index are fetched to this machine, the images not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.errors import CorruptionError, DatasetError, UsageError
+from fastdata.extents import ExtentTable
+from fastdata.index import Index, Row
+from fastdata.manifest import MANIFEST_NAME, Manifest
+from fastdata.remote.cache import PieceCache
+from fastdata.remote.filesystem import download, join_url, name_of, read_bytes, redact
+from fastdata.remote.options import RemoteOptions
+from fastdata.remote.ranges import RangeReader, Request, Wanted
+from fastdata.storage import file_lock
+
+#: Value of ``cache=`` that keeps nothing on this machine.
+RANGES = "ranges"
+_MEND = "See what else is damaged with fastdata verify; upload or pack the dataset again."
+_ID_DIGITS = 12
+
+
+class FileRef(NamedTuple):
+    """A remote file that samples lie in.
+
+    Attributes:
+        url: Where it is.
+        size: Its size in bytes.
+        tag: What its pieces are called in a cache folder.
+    """
+
+    url: str
+    size: int
+    tag: str
+
+
+def metadata_folder() -> Path:
+    """Where manifests and indexes of remote datasets are kept, unless a cache folder is given.
+
+    ``remote`` in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata.
+    """
+    cache = os.environ.get("FASTDATA_CACHE_DIR")
+    if cache:
+        return Path(cache) / "remote"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "fastdata" / "remote"
+
+
+@dataclass
+class _Process:
+    """What belongs to one process: nothing of it is used after a fork."""
+
+    reader: RangeReader
+    cache: PieceCache | None
+    id: int = field(default_factory=os.getpid)
+
+
+class RemoteBlobs:
+    """Index and files of a dataset that lies behind a URL, as `fastdata.blobs.Blobs` has them.
+
+    Opening fetches the manifest, and the index unless an earlier opening on this machine has
+    left it here. Safe to use from several threads, and after a fork. Not picklable.
+
+    Args:
+        url: The dataset.
+        cache: "ranges", or the folder that keeps what was read.
+        cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
+        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        options: How it is read.
+
+    Raises:
+        DatasetError: There is no finished dataset, or none that can be read.
+        RemoteError: It cannot be reached.
+        UsageError: Arguments that cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cache: str | os.PathLike[str] = RANGES,
+        cache_bytes: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        options: RemoteOptions | None = None,
+    ) -> None:
+        self.url = url
+        self.path = redact(url)
+        self.options = options or RemoteOptions()
+        self._storage_options = dict(storage_options or {})
+        self._cache_bytes = cache_bytes
+        self.cache = None if os.fspath(cache) == RANGES else Path(cache).absolute()
+        if self.cache is None and cache_bytes is not None:
+            raise UsageError(
+                'cache_bytes= limits a cache folder, but cache is "ranges"',
+                "Give cache= a folder, or leave out cache_bytes=.",
+            )
+        if cache_bytes is not None and cache_bytes < 4 * self.options.piece_bytes:
+            raise UsageError(
+                f"cache_bytes={cache_bytes} has no room for four pieces of "
+                f"{self.options.piece_bytes} bytes",
+                "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
+            )
+        text = self._read_manifest()
+        self.manifest = Manifest.parse(text, f"{self.path}/{MANIFEST_NAME}")
+        self.id = hashlib.sha256(text).hexdigest()
+        self.index = Index(self._fetch_index(text), self.manifest.samples)
+        self._root = self._find_root()
+        self._urls = [join_url(url, entry.name) for entry in self.manifest.files]
+        self._process: _Process | None = None
+        self._opening = threading.Lock()
+
+    def _read_manifest(self) -> bytes:
+        try:
+            return read_bytes(join_url(self.url, MANIFEST_NAME), self._storage_options)
+        except FileNotFoundError:
+            raise DatasetError(
+                f"{self.path}: no dataset here ({MANIFEST_NAME} is missing)",
+                "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest "
+                "last.",
+            ) from None
+
+    def _fetch_index(self, text: bytes) -> Path:
+        name = f"{name_of(self.url)[:200]}-{self.id[:_ID_DIGITS]}"
+        folder = (self.cache or metadata_folder()) / name
+        entry = self.manifest.index
+        path = folder / Path(entry.name).name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # All processes of this machine want it at once: one fetches it.
+            with file_lock(folder.with_name(name + ".lock")):
+                if not path.exists() or path.stat().st_size != entry.size:
+                    download(
+                        join_url(self.url, entry.name),
+                        path,
+                        size=entry.size,
+                        crc32c=entry.crc32c,
+                        storage_options=self._storage_options,
+                    )
+        except FileNotFoundError:
+            raise CorruptionError(
+                f"{self.path}: {entry.name} is missing, though the manifest names it", _MEND
+            ) from None
+        except OSError as error:
+            raise DatasetError(
+                f"{folder}: the index of {self.path} cannot be kept here: "
+                f"{error.strerror or error}",
+                "Set FASTDATA_CACHE_DIR to a folder that can be written, or give cache= one.",
+            ) from None
+        return path
+
+    def _find_root(self) -> str | None:
+        root = self.manifest.root
+        if root is None:
+            return None
+        if "://" in root:
+            return root.rstrip("/")
+        if root.startswith("/"):
+            raise DatasetError(
+                f"{self.path}: its images are files in {root} of the machine that indexed them",
+                "Pack it: fastdata convert … --to shards.",
+            )
+        scheme, separator, rest = self.url.partition("://")
+        return scheme + separator + posixpath.normpath(posixpath.join(rest, root))
+
+    def extents(self) -> ExtentTable:
+        """The index as the native core reads it; its files are URLs, which nobody opens."""
+        sizes = [entry.size for entry in self.manifest.files]
+        return ExtentTable(self.index, self._urls, sizes, self._root)
+
+    def file(self, row: Row, number: int) -> str:
+        """The URL that a row's blob lies in; ``number`` is the row's, for error messages.
+
+        Raises:
+            CorruptionError: The row names no file of this dataset.
+        """
+        return redact(self._ref(row, number).url)
+
+    def _ref(self, row: Row, number: int) -> FileRef:
+        if row.path is not None and self._root is not None:
+            if row.path.startswith("/") or ".." in row.path.split("/"):
+                raise self.corrupt(row, number, f"its path {row.path} leaves the dataset's root")
+            return own_file(join_url(self._root, row.path), row.offset + row.length)
+        if not 0 <= row.file < len(self._urls):
+            raise self.corrupt(
+                row, number, f"the index puts it in file {row.file}, which there is not"
+            )
+        return self.shared_file(row.file)
+
+    def shared_file(self, number: int) -> FileRef:
+        """One of the manifest's files."""
+        return FileRef(self._urls[number], self.manifest.files[number].size, f"{number:06d}")
+
+    def ref(self, extents: _native.Extents, place: int, file: int, stop: int) -> FileRef:
+        """The file of a gathered sample that is not corrupt."""
+        return self.shared_file(file) if file >= 0 else own_file(extents.path(place), stop)
+
+    def read(self, row: Row, number: int) -> bytes:
+        """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
+
+        Raises:
+            RemoteError: It cannot be reached.
+            CorruptionError: The blob's checksum is wrong, however often it is fetched.
+        """
+        ref = self._ref(row, number)
+        start, stop = row.offset, row.offset + row.length
+        if not 0 <= start <= stop <= ref.size:
+            raise self.corrupt(row, number, f"the index puts it beyond the end of {ref.url}")
+        one = Wanted(number, ref.url, start, stop, row.crc32c)
+        if self.local_cache is not None:
+            found = self.reader.run(self.local_cache.read([(one, ref)]))[0]
+        else:
+            found = self.reader.run(self.read_one(one))
+        if found is None:
+            raise self.corrupt(row, number, WRONG_BYTES)
+        data: bytes = found
+        return data
+
+    async def read_one(self, one: Wanted) -> bytes | None:
+        """One sample by a range of its own; None if its bytes are wrong however often fetched."""
+        got: list[bytes] = []
+        await self.reader.read_checked(
+            Request(one.url, one.start, one.stop, [one]), lambda _, data: got.append(data)
+        )
+        return got[0] if got else None
+
+    @property
+    def reader(self) -> RangeReader:
+        """Reads its files; made in this process."""
+        return self._here().reader
+
+    @property
+    def local_cache(self) -> PieceCache | None:
+        """Its cache folder, as this process sees it; None where there is none."""
+        return self._here().cache
+
+    def _here(self) -> _Process:
+        found = self._process
+        if found is not None and found.id == os.getpid():
+            return found
+        if found is not None:
+            self._opening = threading.Lock()  # the parent may have held the old one
+        with self._opening:
+            if self._process is None or self._process.id != os.getpid():
+                reader = RangeReader(self.url, self.options, self._storage_options)
+                cache = None
+                if self.cache is not None:
+                    cache = PieceCache(
+                        self.cache,
+                        self.id,
+                        reader,
+                        self.options,
+                        self._cache_bytes,
+                        self.path,
+                        sum(entry.size for entry in self.manifest.files),
+                    )
+                self._process = _Process(reader, cache)
+            return self._process
+
+    def wanted(
+        self, extents: _native.Extents, numbers: npt.NDArray[np.int64]
+    ) -> list[tuple[int, Wanted, FileRef]]:
+        """What must be read for gathered samples: (place, what, file), corrupt ones left out."""
+        found = []
+        columns = zip(
+            numbers.tolist(),
+            extents.files.tolist(),
+            extents.offsets.tolist(),
+            extents.lengths.tolist(),
+            extents.checksums.tolist(),
+            strict=True,
+        )
+        for place, (number, file, offset, length, crc) in enumerate(columns):
+            if extents.is_corrupt(place):
+                continue
+            ref = self.ref(extents, place, file, offset + length)
+            found.append((place, Wanted(number, ref.url, offset, offset + length, crc), ref))
+        return found
+
+    def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
+        """The error for a sample that is damaged."""
+        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+
+
+def own_file(url: str, stop: int) -> FileRef:
+    """The file of a sample that has one for itself."""
+    return FileRef(url, stop, "p" + hashlib.sha256(url.encode()).hexdigest()[:24])
+
+
+#: What is wrong with a sample whose bytes are not those that were packed.
+WRONG_BYTES = "its bytes have changed since it was packed, also when fetched again"
