@@ -465,7 +465,7 @@ class CachePass(RemotePass):
                 self._start(self._fill(piece))
 
     async def _fill(self, piece: tuple[FileRef, int]) -> None:
-        with suppress(FastdataError):  # whoever needs it will be told
+        with suppress(Exception):  # whoever needs it will be told
             await self._cache.ensure(*piece)
         self._pump()
 

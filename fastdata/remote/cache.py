@@ -308,8 +308,7 @@ class PieceCache:
     def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> bool:
         """Writes a piece; False if there is no room for it."""
         try:
-            self._make_room(len(data) + _TRAILER.size)
-            os.ftruncate(descriptor, 0)
+            self._make_room(len(data) + _TRAILER.size, descriptor)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
                 file.write(_TRAILER.pack(_MAGIC, len(data), crc32c(data), 0))
@@ -355,8 +354,11 @@ class PieceCache:
         finally:
             os.close(descriptor)
 
-    def _make_room(self, size: int) -> None:
-        """Evicts pieces that were used least recently until there is room for another."""
+    def _make_room(self, size: int, descriptor: int) -> None:
+        """Evicts pieces that were used least recently until there is room for another.
+
+        The file of that one gets its size at once, so that whoever counts next counts it too.
+        """
         with self._usage():
             if self.used < 0 or self.used + size > self.limit:
                 found = sorted(self._count())
@@ -369,24 +371,28 @@ class PieceCache:
                         if (path in self._protected) == spared and path.exists():
                             path.unlink(missing_ok=True)
                             self.used -= bytes_
+            os.ftruncate(descriptor, size)
             self.used += size
 
     def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
         """(time of last use, size, path) of all pieces of all datasets; sets `used`."""
         found = []
+        filling = 0
         for folder in os.scandir(self._base):
             if not folder.is_dir(follow_symlinks=False):
                 continue
             for entry in os.scandir(folder.path):
-                try:
-                    if _NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
-                        stat = entry.stat(follow_symlinks=False)
-                        found.append((stat.st_mtime, stat.st_size, Path(entry.path)))
-                    elif remove_partial and _PARTIAL.match(entry.name):
+                with contextlib.suppress(FileNotFoundError):  # it has just gone
+                    if remove_partial and _PARTIAL.match(entry.name):
                         _remove_abandoned(Path(entry.path))
-                except FileNotFoundError:
-                    continue
-        self.used = sum(size for _, size, _ in found)
+                    if not entry.is_file(follow_symlinks=False):
+                        continue
+                    stat = entry.stat(follow_symlinks=False)
+                    if _NAME.match(entry.name):
+                        found.append((stat.st_mtime, stat.st_size, Path(entry.path)))
+                    elif _PARTIAL.match(entry.name):
+                        filling += stat.st_size
+        self.used = filling + sum(size for _, size, _ in found)
         return found
 
     # Progress.

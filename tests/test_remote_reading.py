@@ -1,0 +1,571 @@
+"""Datasets behind URLs, read by ranges and through a cache folder: real drivers and servers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flaky_proxy import wait_until
+from loader_data import CROPS, SAMPLES, dataset, same
+from object_stores import Bucket
+
+from fastdata import (
+    CorruptionError,
+    DataLoader,
+    DatasetError,
+    FastdataError,
+    ImageDataset,
+    UsageError,
+)
+from fastdata.errors import RemoteError
+from fastdata.remote import RemoteOptions
+from fastdata.remote.filesystem import open_filesystem
+
+#: Small enough that everything happens: many requests, pieces smaller than files.
+SMALL = RemoteOptions(
+    concurrency=4, memory=64 << 10, piece_bytes=16 << 10, timeout=1.0, tries=4, progress=False
+)
+
+
+def put(bucket: Bucket, container: str = "shards", **options: Any) -> str:
+    """Uploads a dataset; returns its URL."""
+    url = f"{bucket.url}/{container}"
+    fs, root = open_filesystem(url, bucket.storage_options)
+    for file in dataset(container, **options).iterdir():
+        fs.put_file(str(file), f"{root}/{file.name}")
+    return url
+
+
+def remote(
+    url: str, bucket: Bucket, cache: Any = "ranges", options: RemoteOptions = SMALL, **more: Any
+) -> ImageDataset:
+    return ImageDataset(
+        url, CROPS, cache=cache, storage_options=bucket.storage_options, remote=options, **more
+    )
+
+
+def loader(of: Any, **options: Any) -> DataLoader[Any]:
+    options = {
+        "batch_size": 8,
+        "order": "quasi-random",
+        "seed": 3,
+        "num_workers": 2,
+        "return_index": True,
+    } | options
+    return DataLoader(of, **options)
+
+
+def local(container: str = "shards", **options: Any) -> DataLoader[Any]:
+    return loader(ImageDataset(dataset(container), CROPS, staged=False), **options)
+
+
+def data_bytes(container: str = "shards") -> int:
+    """Bytes of all blobs."""
+    found: int = json.loads((dataset(container) / "dataset.json").read_text())["blob_bytes"]
+    return found
+
+
+@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+def test_two_epochs_are_those_of_the_local_dataset(
+    gcs: Bucket, tmp_path: Path, container: str, kind: str
+) -> None:
+    url = put(gcs, container)
+    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    far, near = loader(remote(url, gcs, cache)), local(container)
+    for _ in range(2):
+        assert same(list(far), list(near))
+        found = far.stats().remote
+        assert found is not None
+        assert found.bytes_needed == data_bytes(container)
+    if kind == "cache":
+        assert found.requests == 0
+        assert found.cache_reads > 0
+
+
+@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
+def test_ranges_ask_for_what_is_needed_and_little_more(gcs: Bucket, container: str) -> None:
+    put(gcs, container)
+    with gcs.through_proxy() as (bucket, proxy):
+        url = f"{bucket.url}/{container}"
+        far = loader(remote(url, bucket, options=RemoteOptions()))
+        proxy.clear()
+        assert same(list(far), list(local(container)))
+        asked = [e for e in proxy.matching("GET") if e.range]
+        assert proxy.received() <= 1.05 * data_bytes(container)
+        found = far.stats().remote
+        assert found is not None
+        assert found.requests == len(asked)
+        assert found.bytes_requested == proxy.received()
+        if container == "parquet":  # where 4 bytes lie between neighbours
+            assert len(asked) < SAMPLES / 4
+
+
+def test_connections_are_used_again_and_few_requests_are_under_way(gcs: Bucket) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        options = RemoteOptions(concurrency=3, max_request=1)
+        far = loader(remote(f"{bucket.url}/shards", bucket, options=options))
+        proxy.clear()
+        list(far)
+        connections = {e.connection for e in proxy.matching("GET", ".tar")}
+        assert proxy.count("GET", ".tar") == SAMPLES
+        assert len(connections) <= 4
+
+
+def test_memory_is_bounded(gcs: Bucket) -> None:
+    url = put(gcs)
+    largest = max(len(blob) for blob in ImageDataset(dataset("shards")).read(range(SAMPLES)))
+    options = RemoteOptions(memory=40_000, max_request=10_000, concurrency=4)
+    far = loader(remote(url, gcs, options=options), batch_size=2, prefetch_factor=1)
+    assert same(list(far), list(local(batch_size=2)))
+    found = far.stats().remote
+    assert found is not None
+    # Batches under way may ask beyond the bound, so that nothing ever stands still.
+    assert found.memory_peak <= 40_000 + 4 * largest
+
+
+FAULTS = ["503", "429", "reset", "stall", "truncate"]
+
+
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+def test_faults_are_tried_again(gcs: Bucket, tmp_path: Path, kind: str) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+        far = loader(remote(f"{bucket.url}/shards", bucket, cache))
+        for fault in FAULTS:
+            proxy.inject(fault, when=lambda e: ".tar" in e.path)
+        assert same(list(far), list(local()))
+        assert {e.fault for e in proxy.matching("GET", ".tar")} >= set(FAULTS)
+        found = far.stats().remote
+        assert found is not None
+        assert found.retries >= 2  # drivers try some again by themselves
+
+
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+def test_wrong_bytes_are_fetched_again(gcs: Bucket, tmp_path: Path, kind: str) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+        # By single samples, so that the middle byte is one of an image.
+        options = RemoteOptions(
+            max_request=1, piece_bytes=16 << 10, tries=4, progress=False, concurrency=4
+        )
+        far = loader(remote(f"{bucket.url}/shards", bucket, cache, options))
+        proxy.inject("corrupt", when=lambda e: ".tar" in e.path, times=3)
+        assert same(list(far), list(local()))
+        assert sum(e.fault == "corrupt" for e in proxy.exchanges) == 3
+        found = far.stats().remote
+        assert found is not None
+        assert found.refetched >= (3 if kind == "ranges" else 1)
+
+
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str) -> None:
+    url = put(gcs)
+    fs, root = open_filesystem(url, gcs.storage_options)
+    shard = next(path for path in fs.find(root) if path.endswith(".tar"))
+    row = ImageDataset(dataset("shards")).row(0)
+    data = bytearray(fs.cat_file(shard))
+    data[row.offset + row.length // 2] ^= 1
+    fs.pipe_file(shard, bytes(data))
+    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    of = remote(url, gcs, cache, RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False))
+    with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+        list(loader(of, order="sequential"))
+    with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+        of[0]
+    with pytest.warns(UserWarning, match="1 samples could not be decoded"):
+        batches = list(loader(of, order="sequential", on_error="skip"))
+    found = torch.cat([indices for _, _, indices in batches]).tolist()
+    assert sorted(set(found)) == list(range(1, SAMPLES))
+
+
+def test_a_server_that_is_gone_is_an_error_and_no_hang(gcs: Bucket) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        options = RemoteOptions(tries=2, timeout=1.0)
+        far = loader(remote(f"{bucket.url}/shards", bucket, options=options))
+        proxy.inject("stall", when=lambda e: ".tar" in e.path, times=10_000)
+        began = time.monotonic()
+        with pytest.raises(RemoteError, match=r"sample \d+ .*failed 2 times.*TimeoutError"):
+            next(iter(far))
+        assert time.monotonic() - began < 20
+
+
+def test_single_samples_rows_and_labels(gcs: Bucket, tmp_path: Path) -> None:
+    url, near = put(gcs), ImageDataset(dataset("shards"), staged=False)
+    for cache in ("ranges", tmp_path / "cache"):
+        far = ImageDataset(url, cache=cache, storage_options=gcs.storage_options, remote=SMALL)
+        assert len(far) == SAMPLES
+        assert far.is_remote
+        assert far.classes == near.classes
+        assert far.read([4, 2]) == near.read([4, 2])
+        assert far.row(7) == near.row(7)
+        assert far[5][1] == near[5][1]
+        assert far[5][0].tobytes() == near[5][0].tobytes()
+        assert "gs://" in repr(far)
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"), [("fork", "ranges"), ("fork", "cache"), ("spawn", "cache")]
+)
+def test_torch_workers(gcs: Bucket, tmp_path: Path, start: str, kind: str) -> None:
+    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    far = ImageDataset(put(gcs), storage_options=gcs.storage_options, cache=cache, remote=SMALL)
+    assert far.read([0])  # the parent has used its filesystem before the fork
+    near = ImageDataset(dataset("shards"), staged=False)
+    found = torch.utils.data.DataLoader(
+        _Labels(far), batch_size=8, num_workers=1, multiprocessing_context=start
+    )
+    assert torch.cat(list(found)).tolist() == [_digest(near, i) for i in range(SAMPLES)]
+
+
+class _Labels(torch.utils.data.Dataset[Any]):
+    """Runs in torch's workers."""
+
+    def __init__(self, of: ImageDataset) -> None:
+        self._of = of
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getitem__(self, index: int) -> int:
+        return _digest(self._of, index)
+
+
+def _digest(of: ImageDataset, index: int) -> int:
+    image, label = of[index]
+    return sum(image.tobytes()) * 10 + int(label)
+
+
+def test_workers_path(gcs: Bucket) -> None:
+    url = put(gcs)
+    far = remote(url, gcs)
+    options: dict[str, Any] = {
+        "return_index": False,
+        "worker_init_fn": _nothing,
+        "order": "sequential",
+    }
+    found = loader(far, **options)
+    assert "workers" in found.explain()
+    labels = torch.cat([labels for _, labels in found])
+    assert labels.tolist() == ImageDataset(dataset("shards")).labels.tolist()
+
+
+def _nothing(worker: int) -> None:
+    pass
+
+
+def test_the_default_order_is_quasi_random(gcs: Bucket) -> None:
+    far = remote(put(gcs), gcs)
+    shuffled = DataLoader(far, batch_size=8, shuffle=True, seed=3, num_workers=1)
+    assert "quasi-random, the default where a remote dataset is shuffled" in shuffled.explain()
+    assert shuffled.state_dict()["order"] == "quasi-random"
+    subset = torch.utils.data.Subset(far, range(20))
+    assert "quasi-random" in DataLoader(subset, shuffle=True, num_workers=1).explain()
+    asked = DataLoader(far, batch_size=8, order="random", num_workers=1)
+    assert "order: random" in asked.explain()
+    assert "order: sequential" in DataLoader(far, num_workers=1).explain()
+    near = ImageDataset(dataset("shards"), CROPS)
+    assert "order: random" in DataLoader(near, shuffle=True, num_workers=1).explain()
+
+
+def test_subsets_states_and_samplers(gcs: Bucket) -> None:
+    far = remote(put(gcs), gcs)
+    near = ImageDataset(dataset("shards"), CROPS, staged=False)
+    numbers = [3, 50, 4, 5, 3, -1, 17]
+    one, other = (loader(torch.utils.data.Subset(of, numbers), batch_size=3) for of in (far, near))
+    assert same(list(one), list(other))
+    one, other = (loader(of, order=None, sampler=numbers, batch_size=2) for of in (far, near))
+    assert same(list(one), list(other))
+    whole = list(loader(near))
+    begun = loader(far)
+    iterator = iter(begun)
+    assert same([next(iterator) for _ in range(3)], whole[:3])
+    state = begun.state_dict()
+    resumed = loader(far)
+    resumed.load_state_dict(state)
+    assert same(list(resumed), whole[3:])
+
+
+def test_an_early_break_leaves_nothing_behind(gcs: Bucket, tmp_path: Path) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        for cache in ("ranges", tmp_path / "cache"):
+            far = loader(remote(f"{bucket.url}/shards", bucket, cache))
+            proxy.delay = 0.05
+            for _ in far:
+                break
+            began = time.monotonic()
+            del far
+            assert time.monotonic() - began < 1
+
+
+_EXIT = """
+import sys
+from fastdata import DataLoader, ImageDataset
+from fastdata.remote import RemoteOptions
+from fastdata.transforms import RandomResizedCrop
+url, options, cache = sys.argv[1], eval(sys.argv[2]), sys.argv[3]
+of = ImageDataset(url, RandomResizedCrop(24), cache=cache, storage_options=options,
+                  remote=RemoteOptions(piece_bytes=16384, progress=False, max_request=1))
+for batch in DataLoader(of, batch_size=2, num_workers=2):
+    break
+iterator = iter(DataLoader(of, batch_size=2, num_workers=2))
+next(iterator)
+print("ends")
+if cache != "ranges":
+    raise KeyError("mine")
+"""
+
+
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+def test_the_interpreter_exits_in_the_middle(gcs: Bucket, tmp_path: Path, kind: str) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        proxy.inject("stall", when=lambda e: ".tar" in e.path and proxy.count("", ".tar") > 20)
+        command = [sys.executable, "-c", _EXIT, f"{bucket.url}/shards"]
+        command += [repr(bucket.storage_options)]
+        command += ["ranges" if kind == "ranges" else str(tmp_path / "cache")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout == "ends\n", done.stderr
+        assert done.returncode == (kind == "cache")
+        assert ("mine" in done.stderr) == (kind == "cache")
+        assert "Task" not in done.stderr
+
+
+# The cache folder.
+
+
+class Rank:
+    """A process that reads two epochs; forked, as torch's workers are."""
+
+    def __init__(self, bucket: Bucket, cache: Path, limit: int | None = None) -> None:
+        context = multiprocessing.get_context("fork")
+        self._results, results = context.Pipe(False)
+        self._process = context.Process(target=_read, args=(bucket, cache, limit, results))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads
+            self._process.start()
+        results.close()
+
+    def outcome(self) -> str:
+        assert self._results.poll(60)
+        found: str = self._results.recv()
+        self._process.join()
+        assert self._process.exitcode == 0
+        return found
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _read(bucket: Bucket, cache: Any, limit: int | None, results: Any) -> None:
+    options = replace(SMALL, timeout=20.0)
+    of = remote(f"{bucket.url}/shards", bucket, cache, options, cache_bytes=limit)
+    results.send(_pixels(loader(of, order="random", batch_size=4)))
+
+
+def _pixels(of: DataLoader[Any]) -> str:
+    digest = hashlib.sha256()
+    for _ in range(2):
+        for images, _labels, _indices in of:
+            digest.update(images.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def expected_pixels() -> str:
+    return _pixels(local(order="random", batch_size=4))
+
+
+def test_ranks_that_share_a_cache_download_once(gcs: Bucket, tmp_path: Path) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        proxy.delay = 0.02
+        ranks = [Rank(bucket, tmp_path / "cache") for _ in range(2)]
+        assert {one.outcome() for one in ranks} == {expected_pixels()}
+        assert proxy.count("GET", ".tar") == needed_pieces()
+        assert proxy.count("GET", "index.arrow?") == 1
+        ranges = [(e.path, e.range) for e in proxy.matching("GET", ".tar")]
+        assert len(ranges) == len(set(ranges))
+
+
+def test_progress_is_visible(
+    gcs: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = replace(SMALL, progress=True)
+    list(loader(remote(put(gcs), gcs, tmp_path / "cache", options)))
+    errors = capfd.readouterr().err
+    assert errors.startswith(f"caching {gcs.url}/shards in {tmp_path / 'cache'}: ")
+    assert " kB of " in errors
+    assert errors.count("caching") == 1  # until ten seconds have passed
+
+
+def needed_pieces() -> int:
+    """Pieces of 16 KiB that samples lie in."""
+    rows = [ImageDataset(dataset("shards")).row(i) for i in range(SAMPLES)]
+    of_rows = (range(row.offset >> 14, ((row.offset + row.length - 1) >> 14) + 1) for row in rows)
+    return len({(row.file, n) for row, of in zip(rows, of_rows, strict=True) for n in of})
+
+
+def pieces(cache: Path) -> list[Path]:
+    return sorted(cache.glob("fastdata-pieces/*/*.piece"))
+
+
+def test_a_cache_smaller_than_the_dataset(gcs: Bucket, tmp_path: Path) -> None:
+    url, limit = put(gcs), 5 << 14
+    assert data_bytes() > 2 * limit
+    foreign = tmp_path / "cache" / "fastdata-pieces" / "mine" / "000000-0.piece.bak"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"x" * limit)
+    far = loader(remote(url, gcs, tmp_path / "cache", cache_bytes=limit))
+    for _ in range(2):
+        assert same(list(far), list(local()) if _ == 0 else _second_epoch())
+        assert sum(piece.stat().st_size for piece in pieces(tmp_path / "cache")) <= limit
+    found = far.stats().remote
+    assert found is not None
+    assert found.requests > 0
+    assert found.cache_bytes <= limit
+    assert foreign.exists()
+    # And two ranks, each evicting what the other has.
+    ranks = [Rank(gcs, tmp_path / "cache", limit) for _ in range(2)]
+    assert {one.outcome() for one in ranks} == {expected_pixels()}
+    assert sum(piece.stat().st_size for piece in pieces(tmp_path / "cache")) <= limit
+
+
+def _second_epoch() -> list[Any]:
+    near = local()
+    list(near)
+    return list(near)
+
+
+def test_least_recently_used_pieces_go_first(gcs: Bucket, tmp_path: Path) -> None:
+    url = put(gcs)
+    of = remote(url, gcs, tmp_path / "cache", cache_bytes=8 << 14)
+    of.read([0])
+    (first,) = pieces(tmp_path / "cache")
+    old = time.time() - 1000
+    os.utime(first, (old, old))
+    for index in range(1, SAMPLES):
+        of.read([index])
+    assert not first.exists()
+    newest = max(pieces(tmp_path / "cache"), key=lambda piece: piece.stat().st_mtime)
+    assert newest.exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "trailer"])
+def test_a_damaged_piece_is_not_trusted(gcs: Bucket, tmp_path: Path, damage: str) -> None:
+    url = put(gcs)
+    assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(local()))
+    for piece in pieces(tmp_path / "cache")[::2]:
+        data = bytearray(piece.read_bytes())
+        match damage:
+            case "cut":
+                del data[len(data) // 2 :]
+            case "changed":
+                data[len(data) // 2] ^= 1
+            case "empty":
+                data.clear()
+            case "trailer":
+                data[-5] ^= 1
+        piece.write_bytes(data)
+    again = loader(remote(url, gcs, tmp_path / "cache"))
+    assert same(list(again), list(local()))
+    found = again.stats().remote
+    assert found is not None
+    assert found.cache_fills == len(pieces(tmp_path / "cache")[::2])
+
+
+def test_a_process_killed_while_it_fills_the_cache(gcs: Bucket, tmp_path: Path) -> None:
+    put(gcs)
+    cache = tmp_path / "cache"
+    whole = needed_pieces()
+    with gcs.through_proxy() as (bucket, proxy):
+        for seen in (1, 3, 9):
+            proxy.clear()
+            proxy.delay = 0.05
+            rank = Rank(bucket, cache)
+            wait_until(lambda: proxy.count("GET", ".tar") >= seen or not rank.is_alive())
+            rank.kill()
+        left = len(pieces(cache))
+        assert left < whole
+        proxy.clear()
+        assert Rank(bucket, cache).outcome() == expected_pixels()
+        assert len(pieces(cache)) == whole
+        assert proxy.count("GET", ".tar") == whole - left
+        assert not list(cache.glob("fastdata-pieces/*/*.partial"))
+
+
+def test_a_dataset_packed_anew_has_other_pieces(gcs: Bucket, tmp_path: Path) -> None:
+    url = put(gcs)
+    assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(local()))
+    fs, root = open_filesystem(url, gcs.storage_options)
+    other = dataset("shards", "jpeg")
+    for file in other.iterdir():
+        fs.put_file(str(file), f"{root}/{file.name}")
+    near = loader(ImageDataset(other, CROPS, staged=False))
+    assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(near))
+
+
+# Other protocols, other containers, bad input.
+
+
+def test_raw_pixels(gcs: Bucket) -> None:
+    far = loader(remote(put(gcs, "parquet", kind="raw"), gcs))
+    near = loader(ImageDataset(dataset("parquet", "raw"), CROPS, staged=False))
+    assert same(list(far), list(near))
+
+
+def test_s3(s3: Bucket, tmp_path: Path) -> None:
+    url = put(s3)
+    for cache in ("ranges", tmp_path / "cache"):
+        far = loader(remote(url, s3, cache))
+        assert same(list(far), list(local()))
+    with s3.through_proxy() as (bucket, proxy):
+        far = loader(remote(url, bucket))
+        for fault in ("503", "truncate", "corrupt"):
+            proxy.inject(fault, when=lambda e: ".tar" in e.path)
+        assert same(list(far), list(local()))
+
+
+def test_a_driver_that_is_not_asynchronous() -> None:
+    url = "file://" + str(dataset("shards"))
+    far = loader(ImageDataset(url, CROPS, remote=SMALL))
+    assert same(list(far), list(local()))
+    assert far.stats().remote is not None
+
+
+def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="are for URLs"):
+        ImageDataset(dataset("shards"), cache="ranges")
+    url = put(gcs)
+    options = {"storage_options": gcs.storage_options}
+    with pytest.raises(UsageError, match="cache_bytes= limits a cache folder"):
+        ImageDataset(url, cache="ranges", cache_bytes=1 << 30, **options)
+    with pytest.raises(UsageError, match="no room for four pieces"):
+        ImageDataset(url, cache=tmp_path, cache_bytes=1000, **options)
+    with pytest.raises(UsageError, match="concurrency=0"):
+        RemoteOptions(concurrency=0)
+    with pytest.raises(DatasetError, match="no dataset here"):
+        ImageDataset(f"{gcs.url}/nothing", **options)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(FastdataError):
+        ImageDataset(url, cache=file, **options)
