@@ -1,0 +1,86 @@
+"""Which byte ranges are asked for, and samples whose bytes are in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from loader_data import SAMPLES, dataset
+
+from fastdata import ImageDataset, _native
+from fastdata.checksum import crc32c
+from fastdata.remote.ranges import Wanted, merge
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(0, 400)), max_size=60),
+    st.integers(0, 600),
+    st.integers(1, 3000),
+)
+def test_merged_requests(extents: list[tuple[int, int, int]], gap: int, largest: int) -> None:
+    wanted = [
+        Wanted(number, f"file{file}", start, start + size, 0)
+        for number, (file, start, size) in enumerate(extents)
+    ]
+    requests = merge(wanted, gap, largest)
+    found = [one for request in requests for one in request.members]
+    assert sorted(one.number for one in found) == list(range(len(wanted)))
+    for request in requests:
+        members = sorted(request.members, key=lambda one: one.start)
+        assert all(one.url == request.url for one in members)
+        assert request.start == members[0].start
+        assert request.stop == max(one.stop for one in members)
+        assert len(members) == 1 or request.size <= largest
+        # Nothing that is not needed comes along, but for a little between neighbours.
+        covered = {byte for one in members for byte in range(one.start, one.stop)}
+        assert (request.size - len(covered)) * 32 <= sum(one.size for one in members)
+        reach = members[0].stop
+        for one in members[1:]:
+            assert one.start - reach <= gap
+            reach = max(reach, one.stop)
+
+
+def test_neighbours_are_merged() -> None:
+    wanted = [Wanted(i, "file", i * 1000, i * 1000 + 996, 0) for i in reversed(range(10))]
+    assert len(merge(wanted, 4, 1 << 20)) == 1
+    assert len(merge(wanted, 3, 1 << 20)) == 10
+    assert len(merge(wanted, 4, 3000)) == 4
+    assert len(merge(wanted[::2], 4096, 1 << 20)) == 5  # what lies between would be wasted
+
+
+def test_attached_bytes_are_used_instead_of_the_file(tmp_path: Path) -> None:
+    near = ImageDataset(dataset("shards"))
+    numbers = np.arange(SAMPLES)
+    extents = near.blobs.extents().gather(numbers)
+    rows = [near.row(i) for i in range(SAMPLES)]
+    assert extents.files.tolist() == [row.file for row in rows]
+    assert extents.offsets.tolist() == [row.offset for row in rows]
+    assert extents.lengths.tolist() == [row.length for row in rows]
+    assert extents.checksums.tolist() == [row.crc32c for row in rows]
+    assert not any(extents.is_corrupt(i) for i in range(SAMPLES))
+    (blob,) = near.read([3])
+    extents.attach(3, memoryview(blob))
+    assert extents.read(3) == blob
+    other = bytes(len(blob))
+    extents.attach(3, other)
+    assert extents.read(3, check=False) == other
+    with pytest.raises(ValueError, match="have changed"):
+        extents.read(3)
+    with pytest.raises(ValueError, match=f"sample 3 has {len(blob)} bytes, not 1"):
+        extents.attach(3, b"x")
+    with pytest.raises(IndexError):
+        extents.attach(SAMPLES, b"x")
+    with pytest.raises(ValueError):  # noqa: PT011 - numpy's own words
+        extents.offsets[0] = 1
+    assert crc32c(blob) == rows[3].crc32c
+
+
+def test_attached_bytes_of_files() -> None:
+    extents = _native.Extents(["/nowhere/at-all"])
+    extents.attach(0, b"anything")  # of unknown length
+    assert extents.read(0) == b"anything"
+    empty = _native.Extents([])
+    assert empty.offsets.tolist() == []
