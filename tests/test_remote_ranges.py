@@ -12,7 +12,7 @@ from loader_data import SAMPLES, dataset
 
 from fastdata import ImageDataset, _native
 from fastdata.checksum import crc32c
-from fastdata.remote.ranges import Wanted, merge
+from fastdata.remote.ranges import Wanted, merge, plan
 
 
 @given(
@@ -49,6 +49,30 @@ def test_neighbours_are_merged() -> None:
     assert len(merge(wanted, 3, 1 << 20)) == 10
     assert len(merge(wanted, 4, 3000)) == 4
     assert len(merge(wanted[::2], 4096, 1 << 20)) == 5  # what lies between would be wasted
+
+
+@given(
+    st.permutations(range(60)),
+    st.integers(1, 20_000),
+    st.integers(1, 3000),
+    st.sets(st.integers(0, 59)),
+)
+def test_plans_cover_everything_in_order(
+    order: list[int], reach: int, largest: int, needed: set[int]
+) -> None:
+    coming = {i: Wanted(i, "file", i * 100, i * 100 + 100, 0) for i in order}
+    first = plan(coming.values(), reach, 0, largest, [coming[i] for i in needed])
+    assert needed <= {one.number for request in first for one in request.members}
+    fetched: list[int] = []
+    while coming:
+        ahead = next(iter(coming))
+        requests = plan(coming.values(), reach, 0, largest)
+        assert ahead in [one.number for one in requests[0].members]  # what is needed next
+        for request in requests:
+            for one in request.members:
+                fetched.append(one.number)
+                del coming[one.number]
+    assert sorted(fetched) == sorted(order)
 
 
 def test_attached_bytes_are_used_instead_of_the_file(tmp_path: Path) -> None:

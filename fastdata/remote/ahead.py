@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.extents import ExtentTable
 from fastdata.remote.options import RemoteStats
-from fastdata.remote.ranges import RangeCounts, Request, Wanted, merge
+from fastdata.remote.ranges import RangeCounts, Request, Wanted, plan
 from fastdata.remote.retries import describe_error
 
 if TYPE_CHECKING:
@@ -212,14 +212,13 @@ class RemotePass(ABC):
 class _Held(Wanted):
     """A sample of a `RangePass`: announced, under way, or here."""
 
-    __slots__ = ("data", "done", "place", "request", "uses", "waiting")
+    __slots__ = ("data", "done", "request", "uses", "waiting")
 
     def __init__(self, one: Wanted) -> None:
         super().__init__(one.number, one.url, one.start, one.stop, one.crc)
         self.uses = 0
         self.data: Found = None
         self.done = False
-        self.place = 0
         self.request: Request | None = None
         self.waiting: list[Fetch] = []
 
@@ -328,29 +327,10 @@ class RangePass(RemotePass):
         Args:
             needed: Numbers of samples whose requests are to be made, in any case.
         """
-        reach = self._options.memory // 2
-        horizon: list[_Held] = []
-        size = soon = 0
-        for held in self._unplanned.values():
-            held.place = len(horizon)
-            horizon.append(held)
-            size += held.size
-            if size <= reach // 4:
-                soon = len(horizon)
-            if size >= reach:
-                break
-        near = {held.number for held in horizon} if needed else set()
-        far = [self._unplanned[number] for number in needed if number not in near]
-        for held in far:
-            held.place = 0
-        requests = merge([*horizon, *far], self._options.merge_gap, self._options.max_request)
-        made = []
-        for request in requests:
-            first = min(held.place for held in request.members)
-            if first <= soon or any(held.number in needed for held in request.members):
-                made.append((first, request))
-        made.sort(key=lambda pair: pair[0])
-        for _, request in made:
+        options = self._options
+        far = [self._unplanned[number] for number in needed]
+        coming, reach = self._unplanned.values(), options.memory // 2
+        for request in plan(coming, reach, options.merge_gap, options.max_request, far):
             for held in request.members:
                 held.request = request
                 del self._unplanned[held.number]

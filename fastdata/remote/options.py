@@ -28,8 +28,8 @@ class RemoteOptions:
 
     concurrency: int = 32
     merge_gap: int = 4096
-    max_request: int = 8 << 20
-    memory: int = 1 << 30
+    max_request: int = 512 << 10
+    memory: int = 512 << 20
     piece_bytes: int = 8 << 20
     timeout: float = 30.0
     tries: int = 6

@@ -81,7 +81,7 @@ def merge(wanted: Iterable[Any], merge_gap: int, max_request: int) -> list[Reque
             if (
                 gap <= merge_gap
                 and (wasted + gap) * _MOST_WASTE <= needed + one.size
-                and one.stop - last.start <= max_request
+                and max(one.stop, last.stop) - last.start <= max_request
             ):
                 last.stop = max(last.stop, one.stop)
                 last.members.append(one)
@@ -91,6 +91,47 @@ def merge(wanted: Iterable[Any], merge_gap: int, max_request: int) -> list[Reque
         requests.append(Request(one.url, one.start, one.stop, [one]))
         needed, wasted = one.size, 0
     return requests
+
+
+def plan(
+    coming: Iterable[Any],
+    reach: int,
+    merge_gap: int,
+    max_request: int,
+    needed: Iterable[Any] = (),
+) -> list[Request]:
+    """The requests to make next, those that are needed first in front.
+
+    They are for the next quarter of ``reach``, and have the neighbours that are in all of it.
+
+    Args:
+        coming: `Wanted`, in the order in which they will be needed.
+        reach: How many bytes of them are looked at.
+        merge_gap: See `merge`.
+        max_request: See `merge`.
+        needed: Some of them whose requests are to be made in any case, in front.
+    """
+    places: dict[int, int] = {}
+    near: list[Any] = []
+    size = soon = 0
+    for one in coming:
+        places[one.number] = len(near)
+        near.append(one)
+        size += one.size
+        if size <= reach // 4:
+            soon = len(near)
+        if size >= reach:
+            break
+    for one in needed:
+        if one.number not in places:
+            near.append(one)
+        places[one.number] = -1
+    firsts = [
+        (min(places[one.number] for one in request.members), request)
+        for request in merge(near, merge_gap, max_request)
+    ]
+    firsts.sort(key=lambda pair: pair[0])
+    return [request for first, request in firsts if first <= soon]
 
 
 @dataclass

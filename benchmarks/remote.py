@@ -1,0 +1,165 @@
+"""How near loading from a server comes to what the line to it allows.
+
+    python -m fastdata.benchmarks.remote DATASET [--out docs/results/remote.json]
+
+An HTTP server on this machine sends byte ranges over a link with a latency and a rate
+(`fastdata.benchmarks.range_server`, tested by itself first). The loader reads the dataset from it
+with ``cache="ranges"``, whole epochs, from ``iter`` to the last batch. The baseline is one
+request at a time, a sample each. Batches are compared with the local dataset's before anything
+is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fastdata.benchmarks.measure import Spread, interleave, machine
+from fastdata.benchmarks.range_server import range_server
+
+from fastdata import DataLoader, ImageDataset
+from fastdata.remote import RemoteOptions
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+_BATCH = 64
+_THREADS = 2
+_CROPS = Compose((RandomResizedCrop(224), RandomHorizontalFlip()))
+_CONTENDERS = {
+    "ranges": RemoteOptions(),
+    "ranges, not merged": RemoteOptions(max_request=1),
+    "ranges, merged to 8 MiB": RemoteOptions(max_request=8 << 20, memory=1 << 30),
+    "one request at a time": RemoteOptions(concurrency=1, max_request=1),
+}
+#: Batches that the baseline is timed for: it takes 24 times as long.
+_FEW = 3
+
+
+def main() -> None:
+    """Measures, and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--latency", type=float, default=0.02, help="seconds")
+    parser.add_argument("--rate", type=float, default=125e6, help="bytes a second")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/remote.json"))
+    arguments = parser.parse_args()
+    near = ImageDataset(arguments.dataset, _CROPS, staged=False)
+    size = near.manifest.blob_bytes / len(near)
+    with range_server(arguments.dataset, arguments.latency, arguments.rate) as url:
+        link = _measure_link(url, near.manifest.files[0].name, near.manifest.files[0].size)
+        _compare(url, near)
+        details: dict[str, Any] = {}
+        runs = interleave(
+            {name: _runner(url, name, details) for name in _CONTENDERS}, arguments.rounds
+        )
+    allowed = arguments.rate / size
+    result = {
+        "machine": machine(),
+        "dataset": {
+            "samples": len(near),
+            "container": near.manifest.container,
+            "bytes_a_sample": round(size),
+        },
+        "link": {
+            "latency_s": arguments.latency,
+            "bytes_per_second": arguments.rate,
+            "bytes_per_second_measured": round(link),
+            "images_per_second": round(allowed, 1),
+        },
+        "batch_size": _BATCH,
+        "decode_threads": _THREADS,
+        "contenders": {
+            name: {
+                "images_per_second": Spread.of(values)._asdict(),
+                "share_of_link": round(Spread.of(values).median / allowed, 4),
+                **details[name],
+            }
+            for name, values in runs.items()
+        },
+    }
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    for name, found in result["contenders"].items():  # type: ignore[attr-defined]
+        print(
+            f"{name}: {found['images_per_second']['median']:.0f} images/s, "
+            f"{found['share_of_link']:.1%} of the link"
+        )
+
+
+def _loader(of: ImageDataset) -> DataLoader[Any]:
+    return DataLoader(of, _BATCH, order="quasi-random", seed=0, num_workers=_THREADS)
+
+
+def _runner(url: str, name: str, details: dict[str, Any]) -> Any:
+    of = ImageDataset(url, _CROPS, remote=_CONTENDERS[name])
+    loader = _loader(of)
+    batches = _FEW if _CONTENDERS[name].concurrency == 1 else len(loader)
+
+    def run() -> float:
+        images = 0
+        began = time.perf_counter()
+        iterator = iter(loader)
+        for found, _ in islice(iterator, batches):
+            if not images:
+                first = time.perf_counter() - began
+            images += len(found)
+        rate = images / (time.perf_counter() - began)
+        remote = loader.stats().remote
+        assert remote is not None
+        details[name] = {
+            "images": images,
+            "first_batch_s": round(first, 3),
+            "requests": remote.requests,
+            "bytes_requested_of_needed": round(remote.bytes_requested / remote.bytes_needed, 4),
+            "memory_peak": remote.memory_peak,
+        }
+        iterator.close()
+        return rate
+
+    return run
+
+
+def _compare(url: str, near: ImageDataset) -> None:
+    """The pixels are the local dataset's."""
+    for far, local in islice(
+        zip(_loader(ImageDataset(url, _CROPS)), _loader(near), strict=True), 8
+    ):
+        for one, other in zip(far, local, strict=True):
+            assert (one == other).all(), "the batches differ from the local dataset's"
+
+
+def _measure_link(url: str, name: str, size: int) -> float:
+    """Bytes a second that plain requests get, 16 at a time, without decoding."""
+    size = min(size, 200_000_000)
+    step = 4 << 20
+
+    async def fetch() -> None:
+        starts = iter(range(0, size, step))
+
+        async def some() -> None:
+            host, port = url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for start in starts:
+                stop = min(start + step, size)
+                head = f"GET /{name} HTTP/1.1\r\nRange: bytes={start}-{stop - 1}\r\n\r\n"
+                writer.write(head.encode())
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(stop - start)
+            writer.close()
+
+        await asyncio.gather(*(some() for _ in range(16)))
+
+    began = time.perf_counter()
+    asyncio.run(fetch())
+    rate = size / (time.perf_counter() - began)
+    print(f"link: {rate / 1e6:.1f} MB/s", file=sys.stderr)
+    return rate
+
+
+if __name__ == "__main__":
+    main()
