@@ -145,7 +145,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axis.annotate(
             {"classes": "classes in a batch", "neighbours": "distance of neighbours"}[name],
             (windows[5], values[5]),
-            (6, -12),
+            (6, -12) if name == "classes" else (6, 8),
             textcoords="offset points",
             color=colour,
         )
