@@ -352,6 +352,11 @@ def test_errors(arguments: list[str], code: int, says: list[str]) -> None:
         assert part in done.stderr
 
 
+def test_a_remote_dataset_is_to_be_staged_first() -> None:
+    with pytest.raises(UsageError, match="(?s)remote.*fastdata stage gs://bucket/ds --to"):
+        diagnose("gs://bucket/ds")
+
+
 def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     for options in (
         {"step_ms": 5},

@@ -16,7 +16,7 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
 
 
 @click.command("doctor")
-@click.argument("dataset", type=_PATH, required=False)
+@click.argument("dataset", required=False)
 @click.option(
     "--step-ms",
     type=click.FloatRange(0, min_open=True),
@@ -50,7 +50,7 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
 @click.pass_context
 def command(
     context: click.Context,
-    dataset: Path | None,
+    dataset: str | None,
     step_ms: float | None,
     batch_size: int | None,
     num_workers: int | None,
@@ -112,7 +112,7 @@ def command(
 
 def _record(
     context: click.Context,
-    dataset: Path | None,
+    dataset: str | None,
     pid: int | None,
     flame: Path | None,
     seconds: float,

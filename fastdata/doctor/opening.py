@@ -18,9 +18,10 @@ from fastdata.converters.tree import is_image_name
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import page_cache
 from fastdata.doctor.page_cache import Extent
-from fastdata.errors import DataError, DatasetError
+from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.manifest import MANIFEST_NAME, WORK_NAME
+from fastdata.remote.urls import is_url, redact
 from fastdata.staging import is_tmpfs
 
 #: Files whose share in the page cache stands for that of all.
@@ -58,7 +59,7 @@ class Opened:
     @property
     def location(self) -> Path:
         """The folder that is really read."""
-        return self.path if self.dataset is None else self.dataset.location
+        return self.path if self.dataset is None else Path(self.dataset.location)
 
     @property
     def container(self) -> str:
@@ -140,6 +141,13 @@ def _offsets(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> tuple[lis
     return offsets.tolist(), lengths.tolist()
 
 
+def _remote(url: str) -> UsageError:
+    return UsageError(
+        f"{url}: what is measured is reading on this machine, and this dataset is remote",
+        f"Stage it first (fastdata stage {url} --to FOLDER), and diagnose the copy.",
+    )
+
+
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> Opened:
     """Opens a dataset, or lists a tree of images.
 
@@ -150,8 +158,11 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
     Raises:
         DatasetError: There is neither.
         DataError: It has no samples.
+        UsageError: It is remote.
     """
     if not isinstance(dataset, ImageDataset):
+        if is_url(dataset):
+            raise _remote(redact(dataset))
         path = Path(dataset)
         try:
             dataset = ImageDataset(path)
@@ -163,6 +174,8 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
             if opened is None:
                 raise
             return opened
+    if isinstance(dataset.path, str):
+        raise _remote(dataset.path)
     manifest = dataset.manifest
     if not manifest.samples:
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
@@ -171,7 +184,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         # Each file is rounded up to whole pages.
         files += manifest.blob_bytes + manifest.samples * 4096
     return Opened(
-        dataset.path,
+        Path(dataset.path),
         PackedSource(dataset),
         dataset,
         (),
