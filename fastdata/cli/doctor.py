@@ -71,8 +71,8 @@ def command(
 
     \b
     Examples:
-      $ fastdata doctor imagenet-train-lmdb --seconds 2
-      $ fastdata doctor imagenet-train-lmdb --seconds 2 --step-ms 120 --batch-size 256 --json
+      $ fastdata doctor imagenet-train-lmdb --seconds 1
+      $ fastdata doctor imagenet-train-lmdb --seconds 1 --step-ms 120 --batch-size 256 --json
       fastdata doctor imagenet/train --plot stages.svg
       fastdata doctor --pid 4242 --flame loader.svg
     """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 #: Bytes that are copied at a time: more than processors' caches hold.
-_BYTES = 256 << 20
+_BYTES = 128 << 20
 
 
 def memory_copy(batch_bytes: int, seconds: float) -> float:
