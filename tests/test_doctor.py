@@ -332,6 +332,7 @@ def test_a_validation_crop_and_more_workers_than_are_right() -> None:
     [
         ([], 2, ["nothing to diagnose", "--pid"]),
         (["nowhere"], 1, ["nowhere", "no such folder"]),
+        (["gs://bucket/data"], 2, ["gs://bucket/data", "behind a URL", "fastdata stage"]),
         (["DATA", "--step-ms", "5"], 2, ["--step-ms needs --batch-size"]),
         (["DATA", "--plot", "x.gif"], 2, ["x.gif", ".svg or .png"]),
         (["--pid", "1"], 2, ["--pid and --flame belong together"]),
@@ -350,11 +351,6 @@ def test_errors(arguments: list[str], code: int, says: list[str]) -> None:
     assert isinstance(done.exception, SystemExit)
     for part in says:
         assert part in done.stderr
-
-
-def test_a_remote_dataset_is_to_be_staged_first() -> None:
-    with pytest.raises(UsageError, match="(?s)remote.*fastdata stage gs://bucket/ds --to"):
-        diagnose("gs://bucket/ds")
 
 
 def test_arguments_that_make_no_sense(tmp_path: Path) -> None:

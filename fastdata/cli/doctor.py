@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from fastdata.cli.locations import Location
 from fastdata.errors import UsageError
 
 _PATH = click.Path(path_type=Path)
@@ -16,7 +17,7 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
 
 
 @click.command("doctor")
-@click.argument("dataset", required=False)
+@click.argument("dataset", type=Location(), required=False)
 @click.option(
     "--step-ms",
     type=click.FloatRange(0, min_open=True),
@@ -50,7 +51,7 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
 @click.pass_context
 def command(
     context: click.Context,
-    dataset: str | None,
+    dataset: Path | str | None,
     step_ms: float | None,
     batch_size: int | None,
     num_workers: int | None,
@@ -112,7 +113,7 @@ def command(
 
 def _record(
     context: click.Context,
-    dataset: str | None,
+    dataset: Path | str | None,
     pid: int | None,
     flame: Path | None,
     seconds: float,

@@ -141,13 +141,6 @@ def _offsets(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> tuple[lis
     return offsets.tolist(), lengths.tolist()
 
 
-def _remote(url: str) -> UsageError:
-    return UsageError(
-        f"{url}: what is measured is reading on this machine, and this dataset is remote",
-        f"Stage it first (fastdata stage {url} --to FOLDER), and diagnose the copy.",
-    )
-
-
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> Opened:
     """Opens a dataset, or lists a tree of images.
 
@@ -156,13 +149,18 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         seconds: How long a tree may be listed.
 
     Raises:
+        UsageError: It is behind a URL.
         DatasetError: There is neither.
         DataError: It has no samples.
-        UsageError: It is remote.
     """
+    url = dataset.path if isinstance(dataset, ImageDataset) else dataset
+    if is_url(url):
+        name = redact(str(url))
+        raise UsageError(
+            f"{name}: a dataset behind a URL cannot be diagnosed, only one of this machine",
+            f"Copy it with fastdata stage {name}, and diagnose the copy.",
+        )
     if not isinstance(dataset, ImageDataset):
-        if is_url(dataset):
-            raise _remote(redact(dataset))
         path = Path(dataset)
         try:
             dataset = ImageDataset(path)
@@ -174,8 +172,6 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
             if opened is None:
                 raise
             return opened
-    if isinstance(dataset.path, str):
-        raise _remote(dataset.path)
     manifest = dataset.manifest
     if not manifest.samples:
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
