@@ -94,6 +94,17 @@ def test_a_surrounding_autocast_changes_nothing() -> None:
     assert torch.equal(plain, found)
 
 
+def test_what_is_sent_ahead_in_inference_mode_can_be_trained_on() -> None:
+    iterator = iter(DeviceLoader([bytes_of(2, 3, 4, 4)] * 3, "cpu", dtype="float32"))
+    with torch.inference_mode():
+        next(iterator)
+    weights = torch.ones(3, requires_grad=True)
+    for pixels in iterator:
+        assert not pixels.is_inference()
+        (pixels.sum((0, 2, 3)) * weights).sum().backward()
+    assert weights.grad is not None
+
+
 def test_mean_alone_makes_float32_and_uint8_leaves_bytes() -> None:
     pixels = bytes_of(2, 3, 4, 4)
     (found,) = DeviceLoader([pixels], "cpu", mean=(0.5, 0.5, 0.5))

@@ -208,6 +208,16 @@ def test_memory_does_not_grow_over_epochs(pin: bool, dtype: Any) -> None:
     assert torch.cuda.memory_allocated() == allocated
 
 
+def test_torchs_default_device_may_be_the_gpu() -> None:
+    batches = list(Numbered(4, pin=False))
+    torch.set_default_device("cuda")
+    try:
+        found = list(DeviceLoader(batches, dtype="float16"))
+    finally:
+        torch.set_default_device(None)
+    assert [int(labels[0]) for _, labels in found] == [0, 1, 2, 3]
+
+
 # What a profiler shows.
 
 

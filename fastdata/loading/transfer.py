@@ -81,13 +81,17 @@ class Staging:
         """A dense copy of a tensor of the batch, with the same order of dimensions in memory."""
         needed = tensor.numel() * tensor.element_size()
         if self._used == len(self._blocks):
-            self._blocks.append(torch.empty(0, dtype=torch.uint8))
+            self._blocks.append(self._block(0))
         if self._blocks[self._used].numel() < needed:
-            self._blocks[self._used] = torch.empty(needed, dtype=torch.uint8, pin_memory=self._pin)
+            self._blocks[self._used] = self._block(needed)
         block = self._blocks[self._used][:needed]
         self._used += 1
         copy = block.view(tensor.dtype).as_strided(tensor.shape, _dense_strides(tensor))
         return copy.copy_(tensor)
+
+    def _block(self, size: int) -> torch.Tensor:
+        # torch's default device may be a GPU.
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=self._pin and size > 0)
 
 
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -187,6 +191,11 @@ class Transfer:
         Raises:
             UsageError: Images are to be normalised, and it has none of uint8.
         """
+        # It may be taken when these are no longer as they are now.
+        with torch.inference_mode(False), torch.no_grad():
+            return self._begin(batch)
+
+    def _begin(self, batch: Any) -> Arrival:
         jobs: list[tuple[torch.Tensor, torch.Tensor]] = []
         images: list[torch.Tensor] = []
 
@@ -242,7 +251,8 @@ class Transfer:
             with torch.cuda.stream(stream):
                 for source, out in jobs:
                     self._copy(source, out, slot)
-                copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                # A thread that waits for it sleeps; by default it would take a core from decoding.
+                copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
                 copied.record(stream)
         except BaseException:
             # Copies that have begun write to memory that is free from now on.
