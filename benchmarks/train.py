@@ -180,21 +180,20 @@ def _run(planned: Planned, timeout: float) -> dict[str, Any]:
         launcher = planned.launcher.replace("{python}", shlex.quote(sys.executable))
         command = shlex.split(launcher) or [sys.executable]
         command += ["-m", "fastdata.benchmarks.train_rung", str(setting)]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
-        try:
-            _, said = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise _FailedError(f"not done after {timeout:.0f} s") from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        ) as process:
+            try:
+                _, said = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                raise _FailedError(f"not done after {timeout:.0f} s") from None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         if process.returncode or not out.exists():
             raise _FailedError(f"exit code {process.returncode}: {said.strip()[-_QUOTED:]}")
         run: dict[str, Any] = json.loads(out.read_text())

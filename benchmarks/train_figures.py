@@ -45,16 +45,16 @@ def figures(result: dict[str, Any]) -> Figures:
     """The ladder: medians over rounds; what was not measured says why."""
     rows, before = [], None
     for rung in result["rungs"]:
-        name = [rung["name"], rung["change"]]
+        name = f"{rung['name']}: {rung['change']}"
         runs = rung["runs"]
         if not runs:
-            rows.append([*name, "", "", "", "", "", rung["needs"] or "failed"])
+            rows.append([name, "", "", "", "", "", rung["needs"] or "failed"])
             continue
         now = statistics.median(map(rate, runs))
         use = [run["gpu_use"] for run in runs if run["gpu_use"] is not None]
         rows.append(
             [
-                *name,
+                name,
                 f"{runs[0]['batch']}",
                 f"{statistics.median(map(for_300, runs)):,.1f}",
                 f"{now:,.0f}" if now >= 100 else f"{now:.1f}",
@@ -71,7 +71,7 @@ def figures(result: dict[str, Any]) -> Figures:
         f"{options['model']}, width {options['width']}, {options['image_size']} x "
         f"{options['image_size']}, on {result['on']}: 300 batches{scaled}"
     )
-    columns = ["rung", "change", "batch", "s for 300", "images/s", "gain", "waiting", "GPU use"]
+    columns = ["rung", "batch", "s for 300", "images/s", "gain", "waiting", "GPU use"]
     return Figures(title, columns, rows)
 
 
