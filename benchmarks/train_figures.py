@@ -33,12 +33,12 @@ def load(path: Path) -> dict[str, Any]:
 
 def for_300(run: dict[str, Any]) -> float:
     """Seconds for 300 steps: those of the run, scaled."""
-    return float(run["seconds"]) * 300 / run["steps"]
+    return float(run["seconds"] * 300 / run["steps"])
 
 
 def rate(run: dict[str, Any]) -> float:
     """Images a second."""
-    return float(run["images"]) / run["seconds"]
+    return float(run["images"] / run["seconds"])
 
 
 def figures(result: dict[str, Any]) -> Figures:

@@ -137,14 +137,15 @@ def _train(setting: Setting, device: torch.device, rank: int, world_size: int) -
         with timer.phase("forward"), autocast:
             logits = model(images)
         with timer.phase("loss"), autocast:
-            found = functional.cross_entropy(logits, labels)
+            found: Any = functional.cross_entropy(logits, labels)
         with timer.phase("backward"):
             scaler.scale(found).backward()
         with timer.phase("optimiser"):
             scaler.step(sgd)
             scaler.update()
             sgd.zero_grad(set_to_none=setting.set_to_none)
-        return found.detach()
+        loss: torch.Tensor = found.detach()
+        return loss
 
     batches = train_sources.batches(setting, device, half, rank, world_size)
     for images, labels in islice(batches, setting.warmup):

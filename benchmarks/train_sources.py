@@ -135,7 +135,9 @@ def _loader(
             channels_last=setting.channels_last,
         )
     dataset: Dataset[Any] = _Tree(setting) if setting.source == "tree" else _Lmdb(setting)
-    sampler = DistributedSampler(dataset, world_size, rank) if world_size > 1 else None
+    sampler: DistributedSampler[Any] | None = None
+    if world_size > 1:
+        sampler = DistributedSampler(dataset, world_size, rank)
     return torch.utils.data.DataLoader(
         dataset,
         batch,
