@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from fastdata.errors import UsageError
-from fastdata.order import ORDERS, make_order
+from fastdata.order import ORDERS, is_order, make_order
 from fastdata.sharding import Epoch
 
 __all__ = ["ShardedIterable"]
@@ -98,7 +98,7 @@ class ShardedIterable(IterableDataset[Any]):
             )
         if order is None:
             order = "random" if shuffle else "sequential"
-        elif order not in ORDERS:
+        elif not is_order(order):
             raise UsageError(f"there is no order {order!r}", f"Choose one of {', '.join(ORDERS)}.")
         elif shuffle and order == "sequential":
             raise UsageError(

@@ -87,7 +87,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         pin_memory_device: As torch's.
         in_order: As torch's. Native batches are always in order.
         order: "random", "quasi-random" (neighbours stay near each other: for disks and object
-            stores) or "sequential", in constant memory.
+            stores; "quasi-random:512" for windows of 512 blocks instead of 128) or "sequential",
+            in constant memory.
         seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample)
             (with a sampler given: of crops and flips; in torch's workers: of the order);
             None to draw one from ``generator`` at each epoch's beginning (with several ranks: 0).

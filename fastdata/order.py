@@ -13,6 +13,7 @@ faster.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from .draws import GAMMA, child, epoch_key, mix, sample_keys
 from .errors import UsageError
 
+#: Names of orders. ``quasi-random:512`` is ``quasi-random`` with windows of 512 blocks.
 ORDERS = ("random", "quasi-random", "sequential")
 
 # 32 JPEGs of ImageNet are 3.5 MB: about what a hard disk or an object store must be asked for at
@@ -238,11 +240,24 @@ class QuasiRandom(Order):
         return blocks * np.uint64(self._block) + within
 
 
+def is_order(name: object) -> bool:
+    """Whether there is an order of that name."""
+    if not isinstance(name, str):
+        return False
+    return name in ORDERS or _window(name) is not None
+
+
+def _window(name: str) -> int | None:
+    """The window of ``quasi-random:512``; None for other names."""
+    found = re.fullmatch(r"quasi-random:([1-9][0-9]{0,8})", name)
+    return None if found is None else int(found[1])
+
+
 def make_order(name: str, n: int, seed: int, epoch: int) -> Order:
     """The order of an epoch, by name.
 
     Args:
-        name: One of ``ORDERS``.
+        name: One of ``ORDERS``, or ``quasi-random:<blocks of a window>``.
         n: Number of samples, 0 or more.
         seed: Any int (:func:`fastdata.draws.epoch_key`).
         epoch: Number of the epoch.
@@ -259,6 +274,8 @@ def make_order(name: str, n: int, seed: int, epoch: int) -> Order:
         return Random(n, epoch_key(seed, epoch))
     if name == "quasi-random":
         return QuasiRandom(n, epoch_key(seed, epoch))
+    if (window := _window(name)) is not None:
+        return QuasiRandom(n, epoch_key(seed, epoch), window=window)
     raise UsageError(f"There is no order {name!r}.", f"Choose one of {', '.join(ORDERS)}.")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import UsageError
-from .order import ORDERS
+from .order import ORDERS, is_order
 
 _STATE_VERSION = 1
 
@@ -168,7 +168,7 @@ class State:
                 f"position {self.position} is not in an epoch of {self.samples} samples.",
                 f"Give a position from 0 to {self.samples}.",
             )
-        if self.order not in ORDERS:
+        if not is_order(self.order):
             raise UsageError(
                 f"There is no order {self.order!r}.", f"Choose one of {_names(ORDERS)}."
             )

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from fastdata.draws import epoch_key
 from fastdata.errors import UsageError
-from fastdata.order import ORDERS, Order, QuasiRandom, Random, Sequential, make_order
+from fastdata.order import (
+    ORDERS,
+    Order,
+    QuasiRandom,
+    Random,
+    Sequential,
+    is_order,
+    make_order,
+)
 
 KEYS = st.integers(0, 2**64 - 1)
 # Tables end and networks begin at 65,536.
@@ -241,3 +249,13 @@ def test_what_is_no_order_names_itself() -> None:
         QuasiRandom(5, 0, block=0)
     with pytest.raises(UsageError, match="window -3"):
         QuasiRandom(5, 0, window=-3)
+
+
+def test_a_window_may_be_part_of_the_name() -> None:
+    named = whole(make_order("quasi-random:3", 1000, 5, 2))
+    assert np.array_equal(named, whole(QuasiRandom(1000, epoch_key(5, 2), window=3)))
+    assert not np.array_equal(named, whole(make_order("quasi-random", 1000, 5, 2)))
+    for name in ("quasi-random:0", "quasi-random:", "quasi-random:x", "random:3", None):
+        assert not is_order(name)
+    with pytest.raises(UsageError, match="no order 'quasi-random:0'"):
+        make_order("quasi-random:0", 10, 0, 0)

@@ -15,7 +15,7 @@ from fastdata.loading.choice import Choice
 from fastdata.loading.iterator import ON_ERROR
 from fastdata.loading.normalise import dtype_name, three
 from fastdata.loading.seek_cache import DEFAULT_BYTES
-from fastdata.order import ORDERS
+from fastdata.order import ORDERS, is_order
 from fastdata.recipe import Recipe
 from fastdata.sampler import ShardedSampler
 
@@ -153,7 +153,7 @@ def own_sampler(
     Raises:
         UsageError: They contradict torch's arguments.
     """
-    if order is not None and order not in ORDERS:
+    if order is not None and not is_order(order):
         raise UsageError(f"order={order!r}", f"Give one of {', '.join(ORDERS)}.")
     if any(sampler is not None for sampler in samplers):
         raise UsageError(
