@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fastdata.converters.records import Record
 from fastdata.converters.tree import class_folders, class_records, is_folder, is_utf8, printable
@@ -42,9 +43,12 @@ class ImageFolder:
 
     def records(self) -> Iterator[Record]:
         """Yields the images by class, folder and name, each sorted."""
-        yield from records_by_class(
-            self._root, self.classes, self.classes, allow_empty=self._allow_empty
-        )
+        for shard in self.shards():
+            yield from shard.records()
+
+    def shards(self) -> list[ClassFolders]:
+        """Shards of the listing: a few classes each."""
+        return class_shards(self._root, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
 def require_folder(root: Path) -> Path:
@@ -75,22 +79,49 @@ def require_utf8(root: Path) -> Path:
     return root
 
 
-def records_by_class(
-    root: Path, folders: list[str], classes: list[str], *, allow_empty: bool
-) -> Iterator[Record]:
-    """Yields the images of some class folders in turn, labelled by rank in ``classes``.
+#: Shards of a listing at most: tasks, and files.
+_MOST_SHARDS = 1024
 
-    Raises:
-        SourceError: A class has no images and ``allow_empty`` is not set.
+
+class ClassFolders(NamedTuple):
+    """Some class folders of a tree: a shard of its listing.
+
+    Attributes:
+        root: The folder that they lie in.
+        folders: Their names and labels.
+        allow_empty: Whether one may be without images.
     """
+
+    root: Path
+    folders: tuple[tuple[str, int], ...]
+    allow_empty: bool
+
+    def records(self) -> Iterator[Record]:
+        """Yields their images in turn.
+
+        Raises:
+            SourceError: A class has no images and ``allow_empty`` is not set.
+        """
+        for name, label in self.folders:
+            found = False
+            for record in class_records(self.root, name, label):
+                found = True
+                yield record
+            if not found and not self.allow_empty:
+                raise SourceError(
+                    f"{self.root / name}: this class has no images",
+                    "Remove the folder, or keep an empty class with --allow-empty.",
+                )
+
+
+def class_shards(
+    root: Path, folders: list[str], classes: list[str], *, allow_empty: bool
+) -> list[ClassFolders]:
+    """Shards of the images of some class folders, labelled by rank in ``classes``."""
     labels = {name: label for label, name in enumerate(classes)}
-    for name in folders:
-        found = False
-        for record in class_records(root, name, labels[name]):
-            found = True
-            yield record
-        if not found and not allow_empty:
-            raise SourceError(
-                f"{root / name}: this class has no images",
-                "Remove the folder, or keep an empty class with --allow-empty.",
-            )
+    labelled = tuple((name, labels[name]) for name in folders)
+    size = -(-len(labelled) // _MOST_SHARDS)
+    return [
+        ClassFolders(root, labelled[at : at + size], allow_empty)
+        for at in range(0, len(labelled), max(size, 1))
+    ]

@@ -11,13 +11,13 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fastdata.converters.imagefolder import records_by_class, require_folder
-from fastdata.converters.records import Record
+from fastdata.converters.imagefolder import ClassFolders, class_shards, require_folder
+from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import (
     class_folders,
     is_folder,
@@ -101,6 +101,12 @@ class ImageNet:
         """Yields the images by wnid, then by file name."""
         yield from self._layout.records(self.classes, allow_empty=self._allow_empty)
 
+    def shards(self) -> Sequence[Listable]:
+        """Shards of the listing, where classes are folders: a few classes each."""
+        if isinstance(self._layout, _Folders):
+            return self._layout.shards(self.classes, allow_empty=self._allow_empty)
+        return [self]
+
 
 def splits(root: Path) -> list[str]:
     """The splits that a root holds, ``train`` first.
@@ -174,7 +180,11 @@ class _Folders:
         return names
 
     def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
-        return records_by_class(self._folder, self.wnids(), classes, allow_empty=allow_empty)
+        for shard in self.shards(classes, allow_empty=allow_empty):
+            yield from shard.records()
+
+    def shards(self, classes: list[str], *, allow_empty: bool) -> list[ClassFolders]:
+        return class_shards(self._folder, self.wnids(), classes, allow_empty=allow_empty)
 
 
 class _KaggleVal:

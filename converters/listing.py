@@ -1,28 +1,41 @@
-"""The listing: a source's records, spilled to a file, and how they fall into output files.
+"""The listing: a source's records, spilled to files, and how they fall into output files.
 
 A source may have more records than fit in memory, and every worker needs its share of
-them: so they are written to an Arrow file once and mapped by all.
+them: so they are written to Arrow files once, and read by all. A source that can be listed in
+shards is listed by as many tasks, of which the caller learns no more than row counts; the
+rows of all shards in turn are the listing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from fastdata.converters.records import Record, Source
+from fastdata.converters.records import Listable, Record, Source, listing_shards
 from fastdata.converters.tree import printable
 
 from fastdata.arrow import array, as_numpy, update_digest
+from fastdata.engines import Engine, report
 from fastdata.errors import SourceError
+from fastdata.storage import temporary_name
 
 _ROWS_PER_BATCH = 2_048
-_SORTED_AT_ONCE = 2_000_000
+#: Key hashes that are held in memory at a time.
+_SORTED_AT_ONCE = 4_000_000
+#: Units whose fingerprints a task makes.
+_UNITS_AT_ONCE = 16
+#: Tasks of the listing that may be finished ahead of one that takes longer.
+_AHEAD = 1024
 
 _SCHEMA = pa.schema(
     [
@@ -48,50 +61,128 @@ class Unit(NamedTuple):
         number: Its place among the units, from 0.
         start: Its first record.
         stop: One past its last record.
+        size: Bytes of its records in the source.
         fingerprint: What its output depends on, as a hash.
     """
 
     number: int
     start: int
     stop: int
+    size: int
     fingerprint: str
 
 
-def write_listing(source: Source, path: Path, progress: Callable[[int], None]) -> Listing:
-    """Lists a source into a file.
+def write_listing(
+    source: Source, folder: Path, progress: Callable[[int], None], engine: Engine
+) -> Listing:
+    """Lists a source into a folder.
 
     Args:
         source: What to list.
-        path: The file to write.
+        folder: Where to; what another listing has left there counts for nothing.
         progress: Called now and then with the number of records listed so far.
+        engine: What lists the shards.
 
     Raises:
         SourceError: The source is unreadable, has no images, or has two of one key.
     """
-    rows = 0
-    hashes = path.with_suffix(".hashes")
-    with (
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, _SCHEMA) as writer,
-        hashes.open("wb") as hash_file,
-    ):
-        for batch in _batches(source.records()):
-            keys = batch.column("key").to_pylist()
-            hash_file.write(np.fromiter(map(hash, keys), np.int64, len(keys)).tobytes())
-            writer.write_batch(batch)
-            rows += batch.num_rows
-            progress(rows)
-    if not rows:
+    folder.mkdir(exist_ok=True)
+    (folder / _SUMMARY).unlink(missing_ok=True)
+    rows: list[int] = []
+    sizes: list[int] = []
+    tick = _Tick(engine, progress)
+    numbered = enumerate(listing_shards(source))
+    for count, size in engine.run(ListShard(folder), numbered, tick, _AHEAD):
+        rows.append(count)
+        sizes.append(size)
+        tick()
+    total = sum(rows)
+    if not total:
         raise SourceError(
             f"{source.about.get('root', 'the source')}: no images found",
             "Check --root; images are told by their extension (.jpg, .jpeg, .png, …).",
         )
-    listing = Listing(path)
-    repeated = _repeated(hashes, rows)
-    hashes.unlink()
+    temporary = temporary_name(folder / _SUMMARY)
+    temporary.write_text(json.dumps({"rows": rows, "bytes": sum(sizes)}), "utf-8")
+    os.replace(temporary, folder / _SUMMARY)
+    buckets = 1 + total // _SORTED_AT_ONCE
+    check = RepeatedHashes(folder, len(rows), buckets)
+    repeated: set[int] = set()
+    for found in engine.run(check, range(buckets), ahead=_AHEAD):
+        repeated.update(found)
+    listing = Listing(folder)
     if repeated:
         _require_unique(listing, repeated)
     return listing
+
+
+#: What says how many rows the shards have: there when all of them are.
+_SUMMARY = "shards.json"
+
+
+def listed_at(folder: Path) -> int:
+    """When a listing was written, in nanoseconds.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    return (folder / _SUMMARY).stat().st_mtime_ns
+
+
+class _Tick:
+    """Tells of the records that have been listed since it was made."""
+
+    def __init__(self, engine: Engine, progress: Callable[[int], None]) -> None:
+        self._engine, self._progress = engine, progress
+        self._before = engine.reported()[0]
+
+    def __call__(self) -> None:
+        self._progress(self._engine.reported()[0] - self._before)
+
+
+@dataclass(frozen=True)
+class ListShard:
+    """Lists one shard of a source into a file of the folder, and its keys' hashes into another.
+
+    Nothing is flushed to the disk: a run that was interrupted lists anew.
+    """
+
+    folder: Path
+
+    def __call__(self, numbered: tuple[int, Listable]) -> tuple[int, int]:
+        """Returns how many records there are, and how many bytes they have in the source."""
+        number, shard = numbered
+        path = _shard_path(self.folder, number)
+        temporary, temporary_hashes = map(temporary_name, (path, _hashes_path(path)))
+        rows = size = 0
+        held: list[npt.NDArray[np.uint64]] = []
+        with (
+            pa.OSFile(str(temporary), "wb") as sink,
+            pa.ipc.new_file(sink, _SCHEMA) as writer,
+            temporary_hashes.open("wb") as hash_file,
+        ):
+            for batch in _batches(shard.records()):
+                held.append(_hashes(batch.column("key").to_pylist()))
+                if len(held) * _ROWS_PER_BATCH >= _SORTED_AT_ONCE:
+                    hash_file.write(np.sort(np.concatenate(held)).tobytes())
+                    held = []
+                writer.write_batch(batch)
+                rows += batch.num_rows
+                size += int(as_numpy(batch.column("length")).sum())
+                report(batch.num_rows, 0)
+            if held:
+                hash_file.write(np.sort(np.concatenate(held)).tobytes())
+        os.replace(temporary_hashes, _hashes_path(path))
+        os.replace(temporary, path)
+        return rows, size
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.arrow"
+
+
+def _hashes_path(path: Path) -> Path:
+    return path.with_suffix(".hashes")
 
 
 def _batches(records: Iterator[Record]) -> Iterator[pa.RecordBatch]:
@@ -137,37 +228,61 @@ def _require_safe(record: Record) -> None:
         )
 
 
-def _repeated(path: Path, count: int) -> set[int]:
-    """Hashes that occur more than once in a file of 64-bit integers.
+def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """A hash of each key, the same in every process."""
+    digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
+    return np.frombuffer(b"".join(digests), np.uint64)
 
-    In as many passes as it takes to sort no more than some millions at a time, so that a
-    source of any size is checked in the same memory.
+
+@dataclass(frozen=True)
+class RepeatedHashes:
+    """Finds hashes that occur more than once, among those of one of equal ranges.
+
+    So a source of any size is checked in the same memory, a range at a time. A shard's hashes lie
+    in runs of a known length, each sorted, and a range of a run is found by halving.
     """
-    found: set[int] = set()
-    passes = 1 + count // _SORTED_AT_ONCE
-    for number in range(passes):
-        pieces = []
-        with path.open("rb") as file:
-            while data := file.read(8 << 20):
-                chunk = np.frombuffer(data, np.uint64)
-                pieces.append(chunk[chunk % np.uint64(passes) == number].view(np.int64))
+
+    folder: Path
+    shards: int
+    buckets: int
+
+    def __call__(self, bucket: int) -> list[int]:
+        """Returns them."""
+        low, high = (((1 << 64) * at) // self.buckets for at in (bucket, bucket + 1))
+        pieces = [np.empty(0, np.uint64)]
+        run = -(-_SORTED_AT_ONCE // _ROWS_PER_BATCH) * _ROWS_PER_BATCH
+        for number in range(self.shards):
+            path = _hashes_path(_shard_path(self.folder, number))
+            if not path.stat().st_size:
+                continue
+            hashes = np.memmap(path, np.uint64, "r")
+            for start in range(0, len(hashes), run):
+                piece = hashes[start : start + run]
+                first = np.searchsorted(piece, np.uint64(low))
+                last = len(piece)
+                if high < 1 << 64:
+                    last = int(np.searchsorted(piece, np.uint64(high)))
+                pieces.append(np.array(piece[first:last]))
         values = np.sort(np.concatenate(pieces))
-        found.update(values[1:][values[1:] == values[:-1]].tolist())
-    return found
+        found: list[int] = values[1:][values[1:] == values[:-1]].tolist()
+        return found
 
 
 def _require_unique(listing: Listing, repeated: set[int]) -> None:
     seen: dict[str, str] = {}
-    for record in listing.records(0, len(listing)):
-        if hash(record.key) in repeated:
-            if record.key in seen:
+    wanted = np.array(sorted(repeated), np.uint64)
+    for batch in listing.batches(0, len(listing)):
+        keys = batch.column("key").to_pylist()
+        paths = batch.column("path").to_pylist()
+        for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
+            path = printable(paths[at].decode("utf-8", "surrogateescape"))
+            if keys[at] in seen:
                 raise SourceError(
-                    f"two images have the key {record.key}: {printable(seen[record.key])} and "
-                    f"{printable(record.path)}",
+                    f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}",
                     "A key is the path without its extension, and must be unique: rename one. "
                     "Where shards number their samples alike, use --shard-keys.",
                 )
-            seen[record.key] = record.path
+            seen[keys[at]] = path
 
 
 class Listing:
@@ -175,32 +290,50 @@ class Listing:
 
     Not mapped: a pass over a map leaves all of it in this process's memory until the kernel
     wants it back, and there are processes in plenty.
+
+    Args:
+        folder: What `write_listing` has written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._reader = pa.ipc.open_file(pa.OSFile(str(path)))
-        self._held: tuple[int, pa.RecordBatch] | None = None
-        batches = self._reader.num_record_batches
-        self._rows = 0
-        if batches:
-            self._rows = (batches - 1) * _ROWS_PER_BATCH + self._batch(batches - 1).num_rows
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        about = json.loads((folder / _SUMMARY).read_text("utf-8"))
+        self._bytes: int = about["bytes"]
+        #: Where each shard begins; that an empty one ends where it begins, `bisect` passes over.
+        self._starts: list[int] = list(accumulate(about["rows"], initial=0))
+        self._open: dict[bool, tuple[int, Any]] = {}
+        self._held: tuple[tuple[int, int], pa.RecordBatch] | None = None
 
-    def _batch(self, number: int) -> pa.RecordBatch:
-        held = self._held
-        if held is None or held[0] != number:
-            self._held = held = number, self._reader.get_batch(number)
-        return held[1]
+    def _reader(self, shard: int, lengths_only: bool) -> Any:
+        opened = self._open.get(lengths_only)
+        if opened is None or opened[0] != shard:
+            fields = [_SCHEMA.get_field_index("length")] if lengths_only else None
+            options = pa.ipc.IpcReadOptions(included_fields=fields)
+            file = pa.OSFile(str(_shard_path(self._folder, shard)))
+            self._open[lengths_only] = opened = shard, pa.ipc.open_file(file, options=options)
+        return opened[1]
 
     def __len__(self) -> int:
-        return self._rows
+        return self._starts[-1]
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Cuts rows by batches: shard, batch, and the first row and the number of rows in it."""
+        while start < stop:
+            shard = bisect_right(self._starts, start) - 1
+            batch, at = divmod(start - self._starts[shard], _ROWS_PER_BATCH)
+            most = min(stop, self._starts[shard + 1]) - start
+            rows = min(most, _ROWS_PER_BATCH - at)
+            yield shard, batch, at, rows
+            start += rows
 
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """The rows from ``start`` to ``stop``."""
-        while start < stop:
-            number, at = divmod(start, _ROWS_PER_BATCH)
-            piece = self._batch(number).slice(at, stop - start)
-            yield piece
-            start += piece.num_rows
+        for shard, number, at, rows in self._pieces(start, stop):
+            held = self._held
+            if held is None or held[0] != (shard, number):
+                batch = self._reader(shard, False).get_batch(number)
+                self._held = held = (shard, number), batch
+            yield held[1].slice(at, rows)
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """The records from ``start`` to ``stop``."""
@@ -212,13 +345,14 @@ class Listing:
                 yield Record(**row)
 
     def lengths(self, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Source bytes of the records from ``start`` to ``stop``, in pieces."""
-        for batch in self.batches(start, stop):
-            yield as_numpy(batch.column("length"))
+        """Source bytes of the records from ``start`` to ``stop``, in pieces; reads no more."""
+        for shard, number, at, rows in self._pieces(start, stop):
+            batch = self._reader(shard, True).get_batch(number)
+            yield as_numpy(batch.column("length"))[at : at + rows]
 
     def total_bytes(self) -> int:
         """Source bytes of all records."""
-        return sum(int(lengths.sum()) for lengths in self.lengths(0, len(self)))
+        return self._bytes
 
     def lengths_are_exact(self) -> bool:
         """Whether the records' lengths are those of their blobs, not estimates."""
@@ -232,22 +366,42 @@ class Listing:
 
     def runs(
         self, start: int, stop: int, most_bytes: float, most_rows: int
-    ) -> Iterator[tuple[int, int]]:
-        """Cuts records into runs that end on reaching a number of bytes or rows."""
+    ) -> Iterator[tuple[int, int, int]]:
+        """Cuts records into runs that end on reaching a number of bytes or rows.
+
+        Yields:
+            A run's first record, one past its last, and its source bytes.
+        """
         at, held = start, 0
         position = start
         for lengths in self.lengths(start, stop):
-            for length in lengths.tolist():
-                position += 1
-                held += length
-                if held >= most_bytes or position - at == most_rows:
-                    yield at, position
-                    at, held = position, 0
+            sums = np.cumsum(lengths)
+            before, done = 0, 0  # of this piece: bytes, and records, that runs have taken
+            while done < len(lengths):
+                # The first record on which the run reaches its bytes, or its rows.
+                full = int(np.searchsorted(sums, most_bytes - held + before)) + 1
+                end = min(max(full, done + 1), at + most_rows - position + done)
+                if end > len(lengths):
+                    break
+                position += end - done
+                done = end
+                held += int(sums[end - 1]) - before
+                before = int(sums[end - 1])
+                yield at, position, held
+                at, held = position, 0
+            position += len(lengths) - done
+            held += int(sums[-1]) - before
         if at < stop:
-            yield at, stop
+            yield at, stop, held
 
     def units(
-        self, most_bytes: float, most_rows: int, options: dict[str, Any], *, chained: bool
+        self,
+        most_bytes: float,
+        most_rows: int,
+        options: dict[str, Any],
+        *,
+        chained: bool,
+        engine: Engine,
     ) -> Iterator[Unit]:
         """Cuts the listing into units.
 
@@ -256,15 +410,35 @@ class Listing:
             most_rows: or this many records.
             options: Everything else that the output depends on; JSON values.
             chained: Whether a unit's output depends on those before it.
+            engine: What reads the records, for the fingerprints.
         """
-        start = json.dumps(options, sort_keys=True).encode()
+        runs = list(self.runs(0, len(self), most_bytes, most_rows))
+        groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
+        task = Fingerprints(self._folder, json.dumps(options, sort_keys=True))
+        made = (each for found in engine.run(task, groups, ahead=_AHEAD) for each in found)
         previous = ""
-        for number, (first, stop) in enumerate(self.runs(0, len(self), most_bytes, most_rows)):
-            digest = hashlib.blake2b(start, digest_size=16)
-            digest.update(previous.encode())
-            for batch in self.batches(first, stop):
+        for number, ((first, stop, size), fingerprint) in enumerate(zip(runs, made, strict=True)):
+            if chained:
+                digest = hashlib.blake2b((previous + fingerprint).encode(), digest_size=16)
+                previous = fingerprint = digest.hexdigest()
+            yield Unit(number, first, stop, size, fingerprint)
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """Makes the fingerprints of some runs of a listing."""
+
+    folder: Path
+    options: str
+
+    def __call__(self, runs: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Returns a hash for each run, of its records and the options."""
+        listing = Listing(self.folder)
+        found = []
+        for first, stop, _ in runs:
+            digest = hashlib.blake2b(self.options.encode(), digest_size=16)
+            for batch in listing.batches(first, stop):
                 for column in batch.columns:
                     update_digest(digest, column)
-            if chained:
-                previous = digest.hexdigest()
-            yield Unit(number, first, stop, digest.hexdigest())
+            found.append(digest.hexdigest())
+        return found

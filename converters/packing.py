@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -354,17 +354,19 @@ class _Packing:
     def run(self, engine: Engine) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
         self._check_plan()
-        listing = write_listing(self._source, self._job.listing, self._progress.listed)
-        self._estimate(listing)
-        job = self._job
-        units = list(
-            listing.units(
-                self._unit_size / job.growth,
-                _UNIT_ROWS,
-                self._plan,
-                chained=job.container == "lmdb",
+        with self._lister(engine) as lister:
+            listing = write_listing(self._source, self._job.listing, self._progress.listed, lister)
+            self._estimate(listing)
+            job = self._job
+            units = list(
+                listing.units(
+                    self._unit_size / job.growth,
+                    _UNIT_ROWS,
+                    self._plan,
+                    chained=job.container == "lmdb",
+                    engine=lister,
+                )
             )
-        )
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
@@ -376,9 +378,7 @@ class _Packing:
             return self._packed_before(Manifest.load(self._out), fingerprint)
         done = {} if self._force else self._find_done(units)
         todo = [unit for unit in units if unit.number not in done]
-        total, to_pack = listing.total_bytes(), 0
-        for unit in todo:
-            to_pack += sum(int(piece.sum()) for piece in listing.lengths(unit.start, unit.stop))
+        total, to_pack = listing.total_bytes(), sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
         self._check_space(images_to_pack, to_pack * job.growth, done)
         self._remove_all_but(done)
@@ -389,9 +389,10 @@ class _Packing:
             else:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
-                results = engine.run(task, todo, self._tick(engine), self._files_ahead)
+                tick = self._tick(engine)
+                results = engine.run(task, todo, tick, self._files_ahead)
                 for unit, _ in zip(todo, results, strict=True):
-                    self._send(unit, self._tick(engine))
+                    self._send(unit, tick)
         # What workers that were lost have begun. Where another machine has written parts, this
         # reading of the folder also has NFS look for them, which this one has found missing.
         self._remove_unfinished()
@@ -412,8 +413,16 @@ class _Packing:
         if self._uploading is None:
             return
         part = read_part(self._job.part(unit))
+        if part is None:  # another machine wrote it: have NFS look again
+            os.listdir(self._job.work)
+            part = read_part(self._job.part(unit))
         if part is not None and part.file is not None:
             self._uploading.add(part.file, tick)
+
+    @staticmethod
+    def _lister(engine: Engine) -> AbstractContextManager[Engine]:
+        """What lists: the cluster; on one machine this process, before others are started."""
+        return nullcontext(engine) if isinstance(engine, RayEngine) else InProcess()
 
     @property
     def _plan(self) -> dict[str, Any]:
@@ -441,7 +450,14 @@ class _Packing:
             temporary.write_text(plan, "utf-8")
 
     def _tick(self, engine: Engine) -> Callable[[], None]:
-        return lambda: self._progress.advance(*engine.reported())
+        # What it has reported before was listing.
+        listed, _ = engine.reported()
+
+        def tick() -> None:
+            images, size = engine.reported()
+            self._progress.advance(images - listed, size)
+
+        return tick
 
     def _estimate(self, listing: Listing) -> None:
         """Estimates the blobs' sizes from a sample of the records."""

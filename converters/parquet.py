@@ -98,54 +98,13 @@ class ParquetImages:
 
     def records(self) -> Iterator[Record]:
         """Yields the rows, file by file."""
-        chosen = self._columns
-        ranks = {name: label for label, name in enumerate(self.classes)}
-        wanted = [chosen.label, *([chosen.key] if chosen.key else [])]
-        for path in self._files:
-            name = path.relative_to(self._base).as_posix().removesuffix(".parquet")
-            mtime_ns = path.stat().st_mtime_ns
-            row = 0
-            for length, batch in self._batches(path, wanted):
-                labels = batch[0]
-                keys = batch[1] if chosen.key else [None] * len(labels)
-                for label, key in zip(labels, keys, strict=True):
-                    number, problem = _rank(label, ranks, chosen.named)
-                    if chosen.key and key is None:
-                        problem = problem or f"its {chosen.key} is null"
-                    key = f"{name}/{row:08d}" if key is None else str(key)
-                    yield Record(
-                        key, number, str(path), row, length, mtime_ns,
-                        problem=problem, column=chosen.image,
-                    )  # fmt: skip
-                    row += 1
+        for shard in self.shards():
+            yield from shard.records()
 
-    def _batches(self, path: Path, columns: list[str]) -> Iterator[tuple[int, list[list[Any]]]]:
-        """Mean length of the row group's images and the columns' values, a batch at a time."""
-        folders = _folder_values(path.relative_to(self._base))
-        with open_parquet(path) as file:
-            names = _leaves(path, file)
-            missing = [c for c in (self._columns.image, *columns) if c not in {*names, *folders}]
-            if missing:
-                raise SourceError(
-                    f"{path}: has no column {missing[0]}, as {self._files[0]} has",
-                    "Give --root files that were written together.",
-                )
-            image_at = list(names).index(self._columns.image)
-            for group in range(file.num_row_groups):
-                about = file.metadata.row_group(group)
-                if not about.num_rows:
-                    continue
-                length = max(1, about.column(image_at).total_uncompressed_size // about.num_rows)
-                stored = [column for column in columns if column in names]
-                if not stored:
-                    yield length, [[folders[column]] * about.num_rows for column in columns]
-                    continue
-                for batch in file.iter_batches(8192, [group], stored, use_threads=False):
-                    yield length, [
-                        column_values(batch, column) if column in names
-                        else [folders[column]] * batch.num_rows
-                        for column in columns
-                    ]  # fmt: skip
+    def shards(self) -> list[FileListing]:
+        """Shards of the listing: the files."""
+        classes = tuple(self.classes) if self._columns.named else ()
+        return [FileListing(self._base, path, self._columns, classes) for path in self._files]
 
     def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
         path = self._files[0]
@@ -190,7 +149,7 @@ class ParquetImages:
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
         for path in self._files:
-            for _, columns in self._batches(path, wanted):
+            for _, columns in _batches(self._base, path, chosen.image, wanted):
                 names = columns[1] if chosen.names_in else [None] * len(columns[0])
                 for label, name in set(zip(columns[0], names, strict=True)):
                     if label is None:
@@ -241,6 +200,77 @@ class _Columns(NamedTuple):
     key: str | None
     named: bool
     names_in: str | None
+
+
+class FileListing(NamedTuple):
+    """One file of a source: a shard of its listing; ``classes`` where labels are their names."""
+
+    base: Path
+    path: Path
+    columns: _Columns
+    classes: tuple[str, ...]
+
+    def records(self) -> Iterator[Record]:
+        """Yields its rows in order."""
+        chosen, path = self.columns, self.path
+        ranks = {name: label for label, name in enumerate(self.classes)}
+        wanted = [chosen.label, *([chosen.key] if chosen.key else [])]
+        name = path.relative_to(self.base).as_posix().removesuffix(".parquet")
+        mtime_ns = path.stat().st_mtime_ns
+        row = 0
+        for length, batch in _batches(self.base, path, chosen.image, wanted):
+            labels = batch[0]
+            keys = batch[1] if chosen.key else [None] * len(labels)
+            for label, key in zip(labels, keys, strict=True):
+                number, problem = _rank(label, ranks, chosen.named)
+                if chosen.key and key is None:
+                    problem = problem or f"its {chosen.key} is null"
+                yield Record(
+                    f"{name}/{row:08d}" if key is None else str(key),
+                    number,
+                    str(path),
+                    row,
+                    length,
+                    mtime_ns,
+                    problem=problem,
+                    column=chosen.image,
+                )
+                row += 1
+
+
+def _batches(
+    base: Path, path: Path, image: str, columns: list[str]
+) -> Iterator[tuple[int, list[list[Any]]]]:
+    """Mean length of the row group's images and the columns' values, a batch at a time."""
+    folders = _folder_values(path.relative_to(base))
+    with open_parquet(path) as file:
+        names = _leaves(path, file)
+        missing = [column for column in (image, *columns) if column not in {*names, *folders}]
+        if missing:
+            raise SourceError(
+                f"{path}: has no column {missing[0]}, as others have",
+                "Give --root files that were written together.",
+            )
+        image_at = list(names).index(image)
+        for group in range(file.num_row_groups):
+            about = file.metadata.row_group(group)
+            if not about.num_rows:
+                continue
+            length = max(1, about.column(image_at).total_uncompressed_size // about.num_rows)
+            stored = [column for column in columns if column in names]
+            if not stored:
+                yield length, [[folders[column]] * about.num_rows for column in columns]
+                continue
+            for batch in file.iter_batches(8192, [group], stored, use_threads=False):
+                yield (
+                    length,
+                    [
+                        column_values(batch, column)
+                        if column in names
+                        else [folders[column]] * batch.num_rows
+                        for column in columns
+                    ],
+                )
 
 
 def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:

@@ -76,6 +76,23 @@ class Source(Protocol):
         """
 
 
+class Listable(Protocol):
+    """Something that yields records: a source, or a shard of one, which is picklable."""
+
+    def records(self) -> Iterator[Record]:
+        """Yields its images, as `Source.records`."""
+
+
+def listing_shards(source: Source) -> Sequence[Listable]:
+    """The shards that a source can be listed in; by itself where it has no ``shards()``.
+
+    The records of a source's shards in turn are those of ``records()``.
+    """
+    shards = getattr(source, "shards", None)
+    found: Sequence[Listable] = [source] if shards is None else shards()
+    return found
+
+
 def read_record(path: str, offset: int, length: int) -> bytes:
     """Reads a record's bytes.
 

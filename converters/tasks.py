@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.encode import Encoding
-from fastdata.converters.listing import Listing, Unit
+from fastdata.converters.listing import Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import read_row
@@ -71,8 +71,8 @@ class Job:
 
     @property
     def listing(self) -> Path:
-        """Where the listing lies."""
-        return self.work / "listing.arrow"
+        """The folder that the listing lies in."""
+        return self.work / "listing"
 
     def part(self, unit: Unit) -> Path:
         """Where a unit's part goes."""
@@ -88,14 +88,14 @@ class Piece(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _open_listing(path: Path, mtime_ns: int) -> Listing:
+def _open_listing(folder: Path, mtime_ns: int) -> Listing:
     """A listing, opened once a process; ``mtime_ns`` tells a new one from an old one."""
-    return Listing(path)
+    return Listing(folder)
 
 
 def _listing(job: Job) -> Listing:
     try:
-        return _open_listing(job.listing, job.listing.stat().st_mtime_ns)
+        return _open_listing(job.listing, listed_at(job.listing))
     except FileNotFoundError:
         raise DataError(
             f"{job.listing}: not there on {os.uname().nodename}",
@@ -107,7 +107,7 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
     """Cuts a unit into pieces."""
     size = PIECE_BYTES / max(job.growth, 1.0)
     rows = max(1, min(PIECE_ROWS, int(PIECE_BYTES / job.mean_blob)))
-    for start, stop in _listing(job).runs(unit.start, unit.stop, size, rows):
+    for start, stop, _ in _listing(job).runs(unit.start, unit.stop, size, rows):
         yield Piece(unit, start, stop)
 
 

@@ -60,7 +60,8 @@ class WebDataset:
     root: str | None = None  # there are no image files to leave in place
 
     def __init__(self, root: str | os.PathLike[str], *, shard_keys: bool = False) -> None:
-        root = Path(root)
+        # The whole path: the machines of a cluster work in folders of their own.
+        root = Path(root).absolute()
         self._shard_keys = shard_keys
         if is_folder(root):
             self._shards = [Path(e.path) for e in scan(root) if e.name.endswith(".tar")]
@@ -79,14 +80,45 @@ class WebDataset:
 
     def records(self) -> Iterator[Record]:
         """Yields the samples by shard, then in the shard's order."""
+        for shard in self.shards():
+            yield from shard.records()
+
+    def shards(self) -> list[TarListing]:
+        """Shards of the listing: the tar files."""
+        return [TarListing(path, self._shard_keys) for path in self._shards]
+
+    def _find_classes(self) -> list[str]:
+        names: dict[int, str | None] = {}
         for shard in self._shards:
             with _Shard(shard) as opened:
                 for sample in opened.samples():
-                    yield self._record(opened, sample)
+                    known = names.setdefault(sample.label, sample.class_name)
+                    if known != sample.class_name:
+                        raise SourceError(
+                            f"{shard}: sample {sample.key} has label {sample.label} and class "
+                            f"{sample.class_name!r}, but another of that label has class {known!r}",
+                            "Mend the .json members: one label, one class.",
+                        )
+        if any(name is None for name in names.values()):
+            return [str(label) for label in range(max(names, default=-1) + 1)]
+        return [names.get(label) or str(label) for label in range(max(names, default=-1) + 1)]
+
+
+class TarListing(NamedTuple):
+    """One tar file of a source: a shard of its listing."""
+
+    path: Path
+    shard_keys: bool
+
+    def records(self) -> Iterator[Record]:
+        """Yields its samples in order."""
+        with _Shard(self.path) as opened:
+            for sample in opened.samples():
+                yield self._record(opened, sample)
 
     def _record(self, shard: _Shard, sample: _Sample) -> Record:
         key = sample.key
-        if self._shard_keys:
+        if self.shard_keys:
             key = f"{shard.path.stem}/{key}"
         key, problem = storable(key)
         member, pixels = sample.image, None
@@ -104,22 +136,6 @@ class WebDataset:
             pixels=pixels,
             problem=problem,
         )
-
-    def _find_classes(self) -> list[str]:
-        names: dict[int, str | None] = {}
-        for shard in self._shards:
-            with _Shard(shard) as opened:
-                for sample in opened.samples():
-                    known = names.setdefault(sample.label, sample.class_name)
-                    if known != sample.class_name:
-                        raise SourceError(
-                            f"{shard}: sample {sample.key} has label {sample.label} and class "
-                            f"{sample.class_name!r}, but another of that label has class {known!r}",
-                            "Mend the .json members: one label, one class.",
-                        )
-        if any(name is None for name in names.values()):
-            return [str(label) for label in range(max(names, default=-1) + 1)]
-        return [names.get(label) or str(label) for label in range(max(names, default=-1) + 1)]
 
 
 class _Sample(NamedTuple):
