@@ -253,7 +253,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     "--images",
     default="1_200_000,100_000_000",
     show_default=True,
-    help="Two sizes, for the driver.",
+    help="Sizes, for the driver.",
 )
 @click.option("--work", type=click.Path(path_type=Path), help="[default: a temporary folder]")
 def main(images: str, work: Path | None) -> None:
