@@ -72,7 +72,7 @@ def kill_in_the_middle(command: list[str], out: Path) -> None:
             one.send_signal(signal.SIGKILL)
         process.kill()
         process.communicate()
-    assert len(everyone) >= 2
+    assert len(everyone) >= 2 or process.returncode == 0
     psutil.wait_procs(everyone, 10)
 
 
@@ -89,9 +89,13 @@ ONCE = {(epoch, sample): 1 for epoch in range(2) for sample in range(160)}
 def test_killed_and_resumed_is_as_undisturbed(data: dict[str, Path], tmp_path: Path) -> None:
     common = ["--train", str(data["train"]), "--val", str(data["val"]), *SMALL]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    kill_in_the_middle(torchrun(*common, "--out", str(killed)), killed)
-    state = checkpoint.load(killed / "checkpoint.pt")
-    assert 3 <= state["step"] < 20, "it was to be killed in the middle of an epoch"
+    for _ in range(3):  # a busy machine may be late, and hit the end of an epoch
+        shutil.rmtree(killed, ignore_errors=True)
+        kill_in_the_middle(torchrun(*common, "--out", str(killed)), killed)
+        state = checkpoint.load(killed / "checkpoint.pt")
+        if state["step"] % 20:
+            break
+    assert 3 <= state["step"] < 40 and state["step"] % 20
     fewer = shutil.copytree(killed, tmp_path / "fewer")
 
     finish(torchrun(*common, "--out", str(killed), "--resume", "auto"))
@@ -148,10 +152,8 @@ def resume_on_one_process(common: list[str], out: Path, step: int) -> None:
     finally:
         torch.set_num_threads(before)
     # Rank 1 is no more, and has not been told that its last steps were undone.
-    past = Counter(sample for _, at, sample in samples(out, 1) if at < step)
-    assert past + Counter(s for epoch, _, s in samples(out) if epoch == 0) == dict.fromkeys(
-        range(160), 1
-    )
+    past = Counter((epoch, sample) for epoch, at, sample in samples(out, 1) if at < step)
+    assert past + seen(out, 1) == ONCE
     assert done["world_size"] == 1
     assert_right_score(out, Path(common[3]), done["val"])
 
