@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record
-from fastdata.converters.tree import class_folders, class_records, is_folder, is_utf8, printable
+from fastdata.converters.tree import is_folder, is_utf8, printable
+from fastdata.converters.trees import LocalTree, Tree, tree_of
 
 from fastdata.errors import SourceError
+from fastdata.remote.urls import is_url
 
 
 class ImageFolder:
@@ -21,25 +23,37 @@ class ImageFolder:
     without its extension.
 
     Args:
-        root: The folder that holds the class folders.
+        root: The folder that holds the class folders, or its URL.
         allow_empty: Whether a class may be without images.
+        storage_options: Options of the driver of a URL.
 
     Raises:
         SourceError: ``root`` is missing, unreadable, or has no folder in it.
+        RemoteError: The URL cannot be reached.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, allow_empty: bool = False) -> None:
-        self._root = require_folder(Path(root))
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        allow_empty: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tree: Tree
+        if is_url(root):
+            self._tree = tree_of(root, storage_options)
+        else:
+            self._tree = LocalTree(require_folder(Path(root)))
         self._allow_empty = allow_empty
-        self.classes = class_folders(self._root)
+        self.classes = self._tree.classes()
         if not self.classes:
             raise SourceError(
                 f"{root}: has no class folders",
                 "Images must lie in <root>/<class>/; name the folder above the classes.",
             )
-        self.about = {"kind": "imagefolder", "root": str(self._root)}
-        self.inputs = [self._root]
-        self.root: str | None = str(self._root)
+        self.about = {"kind": "imagefolder", "root": str(self._tree)}
+        self.inputs = [self._tree.location]
+        self.root: str | None = self._tree.root
 
     def records(self) -> Iterator[Record]:
         """Yields the images by class, folder and name, each sorted."""
@@ -48,7 +62,7 @@ class ImageFolder:
 
     def shards(self) -> list[ClassFolders]:
         """Shards of the listing: a few classes each."""
-        return class_shards(self._root, self.classes, self.classes, allow_empty=self._allow_empty)
+        return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
 def require_folder(root: Path) -> Path:
@@ -87,12 +101,12 @@ class ClassFolders(NamedTuple):
     """Some class folders of a tree: a shard of its listing.
 
     Attributes:
-        root: The folder that they lie in.
+        tree: The folder that they lie in.
         folders: Their names and labels.
         allow_empty: Whether one may be without images.
     """
 
-    root: Path
+    tree: Tree
     folders: tuple[tuple[str, int], ...]
     allow_empty: bool
 
@@ -104,24 +118,24 @@ class ClassFolders(NamedTuple):
         """
         for name, label in self.folders:
             found = False
-            for record in class_records(self.root, name, label):
+            for record in self.tree.records(name, label):
                 found = True
                 yield record
             if not found and not self.allow_empty:
                 raise SourceError(
-                    f"{self.root / name}: this class has no images",
+                    f"{self.tree / name}: this class has no images",
                     "Remove the folder, or keep an empty class with --allow-empty.",
                 )
 
 
 def class_shards(
-    root: Path, folders: list[str], classes: list[str], *, allow_empty: bool
+    tree: Tree, folders: list[str], classes: list[str], *, allow_empty: bool
 ) -> list[ClassFolders]:
     """Shards of the images of some class folders, labelled by rank in ``classes``."""
     labels = {name: label for label, name in enumerate(classes)}
     labelled = tuple((name, labels[name]) for name in folders)
     size = -(-len(labelled) // _MOST_SHARDS)
     return [
-        ClassFolders(root, labelled[at : at + size], allow_empty)
+        ClassFolders(tree, labelled[at : at + size], allow_empty)
         for at in range(0, len(labelled), max(size, 1))
     ]

@@ -11,7 +11,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,8 +26,10 @@ from fastdata.converters.tree import (
     scan,
     storable,
 )
+from fastdata.converters.trees import LocalTree, RemoteTree, Tree, tree_of
 
 from fastdata.errors import SourceError, UsageError
+from fastdata.remote.urls import is_url
 from fastdata.tars import Member, members
 
 SPLITS = ("train", "val")
@@ -59,30 +61,38 @@ class ImageNet:
     training set. A key is ``<wnid>/<file name without extension>``.
 
     Args:
-        root: The folder that holds one of the layouts.
+        root: The folder that holds one of the layouts; or a URL, below which class folders are
+            looked for (*folders*, and *kaggle* for ``train``).
         split: ``train`` or ``val``.
         allow_empty: Whether a class of this split may be without images.
+        storage_options: Options of the driver of a URL.
 
     Raises:
         SourceError: The split is not there, or contradicts the training set.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], split: str, *, allow_empty: bool = False
+        self,
+        root: str | os.PathLike[str],
+        split: str,
+        *,
+        allow_empty: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
-        root = require_folder(Path(root))
-        open_layout = _find(root, split)
+        place: Path | RemoteTree
+        place = tree_of(root, storage_options) if is_url(root) else require_folder(Path(root))
+        open_layout = _find(place, split)
         if open_layout is None:
-            raise _nothing_found(root, split)
+            raise _nothing_found(place, split)
         layout = open_layout()
-        open_train = None if split == "train" else _find(root, "train")
+        open_train = None if split == "train" else _find(place, "train")
         self.classes = (open_train() if open_train else layout).wnids()
         unknown = sorted(set(layout.wnids()) - set(self.classes))
         if unknown:
             raise SourceError(
-                f"{root}: the split {split} has {len(unknown)} classes that train lacks, "
+                f"{place}: the split {split} has {len(unknown)} classes that train lacks, "
                 f"the first {unknown[0]}; its labels would not agree with train's",
                 "Complete train, or convert a root that holds only this split.",
             )
@@ -92,7 +102,7 @@ class ImageNet:
             "kind": "imagenet",
             "split": split,
             "layout": layout.name,
-            "root": str(root),
+            "root": str(place),
         }
         self.root = layout.root
         self.inputs = layout.inputs
@@ -108,20 +118,31 @@ class ImageNet:
         return [self]
 
 
-def splits(root: Path) -> list[str]:
+def splits(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
     """The splits that a root holds, ``train`` first.
 
     Raises:
         SourceError: It is missing, or holds none.
+        RemoteError: It is a URL that cannot be reached.
     """
-    root = require_folder(root)
-    found = [split for split in SPLITS if _find(root, split)]
+    place: Path | RemoteTree
+    place = tree_of(root, storage_options) if is_url(root) else require_folder(Path(root))
+    found = [split for split in SPLITS if _find(place, split)]
     if not found:
-        raise _nothing_found(root, "train")
+        raise _nothing_found(place, "train")
     return found
 
 
-def _nothing_found(root: Path, split: str) -> SourceError:
+def _nothing_found(root: Path | RemoteTree, split: str) -> SourceError:
+    if isinstance(root, RemoteTree):
+        return SourceError(
+            f"{root}: no class folders of ImageNet's split {split} here. Looked for "
+            f"{split}/<wnid>/" + (f" and {_KAGGLE_DATA}/train/" if split == "train" else ""),
+            "Say where ImageNet is with --root; archives are read from local folders only; for "
+            "other trees use fastdata convert imagefolder.",
+        )
     flat = root / split
     if is_folder(flat) and any(is_image_name(entry.name) for entry in scan(flat)):
         return SourceError(
@@ -140,13 +161,19 @@ def _nothing_found(root: Path, split: str) -> SourceError:
 _Layout: TypeAlias = "_Folders | _KaggleVal | _TrainArchive | _ValArchive"
 
 
-def _find(root: Path, split: str) -> Callable[[], _Layout] | None:
+def _find(root: Path | RemoteTree, split: str) -> Callable[[], _Layout] | None:
     """What opens the split in the first layout that has it: folders, Kaggle's, the archives."""
+    if isinstance(root, RemoteTree):
+        for tree, name in ((root / split, "folders"), (root / f"{_KAGGLE_DATA}/{split}", "kaggle")):
+            # Kaggle's validation images are not in class folders.
+            if any(map(_WNID.fullmatch, tree.classes())):
+                return partial(_Folders, tree, name)
+        return None
     if _has_wnids(root / split):
-        return partial(_Folders, root / split, "folders")
+        return partial(_Folders, LocalTree(root / split), "folders")
     data = root / _KAGGLE_DATA
     if split == "train" and _has_wnids(data / "train"):
-        return partial(_Folders, data / "train", "kaggle")
+        return partial(_Folders, LocalTree(data / "train"), "kaggle")
     if split == "val" and is_folder(data / "val"):
         return partial(_KaggleVal, data / "val", root / _KAGGLE_VAL)
     if split == "train" and (root / _TRAIN_TAR).exists():
@@ -163,14 +190,14 @@ def _has_wnids(folder: Path) -> bool:
 class _Folders:
     """``<wnid>/*.JPEG``."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Tree, name: str) -> None:
         self._folder = folder
         self.name = name
-        self.root: str | None = str(folder)
-        self.inputs = [folder]
+        self.root: str | None = folder.root
+        self.inputs: list[Path | str] = [folder.location]
 
     def wnids(self) -> list[str]:
-        names = [name for name in class_folders(self._folder) if not name.startswith(".")]
+        names = [name for name in self._folder.classes() if not name.startswith(".")]
         for name in names:
             if not _WNID.fullmatch(name):
                 raise SourceError(

@@ -37,6 +37,7 @@ from fastdata.converters.tasks import (
     Prepare,
     encode,
     pieces,
+    reader,
     with_blobs,
 )
 from fastdata.converters.tree import is_utf8, printable
@@ -205,7 +206,7 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
-    _check_options(source, container, encoding, shard_size)
+    _check_options(source, out, container, encoding, shard_size)
     running = _engine(engine, address, workers)
     _check_out(source, out)
     uploading: Uploading | None = None
@@ -261,7 +262,11 @@ _MEND_SPACE = (
 
 
 def _check_options(
-    source: Source, container: str, encoding: Encoding, shard_size: int | None
+    source: Source,
+    out: str | os.PathLike[str],
+    container: str,
+    encoding: Encoding,
+    shard_size: int | None,
 ) -> None:
     if container not in formats.CONTAINERS:
         raise UsageError(
@@ -273,6 +278,8 @@ def _check_options(
                 "--to folder indexes images that are files; these lie in archives",
                 "Use --to lmdb, parquet or shards.",
             )
+        if is_url(source.root):
+            _require_url_out(source.root, out)
         if encoding.kind != "original":
             raise UsageError(
                 "--to folder leaves images as they are, so it takes no --encoding",
@@ -282,6 +289,21 @@ def _check_options(
         raise UsageError(f"--shard-size has no meaning with --to {container}", "Leave it out.")
     if shard_size is not None and shard_size < 1:
         raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
+
+
+def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
+    """Refuses an index that its readers could not follow, or that holds credentials."""
+    if not is_url(out):
+        raise UsageError(
+            f"--to folder indexes images where they are, {redact(root)}: a folder cannot name "
+            "files behind a URL",
+            "Give a URL as --out, too; or use --to lmdb, parquet or shards.",
+        )
+    if redact(root) != root:
+        raise UsageError(
+            f"{redact(root)}: the index would hold the credentials in this URL",
+            "Give them by --storage-option.",
+        )
 
 
 def _check_out(source: Source, out: str | os.PathLike[str]) -> None:
@@ -465,9 +487,11 @@ class _Packing:
         growth = 1.0
         if self._encoding.kind != "original":
             before = after = 0
-            for record in listing.sample(_ESTIMATE_FROM):
+            sample = listing.sample(_ESTIMATE_FROM)
+            read = reader(sample, self._job.storage_options)
+            for record in sample:
                 try:
-                    after += len(encode(record, self._encoding)[0])
+                    after += len(encode(record, self._encoding, read)[0])
                     before += record.length
                 except SampleError:
                     continue

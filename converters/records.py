@@ -21,10 +21,11 @@ class Record(NamedTuple):
     Attributes:
         key: The sample's name, unique in the source: path below the split, no extension.
         label: Index of its class in the source's ``classes``.
-        path: The file that holds the image's bytes.
+        path: The file that holds the image's bytes, or its URL.
         offset: Where in that file they begin.
         length: How many they are.
-        mtime_ns: When that file was last changed, in nanoseconds: tells whether a file
+        mtime_ns: When that file was last changed, in nanoseconds (behind a URL: any number that
+            changes with it): tells whether a file
             packed before an interruption is still current.
         pixels: Where the source holds pixels, not files: height, width, and the pixels
             themselves, uint8 HWC RGB, or None where they lie in ``path`` as they are.
@@ -58,12 +59,12 @@ class Source(Protocol):
         """What the manifest records of where the data came from; JSON values."""
 
     @property
-    def inputs(self) -> Sequence[Path]:
-        """The files and folders that are read: nothing may be written into them."""
+    def inputs(self) -> Sequence[Path | str]:
+        """The files, folders and URLs that are read: nothing may be written into them."""
 
     @property
     def root(self) -> str | None:
-        """The folder that all images lie in as files of their own; None where they do not.
+        """The folder or URL that all images lie in as files of their own; None where they do not.
 
         The ``folder`` container needs one, to leave them there.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
+from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
 from fastdata.converters.tree import printable
 
@@ -30,6 +31,7 @@ from fastdata.errors import DataError, SampleError, SourceError, UnreadableError
 from fastdata.index import Row
 from fastdata.manifest import FileEntry
 from fastdata.probe import ImageInfo, probe
+from fastdata.remote.urls import redact
 from fastdata.seeking import SEEK_BATCH, seek_tables
 from fastdata.storage import publish, temporary_name, whole_file, written_behind
 
@@ -68,6 +70,11 @@ class Job:
     growth: float = 1.0
     mean_blob: float = 1.0
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the source lies behind a URL."""
+        return is_remote(_listing(self).sample(1))
 
     @property
     def listing(self) -> Path:
@@ -119,9 +126,10 @@ def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad
     """
     for group in _groups(job, start, stop):
         judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
+        read = reader(group, job.storage_options)
         for record in group:
             try:
-                judged.append((record, *encode(record, job.encoding)))
+                judged.append((record, *encode(record, job.encoding, read)))
             except SampleError as error:
                 judged.append(_bad(record, error))
         images = [(entry[1], entry[2]) for entry in judged if not isinstance(entry, Bad)]
@@ -155,7 +163,7 @@ def _groups(job: Job, start: int, stop: int) -> Iterator[list[Record]]:
 
 def _bad(record: Record, error: SampleError) -> Bad:
     unread = isinstance(error, UnreadableError)
-    return Bad(record.key, printable(record.path), error.what, unread)
+    return Bad(record.key, printable(redact(record.path)), error.what, unread)
 
 
 def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:
@@ -175,7 +183,16 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
     )
 
 
-def encode(record: Record, encoding: Encoding) -> tuple[bytes, ImageInfo]:
+def reader(
+    records: Sequence[Record], storage_options: Mapping[str, Any]
+) -> Callable[[Record], bytes]:
+    """What reads these records; those behind URLs are fetched here, all at once."""
+    return fetch(records, storage_options) if is_remote(records) else _read
+
+
+def encode(
+    record: Record, encoding: Encoding, read: Callable[[Record], bytes]
+) -> tuple[bytes, ImageInfo]:
     """Reads one record and makes its blob.
 
     Raises:
@@ -183,7 +200,7 @@ def encode(record: Record, encoding: Encoding) -> tuple[bytes, ImageInfo]:
     """
     if record.problem:
         raise SampleError(record.problem)
-    data = _read(record)
+    data = read(record)
     if record.pixels is None:
         return encoding.apply(data, probe(data))
     height, width, _ = record.pixels
@@ -260,7 +277,11 @@ class Prepare:
 
     def __call__(self, piece: Piece) -> Prepared:
         """Prepares a piece; ``blobs`` is None where they are left out."""
-        read_again = self.job.encoding.kind == "original" and not self.same_process
+        read_again = (
+            self.job.encoding.kind == "original"
+            and not self.same_process
+            and not self.job.is_remote  # nothing of it is in the page cache
+        )
         prepared = Prepared([], None if read_again else [], [])
         for sample in samples(self.job, piece.start, piece.stop):
             if isinstance(sample, Bad):

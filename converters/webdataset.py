@@ -9,24 +9,31 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
+import tempfile
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.imagefolder import require_utf8
-from fastdata.converters.records import Record
+from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import IMAGE_EXTENSIONS, is_folder, is_utf8, scan, storable
 
 from fastdata.errors import SourceError
 from fastdata.probe import EXTENSIONS
+from fastdata.remote.files import RemotePath, list_paths
+from fastdata.remote.urls import is_url, redact
 from fastdata.storage import read_exactly
 from fastdata.tars import Member, members
 
 #: The class list is held in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22
+#: Records that are pickled together.
+_KEPT_AT_ONCE = 1024
 #: Bytes in which the header of a .npy ends: NumPy's own are 128.
 _NPY_HEAD = 4096
 #: Those of torchvision, and those that the shards container uses.
@@ -45,32 +52,48 @@ class WebDataset:
 
     The shards are walked twice, once for the classes and once for the records. Classes must be
     known before the first record is, since who packs decides by them whether it may go on; and
-    what a walk finds may be more than fits in memory.
+    what a walk finds may be more than fits in memory. Behind a URL, a walk reads all that there
+    is: there it is one, and what it has found is kept in a temporary file ($TMPDIR).
 
     Args:
-        root: A folder of ``*.tar``, or one tar file.
+        root: A folder of ``*.tar``, or one tar file; or the URL of either.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
             where every shard numbers its samples from the same number.
+        storage_options: Options of the driver of a URL.
 
     Raises:
+        RemoteError: The URL cannot be reached.
         SourceError: There are no shards, one cannot be read, or a sample lacks its image
             or label.
     """
 
     root: str | None = None  # there are no image files to leave in place
 
-    def __init__(self, root: str | os.PathLike[str], *, shard_keys: bool = False) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        shard_keys: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._shard_keys = shard_keys
+        self._shards: Sequence[Path | RemotePath]
+        self.inputs: list[Path | str]
+        self._kept: Any = None  # a file of pickled records, where a second walk costs too much
+        if is_url(root):
+            self._open_url(os.fspath(root), storage_options)
+            return
         # The whole path: the machines of a cluster work in folders of their own.
         root = Path(root).absolute()
-        self._shard_keys = shard_keys
         if is_folder(root):
-            self._shards = [Path(e.path) for e in scan(root) if e.name.endswith(".tar")]
+            shards = [Path(e.path) for e in scan(root) if e.name.endswith(".tar")]
         elif root.is_file():
-            self._shards = [root]
+            shards = [root]
         else:
             raise SourceError(f"{root}: no such folder or file", "Name the shards with --root.")
-        self.inputs = self._shards
-        if not self._shards:
+        self._shards = shards
+        self.inputs = [*shards]
+        if not shards:
             raise SourceError(
                 f"{root}: holds no *.tar",
                 "Name the folder of the shards with --root; compressed ones must be gunzipped.",
@@ -78,20 +101,42 @@ class WebDataset:
         self.classes = self._find_classes()
         self.about = {"kind": "webdataset", "root": str(require_utf8(root.resolve()))}
 
+    def _open_url(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._shards = list_paths(url, ".tar", storage_options)
+        if not self._shards:
+            raise SourceError(
+                f"{redact(url)}: no *.tar here",
+                "Name the shards, or their folder, with --root; compressed ones must be gunzipped.",
+            )
+        self.inputs = [url]
+        # Without a name: it is gone when this object, or this process, is.
+        self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
+        weakref.finalize(self, self._kept.close)
+        self.classes = self._find_classes()
+        self.about = {"kind": "webdataset", "root": redact(url)}
+
     def records(self) -> Iterator[Record]:
         """Yields the samples by shard, then in the shard's order."""
         for shard in self.shards():
             yield from shard.records()
 
-    def shards(self) -> list[TarListing]:
+    def shards(self) -> Sequence[Listable]:
         """Shards of the listing: the tar files."""
-        return [TarListing(path, self._shard_keys) for path in self._shards]
+        shards = [TarListing(path, self._shard_keys) for path in self._shards]
+        return shards if self._kept is None else [_Walked(shards, self._kept)]
 
     def _find_classes(self) -> list[str]:
         names: dict[int, str | None] = {}
         for shard in self._shards:
-            with _Shard(shard) as opened:
+            listing = TarListing(shard, self._shard_keys)
+            with _open_shard(shard) as opened:
+                kept: list[Record] = []
                 for sample in opened.samples():
+                    if self._kept is not None:
+                        kept.append(listing.record(opened, sample))
+                    if len(kept) == _KEPT_AT_ONCE:
+                        pickle.dump(kept, self._kept)
+                        kept = []
                     known = names.setdefault(sample.label, sample.class_name)
                     if known != sample.class_name:
                         raise SourceError(
@@ -99,6 +144,8 @@ class WebDataset:
                             f"{sample.class_name!r}, but another of that label has class {known!r}",
                             "Mend the .json members: one label, one class.",
                         )
+                if kept:
+                    pickle.dump(kept, self._kept)
         if any(name is None for name in names.values()):
             return [str(label) for label in range(max(names, default=-1) + 1)]
         return [names.get(label) or str(label) for label in range(max(names, default=-1) + 1)]
@@ -107,16 +154,17 @@ class WebDataset:
 class TarListing(NamedTuple):
     """One tar file of a source: a shard of its listing."""
 
-    path: Path
+    path: Path | RemotePath
     shard_keys: bool
 
     def records(self) -> Iterator[Record]:
         """Yields its samples in order."""
-        with _Shard(self.path) as opened:
+        with _open_shard(self.path) as opened:
             for sample in opened.samples():
-                yield self._record(opened, sample)
+                yield self.record(opened, sample)
 
-    def _record(self, shard: _Shard, sample: _Sample) -> Record:
+    def record(self, shard: _Shard, sample: _Sample) -> Record:
+        """The record of a sample."""
         key = sample.key
         if self.shard_keys:
             key = f"{shard.path.stem}/{key}"
@@ -129,13 +177,40 @@ class TarListing(NamedTuple):
         return Record(
             key,
             sample.label,
-            str(shard.path),
+            shard.location,
             member.offset,
             member.size,
             shard.mtime_ns,
             pixels=pixels,
             problem=problem,
         )
+
+
+class _Walked:
+    """Shards that have been walked, and what was found: one shard of a listing.
+
+    Args:
+        shards: The tar files.
+        kept: A file of pickled records. It is this process's own: in another one, the shards are
+            walked again.
+    """
+
+    def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:
+        self._shards = shards
+        self._kept = kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_shards": self._shards, "_kept": None}
+
+    def records(self) -> Iterator[Record]:
+        """Yields their samples in order."""
+        if self._kept is None:
+            for shard in self._shards:
+                yield from shard.records()
+            return
+        self._kept.seek(0)
+        for batch in _unpickled(self._kept):
+            yield from batch
 
 
 class _Sample(NamedTuple):
@@ -148,11 +223,26 @@ class _Sample(NamedTuple):
     is_pixels: bool
 
 
+def _unpickled(file: Any) -> Iterator[list[Record]]:
+    while True:
+        try:
+            yield pickle.load(file)
+        except EOFError:
+            return
+
+
+def _open_shard(path: Path | RemotePath) -> _Shard:
+    return _RemoteShard(path) if isinstance(path, RemotePath) else _Shard(path)
+
+
 class _Shard:
     """One shard, open for reading beside the walk over its members."""
 
+    path: Path | RemotePath
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.location = str(path)
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -270,6 +360,22 @@ class _Shard:
                 "shards with such, or with image files.",
             ) from None
         return length, shape[0], shape[1]
+
+
+class _RemoteShard(_Shard):
+    """One shard behind a URL."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self.path = path
+        self.location = path.url
+        self.mtime_ns = path.changed
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def read(self, member: Member) -> bytes:
+        assert isinstance(self.path, RemotePath)
+        return self.path.read(member.offset, member.size)
 
 
 def _stem(member: Member) -> str:

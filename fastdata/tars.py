@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fastdata.errors import SourceError
 
@@ -24,7 +24,14 @@ class Member(NamedTuple):
     size: int
 
 
-def members(path: Path, offset: int = 0, size: int | None = None) -> Iterator[Member]:
+class Openable(Protocol):
+    """A file that can be opened for reading; its text is its name in messages."""
+
+    def open(self, mode: Literal["rb"] = "rb") -> Any:
+        """Opens it: something with ``read``, ``seek`` and ``tell``."""
+
+
+def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> Iterator[Member]:
     """Yields the regular files of a tar file, in the archive's order.
 
     Args:
@@ -66,7 +73,7 @@ def members(path: Path, offset: int = 0, size: int | None = None) -> Iterator[Me
         ) from None
 
 
-def _safe(path: Path, name: str) -> str:
+def _safe(path: Path | Openable, name: str) -> str:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts:
         raise SourceError(

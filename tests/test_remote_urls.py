@@ -12,10 +12,18 @@ import pytest
 from click.testing import CliRunner, Result
 from flaky_proxy import Exchange, wait_until
 from object_stores import Bucket
-from sources import contents, convert, make_tree, require_said
+from sources import contents, contents_but_source, convert, make_tree, require_said
 
+from fastdata import ImageDataset
 from fastdata.cli import cli
-from fastdata.remote.filesystem import join_url, list_files, read_bytes, remove, upload
+from fastdata.remote.filesystem import (
+    join_url,
+    list_files,
+    open_filesystem,
+    read_bytes,
+    remove,
+    upload,
+)
 from fastdata.staged import find_staged
 
 
@@ -259,3 +267,98 @@ def test_options_for_drivers_need_a_url(tree: Path, tmp_path: Path) -> None:
         2,
         "--local",
     )
+
+
+def send_tree(bucket: Bucket, folder: Path, name: str) -> str:
+    """Uploads a folder as it is; its URL."""
+    url = f"{bucket.url}/{name}"
+    fs, path = open_filesystem(url, bucket.storage_options)
+    fs.put(f"{folder}/", path, recursive=True)
+    return url
+
+
+def equal_but_source(remote: Path, local: Path) -> bool:
+    return contents_but_source(remote) == contents_but_source(local)
+
+
+@pytest.mark.parametrize("container", ["shards", "lmdb"])
+def test_sources_in_a_bucket(container: str, bucket: Bucket, tree: Path, tmp_path: Path) -> None:
+    odd = make_tree(
+        tmp_path / "odd", ["a/x/2.jpg", "a/x-y/1.jpg", "a/z.jpg", "b/B.JPEG", "b/a.jpg"]
+    )
+    (odd / "a" / "notes.txt").write_text("no image")
+    for root in (tree, odd):
+        url = send_tree(bucket, root, root.name)
+        arguments = ("--to", container, "--workers", 2 if root is tree else 1)
+        remote, local = tmp_path / f"{root.name}-r", tmp_path / f"{root.name}-l"
+        result = convert(
+            "imagefolder", "--root", url, *arguments, "--out", remote, *bucket.arguments
+        )
+        require_said(result, 0)
+        require_said(convert("imagefolder", "--root", root, *arguments, "--out", local), 0)
+        assert equal_but_source(remote, local)
+        about = json.loads((remote / "dataset.json").read_text())["source"]
+        assert about["root"] == url
+
+
+def test_tar_shards_in_a_bucket(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    shards = packed(gcs, tree)
+    arguments = ("--to", "parquet", "--encoding", "jpeg", "--max-side", 24)
+    with gcs.through_proxy() as (slow, proxy):
+        out = tmp_path / "remote"
+        result = convert("webdataset", "--root", shards, *arguments, "--out", out, *slow.arguments)
+        require_said(result, 0)
+        sizes = list_files(shards, gcs.storage_options)
+        stored = sum(size for name, size in sizes.items() if name.endswith(".tar"))
+        # Once to list, once to pack; a sample of records to estimate from.
+        assert proxy.received("GET", "/shard-") <= 3 * stored
+    staged = run("stage", shards, "--to", tmp_path / "fast", *gcs.arguments)
+    copy = staged.stdout.partition(": ")[0]
+    require_said(convert("webdataset", "--root", copy, *arguments, "--out", tmp_path / "local"), 0)
+    assert equal_but_source(tmp_path / "remote", tmp_path / "local")
+    one = convert(
+        "webdataset", "--root", f"{shards}/shard-000000.tar", "--out", tmp_path / "one",
+        "--to", "shards", *gcs.arguments,
+    )  # fmt: skip
+    require_said(one, 0)
+
+
+def test_imagenet_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
+    names = [f"{split}/n0000000{n}/{n}.JPEG" for split in ("train", "val") for n in (1, 2)]
+    url = send_tree(gcs, make_tree(tmp_path / "imagenet", names), "imagenet")
+    out = f"{gcs.url}/made-{{split}}"
+    arguments = ("imagenet", "--to", "shards", "--out", out, *gcs.arguments)
+    require_said(convert(*arguments, "--root", url), 0)
+    for split in ("train", "val"):
+        about = run("info", "--json", out.replace("{split}", split), *gcs.arguments)
+        assert json.loads(about.stdout)["samples"] == 2
+    require_said(convert(*arguments, "--root", f"{gcs.url}/no"), 1, f"{gcs.url}/no", "--root")
+
+
+def test_an_index_of_images_in_a_bucket(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = send_tree(gcs, tree, "tree")
+    arguments = ("imagefolder", "--root", url, "--to", "folder", *gcs.arguments)
+    require_said(convert(*arguments, "--out", tmp_path / "here"), 2, "--out")
+    require_said(convert(*arguments, "--out", f"{gcs.url}/tree/x"), 2, "lies inside")
+    require_said(convert(*arguments, "--out", f"{gcs.url}/index"), 0)
+    require_said(run("verify", "--workers", 1, f"{gcs.url}/index", *gcs.arguments), 0)
+    staged = run("stage", f"{gcs.url}/index", "--to", tmp_path / "fast", *gcs.arguments)
+    require_said(staged, 0)
+    dataset = ImageDataset(staged.stdout.partition(": ")[0])
+    assert len(dataset) == 60
+    assert dataset.read([0])[0] == (tree / "a" / "00.jpg").read_bytes()
+    remove(f"{url}/b/00.jpg", gcs.storage_options)
+    gone = run("verify", "--fast", f"{gcs.url}/index", *gcs.arguments)
+    require_said(gone, 1)
+    assert f"{url}/b/00.jpg: No such file" in gone.stdout
+
+
+def test_a_source_that_fails_for_a_while(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    url = send_tree(gcs, tree, "tree")
+    with gcs.through_proxy() as (slow, proxy):
+        for fault in ("503", "reset", "truncate"):
+            proxy.inject(fault, lambda exchange: ".jpg" in exchange.path)
+        arguments = ("imagefolder", "--root", url, "--to", "shards", *slow.arguments)
+        require_said(convert(*arguments, "--out", tmp_path / "out"), 0)
+        assert sum(exchange.fault is not None for exchange in proxy.exchanges) == 3
+    require_said(run("verify", "--workers", 1, tmp_path / "out"), 0)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import click
 
-from fastdata.cli.locations import named, require_url, storage_options
+from fastdata.cli.locations import Location, named, require_url, storage_options
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
@@ -25,7 +25,7 @@ from fastdata.engines import keep_freed_memory
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.formats import CONTAINERS
 from fastdata.progress import ProgressReport
-from fastdata.remote.urls import is_url, redact
+from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage import human_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -158,16 +158,16 @@ def _shared(function: Function) -> Function:
     return function
 
 
-def _root(default: str | None = None) -> Callable[[Function], Function]:
+def _root(default: str | None = None, *, url: bool = True) -> Callable[[Function], Function]:
     # Not default=None: click 8.3 and later take that for a value, and --root as given.
     given: dict[str, Any] = {"required": True}
     if default is not None:
         given = {"default": default, "show_default": True}
     return click.option(
         "--root",
-        type=click.Path(path_type=Path, readable=False),
+        type=Location() if url else click.Path(path_type=Path, readable=False),
         **given,
-        metavar="PATH",
+        metavar="PATH|URL" if url else "PATH",
         help="Where the images are.",
     )
 
@@ -190,8 +190,8 @@ def command() -> None:
 @command.command("imagenet")
 @click.option(
     "--root",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
+    type=Location(),
+    metavar="PATH|URL",
     help="Where ImageNet is. [default: $IMAGENET_DIR, else ./imagenet]",
 )
 @click.option(
@@ -199,11 +199,14 @@ def command() -> None:
 )
 @_allow_empty
 @_shared
-def _imagenet(root: Path | None, split: str | None, allow_empty: bool, **options: Any) -> None:
+def _imagenet(
+    root: Path | str | None, split: str | None, allow_empty: bool, **options: Any
+) -> None:
     """ImageNet (ILSVRC 2012), in any of its layouts.
 
     Class folders (train/<wnid>/*.JPEG), the archives as downloaded
-    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …).
+    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …). Class folders may lie
+    in a bucket.
 
     \b
     Examples:
@@ -212,10 +215,10 @@ def _imagenet(root: Path | None, split: str | None, allow_empty: bool, **options
       $ fastdata convert imagenet --to folder --out 'index-{split}'
     """
     root = root or imagenet.default_root()
-    splits = [split] if split else imagenet.splits(root)
-    sources: dict[str, Callable[[], Source]] = {
-        name: partial(imagenet.ImageNet, root, name, allow_empty=allow_empty) for name in splits
-    }
+    drivers = options["storage_options"]
+    splits = [split] if split else imagenet.splits(root, drivers)
+    open_split = partial(imagenet.ImageNet, root, allow_empty=allow_empty, storage_options=drivers)
+    sources: dict[str, Callable[[], Source]] = {name: partial(open_split, name) for name in splits}
     _pack_all("imagenet", root, sources, _Options(**options))
 
 
@@ -223,15 +226,20 @@ def _imagenet(root: Path | None, split: str | None, allow_empty: bool, **options
 @_root()
 @_allow_empty
 @_shared
-def _imagefolder(root: Path, allow_empty: bool, **options: Any) -> None:
+def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
     """A tree <class>/**/<image>, as torchvision's ImageFolder reads it.
 
     \b
     Examples:
       $ fastdata convert imagefolder --root imagenet/val --to shards --shard-size 64MiB
     """
-    source = partial(ImageFolder, root, allow_empty=allow_empty)
-    _pack_all(root.resolve().name, root, {"": source}, _Options(**options))
+    source = partial(
+        ImageFolder,
+        root,
+        allow_empty=allow_empty,
+        storage_options=options["storage_options"],
+    )
+    _pack_all(_name(root), root, {"": source}, _Options(**options))
 
 
 def _cifar(kind: str) -> None:
@@ -239,7 +247,7 @@ def _cifar(kind: str) -> None:
         kind,
         help=f"{kind.upper().replace('CIFAR', 'CIFAR-')}, from the python archive as published.",
     )
-    @_root(".")
+    @_root(".", url=False)
     @click.option(
         "--split", type=click.Choice(["train", "test"]), help="Which split. [default: both]"
     )
@@ -266,7 +274,7 @@ _cifar("cifar100")
     help="Put the shard's name before keys: for shards that number their samples alike.",
 )
 @_shared
-def _webdataset(root: Path, shard_keys: bool, **options: Any) -> None:
+def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
     """Existing tar shards in the WebDataset convention: a folder of them, or one.
 
     \b
@@ -274,8 +282,10 @@ def _webdataset(root: Path, shard_keys: bool, **options: Any) -> None:
       $ fastdata convert imagenet --split val --to shards --out val-shards
       $ fastdata convert webdataset --root val-shards --to lmdb
     """
-    name = root.resolve().name.removesuffix(".tar")
-    source = partial(WebDataset, root, shard_keys=shard_keys)
+    name = _name(root).removesuffix(".tar")
+    source = partial(
+        WebDataset, root, shard_keys=shard_keys, storage_options=options["storage_options"]
+    )
     _pack_all(name, root, {"": source}, _Options(**options))
 
 
@@ -294,7 +304,7 @@ def _parquet(kind: str, about: str) -> None:
           $ fastdata convert parquet --root val-parquet --to lmdb
         """,
     )
-    @_root()
+    @_root(url=False)
     @click.option("--image-column", metavar="NAME", help="The images. [default: found]")
     @click.option("--label-column", metavar="NAME", help="Class numbers or names. [default: found]")
     @click.option(
@@ -326,6 +336,10 @@ def _parquet(kind: str, about: str) -> None:
 
 _parquet("parquet", "Parquet with a column of images, by Spark, Dask, Hugging Face or others.")
 _parquet("petastorm", "Parquet that petastorm has written; its metadata is not unpickled.")
+
+
+def _name(root: Path | str) -> str:
+    return name_of(root) if isinstance(root, str) else root.resolve().name
 
 
 def _pack_all(

@@ -7,6 +7,7 @@ used after it, every request is retried and bounded in time, and no message hold
 from __future__ import annotations
 
 import base64
+import hashlib
 import importlib
 import json
 import logging
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import fsspec
 
 __all__ = [
+    "Entry",
     "RemoteFile",
     "TruncatedError",
     "download",
@@ -41,7 +43,9 @@ __all__ = [
     "file_info",
     "is_url",
     "join_url",
+    "list_entries",
     "list_files",
+    "list_folders",
     "may_pass",
     "name_of",
     "open_filesystem",
@@ -98,16 +102,17 @@ def open_filesystem(
 
     Args:
         url: ``scheme://…``.
-        storage_options: Options of the driver; what is missing comes from its environment
+        storage_options: Options of the driver, ``scheme:option`` where it is for one scheme
+            only; what is missing comes from its environment
             (for gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
             ``FSSPEC_<SCHEME>_<OPTION>``).
 
     Raises:
         UsageError: It is no URL, its driver is not installed, or will not take the options.
     """
-    options = dict(storage_options or {})
-    remember_secrets(options)
     scheme = scheme_of(url)
+    options = _options_of(scheme, storage_options or {})
+    remember_secrets(options)
     if "::" in url.partition("://")[0] or "://" not in url:
         raise UsageError(
             f"{redact(url)}: URLs within URLs cannot be opened", "Use scheme://host/path."
@@ -128,6 +133,17 @@ def open_filesystem(
             "Check the URL and --storage-option.",
         ) from None
     return found, path
+
+
+def _options_of(scheme: str, given: StorageOptions) -> dict[str, Any]:
+    """The options that are for a scheme: those of all, and ``scheme:option``."""
+    common = {name: value for name, value in given.items() if ":" not in name}
+    own = {
+        name.partition(":")[2]: value
+        for name, value in given.items()
+        if name.partition(":")[0] == scheme and ":" in name
+    }
+    return common | own
 
 
 def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
@@ -214,6 +230,18 @@ def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
     return options
 
 
+class Entry(NamedTuple):
+    """What a listing says of a file.
+
+    Attributes:
+        size: Its size in bytes.
+        changed: A number below 2**56 that is another one when the file has changed.
+    """
+
+    size: int
+    changed: int
+
+
 def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
     """Every file below a folder: its path relative to the folder, and its size in bytes.
 
@@ -222,6 +250,32 @@ def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[
     Raises:
         RemoteError: The listing fails for good.
     """
+    return {name: entry.size for name, entry in list_entries(url, storage_options).items()}
+
+
+def list_folders(url: str, storage_options: StorageOptions | None = None) -> list[str]:
+    """The names of the folders in a folder, sorted; none where there is no such folder.
+
+    Raises:
+        RemoteError: The listing fails for good.
+    """
+
+    def ask() -> list[dict[str, Any]]:
+        fs, path = open_filesystem(url, storage_options)
+        fs.invalidate_cache()
+        found: list[dict[str, Any]] = fs.ls(path, detail=True)
+        return found
+
+    try:
+        found = retrying(ask, what=f"{redact(url)}: listing it")
+    except FileNotFoundError:
+        return []
+    names = (str(info["name"]) for info in found if info["type"] == "directory")
+    return sorted({name.rstrip("/").rpartition("/")[2] for name in names} - {""})
+
+
+def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, Entry]:
+    """As `list_files`, with all that is known of each file."""
 
     def find() -> dict[str, Any]:
         fs, path = open_filesystem(url, storage_options)
@@ -236,7 +290,7 @@ def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[
         return {}
     prefix = folder.rstrip("/") + "/"
     return {
-        name[len(prefix) :]: int(info["size"])
+        name[len(prefix) :]: Entry(int(info["size"]), _number(_version(info)))
         for name, info in sorted(found.items())
         # Consoles make an empty object, name/, for a folder.
         if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
@@ -261,13 +315,24 @@ def file_info(url: str, storage_options: StorageOptions | None = None) -> Remote
 
     info = retrying(ask, what=redact(url))
     crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
-    version = info.get("generation") or info.get("etag") or info.get("ETag")
-    version = version or info.get("mtime") or info.get("LastModified") or info.get("created")
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        None if version is None else str(version),
+        _version(info),
     )
+
+
+def _version(info: Mapping[str, Any]) -> str | None:
+    """Something that changes when a file does, of what a driver says of it."""
+    for name in ("generation", "etag", "ETag", "mtime", "LastModified", "created"):
+        if info.get(name):
+            return str(info[name])
+    return None
+
+
+def _number(version: str | None) -> int:
+    digest = hashlib.blake2b((version or "").encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
 
 
 def size(url: str, storage_options: StorageOptions | None = None) -> int:
