@@ -6,19 +6,21 @@ from pathlib import Path
 
 import click
 
+from fastdata.cli.locations import Location, named
 from fastdata.decode import DEFAULT_STRIDE
+from fastdata.errors import UsageError
 from fastdata.progress import ProgressReport
 from fastdata.seeking import add_seek_points
 
 
 @click.command("index")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=Location())
 @click.option(
     "--stride", type=int, default=DEFAULT_STRIDE, show_default=True, help="Pixels between points."
 )
 @click.option("--remove", is_flag=True, help="Remove the seek points instead.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
-def command(dataset: Path, stride: int, remove: bool, workers: int | None) -> None:
+def command(dataset: Path | str, stride: int, remove: bool, workers: int | None) -> None:
     """Add seek points to DATASET: where in each JPEG a decoder may start.
 
     Images are read and not written. `fastdata convert` does this while packing, unless told
@@ -29,6 +31,11 @@ def command(dataset: Path, stride: int, remove: bool, workers: int | None) -> No
       $ fastdata index imagenet-train-lmdb
       $ fastdata index imagenet-train-lmdb --stride 64
     """
+    if isinstance(dataset, str):
+        raise UsageError(
+            f"{named(dataset)}: seek points are added to datasets on disks of this machine",
+            "fastdata convert makes them while packing; or index the dataset, then upload it.",
+        )
     with ProgressReport(f"indexing {dataset}") as progress:
         made = add_seek_points(
             dataset, stride=None if remove else stride, workers=workers, progress=progress.images
