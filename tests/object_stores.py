@@ -124,14 +124,17 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint
 
 
+def make_bucket(gcs_endpoint: str, name: str) -> None:
+    """Makes a bucket at Google's protocol."""
+    body = json.dumps({"name": name})
+    assert _request(gcs_endpoint, "POST", "/storage/v1/b?project=test", body) in (200, 409)
+
+
 @pytest.fixture
 def gcs(gcs_endpoint: str) -> Bucket:
     """An empty bucket at Google's protocol."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
-    status = _request(
-        gcs_endpoint, "POST", "/storage/v1/b?project=test", json.dumps({"name": name})
-    )
-    assert status == 200
+    make_bucket(gcs_endpoint, name)
     return Bucket(f"gs://{name}", {"endpoint_url": gcs_endpoint, "token": "anon"}, gcs_endpoint)
 
 

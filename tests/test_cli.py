@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from object_stores import make_bucket
 
 from fastdata.cli import cli
 
@@ -65,14 +66,31 @@ def tidy(words: list[str], folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ./imagenet and ./imagenet-train-lmdb, which the examples speak of."""
+def workplace(tmp_path_factory: pytest.TempPathFactory, gcs_endpoint: str) -> Iterator[Path]:
+    """A folder with ./imagenet and ./imagenet-train-lmdb, which the examples speak of.
+
+    They also speak of gs://bucket/imagenet-train-shards, which the environment makes one of a
+    server on loopback.
+    """
     folder = tmp_path_factory.mktemp("workplace")
+    make_bucket(gcs_endpoint, "bucket")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STORAGE_EMULATOR_HOST", gcs_endpoint)
+        environment.setenv("FSSPEC_GS_TOKEN", "anon")
+        environment.setenv("FASTDATA_CACHE_DIR", str(folder / "cache"))
+        fill(folder)
+        yield folder
+
+
+def fill(folder: Path) -> None:
     made = run("sample", "--images", "20", "--val-images", "8", "--classes", "4", cwd=folder)
     assert made.returncode == 0, made.stderr
     packed = run("convert", "imagenet", "--split", "train", cwd=folder)
     assert packed.returncode == 0, packed.stderr
-    return folder
+    url = "gs://bucket/imagenet-train-shards"
+    to_bucket = ("--to", "shards", "--out", url)
+    sent = run("convert", "imagenet", "--split", "train", *to_bucket, cwd=folder)
+    assert sent.returncode == 0, sent.stderr
 
 
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)

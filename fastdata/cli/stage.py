@@ -41,7 +41,7 @@ def command(
     Examples:
       $ fastdata stage imagenet-train-lmdb
       $ fastdata stage imagenet-train-lmdb --unstage
-      $ fastdata stage gs://bucket/imagenet-train-shards --to /mnt/nvme
+      $ fastdata stage gs://bucket/imagenet-train-shards --to copies
     """
     require_url(storage_options, dataset)
     if remove:

@@ -18,6 +18,10 @@ T = TypeVar("T")
 TRIES = 6
 _FIRST_WAIT = 0.2  # seconds
 _LONGEST_WAIT = 20.0
+#: Seconds after which it is tried no more, if it was often enough: some drivers try for half a
+#: minute on their own before they report an error.
+_LONG = 90.0
+_ENOUGH = 3
 
 _PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509}
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
@@ -65,7 +69,8 @@ def retrying(
     """Calls something until it succeeds, waiting longer each time.
 
     The wait before try ``n + 1`` is drawn from 50% to 100% of 0.2 s times ``2**(n - 1)``, and
-    at most 20 s, so that many readers do not come back at the same moment.
+    at most 20 s, so that many readers do not come back at the same moment. When 90 s have gone
+    by, three tries are enough.
 
     Args:
         call: What to do. It is called again only after an error that may pass.
@@ -77,9 +82,10 @@ def retrying(
 
     Raises:
         FileNotFoundError: The server says that there is no such thing; its text is ``what``.
-        RemoteError: It failed for good, or ``tries`` times.
+        RemoteError: It failed for good, or too often.
         FastdataError: ``call`` raised it.
     """
+    begun = time.monotonic()
     for number in range(1, tries + 1):
         try:
             return call()
@@ -88,9 +94,10 @@ def retrying(
             # `from None`: a driver's own traceback may print credentials.
             if not passing:
                 raise _final(error, what) from None
-            if number == tries:
+            long = number >= _ENOUGH and time.monotonic() - begun > _LONG
+            if number == tries or long:
                 raise RemoteError(
-                    f"{what}: failed {tries} times; the last time: {describe_error(error)}",
+                    f"{what}: failed {number} times; the last time: {describe_error(error)}",
                     "Check the network and the service's status, and run the same command again.",
                 ) from None
             if on_retry is not None:
