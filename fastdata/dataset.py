@@ -90,12 +90,14 @@ class ImageDataset:
 
     def _open(self) -> None:
         self._blobs: Blobs | RemoteBlobs
-        if self._url is not None:
+        copy = None
+        if self._staged:
+            copy = find_staged(self._url or self.path, self._storage_options)
+        if self._url is not None and copy is None:
             self._blobs = RemoteBlobs(
                 self._url, self._cache, self._cache_bytes, self._storage_options, self._remote
             )
         else:
-            copy = find_staged(self.path) if self._staged else None
             folder = copy or Path(self.path)
             with telling_of_copy(folder):
                 self._blobs = Blobs(folder)
@@ -266,7 +268,7 @@ class ImageDataset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether its images lie behind a URL."""
+        """Whether it was named by a URL; also where a staged copy is read."""
         return self._url is not None
 
     @property

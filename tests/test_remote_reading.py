@@ -27,6 +27,7 @@ from fastdata import (
     FastdataError,
     ImageDataset,
     UsageError,
+    stage,
 )
 from fastdata.errors import RemoteError
 from fastdata.remote import RemoteOptions
@@ -522,6 +523,20 @@ def test_a_dataset_packed_anew_has_other_pieces(gcs: Bucket, tmp_path: Path) -> 
         fs.put_file(str(file), f"{root}/{file.name}")
     near = loader(ImageDataset(other, CROPS, staged=False))
     assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(near))
+
+
+def test_a_staged_copy_is_read_instead(gcs: Bucket, tmp_path: Path) -> None:
+    url = put(gcs)
+    stage(url, tmp_path / "fast", storage_options=gcs.storage_options)
+    near = remote(url, gcs)
+    assert Path(near.location).is_relative_to(tmp_path / "fast")
+    found = loader(near)
+    assert same(list(found), list(local()))
+    assert found.stats().remote is None
+    # Ranks agree on the order whether or not their machine has a copy.
+    assert "quasi-random" in DataLoader(near, shuffle=True, num_workers=1).explain()
+    far = remote(url, gcs, staged=False)
+    assert far.location == url
 
 
 # Other protocols, other containers, bad input.

@@ -172,11 +172,6 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
             if opened is None:
                 raise
             return opened
-    if dataset.is_remote:
-        raise UsageError(
-            f"{dataset.path}: fastdata doctor measures datasets of this machine",
-            "Stage it first: fastdata stage URL --to a folder.",
-        )
     manifest = dataset.manifest
     if not manifest.samples:
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
