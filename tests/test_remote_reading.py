@@ -584,3 +584,20 @@ def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(FastdataError):
         ImageDataset(url, cache=file, **options)
+
+
+def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:
+    url = f"{gcs.url}/index"
+    fs, root = open_filesystem(gcs.url, gcs.storage_options)
+    manifest = json.loads((dataset("folder") / "dataset.json").read_text())
+    tree = Path(os.path.normpath(dataset("folder") / manifest["root"]))
+    for file in tree.glob("*/*"):
+        fs.put_file(str(file), f"{root}/tree/{file.relative_to(tree)}")
+    fs.put_file(str(dataset("folder") / "index.arrow"), f"{root}/index/index.arrow")
+    fs.pipe_file(f"{root}/index/dataset.json", json.dumps(manifest | {"root": "../tree"}).encode())
+    for cache in ("ranges", tmp_path / "cache"):
+        assert same(list(loader(remote(url, gcs, cache))), list(local("folder")))
+    away = json.dumps(manifest | {"root": "/somewhere/else"}).encode()
+    fs.pipe_file(f"{root}/index/dataset.json", away)
+    with pytest.raises(DatasetError, match="files in /somewhere/else of the machine"):
+        remote(url, gcs)
