@@ -584,6 +584,16 @@ class Engine:
         self._engine.submit(job)
         return job
 
+    def read(
+        self, extents: _native.Extents, skip: _Array | None = None, check: bool = True
+    ) -> _native.ReadJob:
+        """Begin to read samples whole; see :class:`_native.ReadJob`."""
+        if self._engine is None:
+            raise RuntimeError("the engine is closed")
+        job = _native.ReadJob(extents, skip=skip, check=check)
+        self._engine.submit(job)
+        return job
+
     def close(self) -> None:
         """Cancel what has not begun, wait for the rest, end the threads."""
         self._engine = None

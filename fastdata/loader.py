@@ -28,6 +28,7 @@ from fastdata.loading.ahead import DeviceIterator, Tracker, destination
 from fastdata.loading.arguments import (
     NATIVE_ONLY,
     ON_DEVICE,
+    check_backend,
     check_device,
     check_native,
     find_ranks,
@@ -119,6 +120,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             as `fastdata.DeviceLoader` says. ``dtype``, ``mean`` and ``std`` are then applied to
             uint8 images there, on every path; images come in channels-last memory, and
             ``batch_transform`` is given what is on the device.
+        backend: "native", or "dali" to have NVIDIA DALI decode in its place, on the CPU;
+            `fastdata.dali.DALILoader` has DALI's own settings, and GPUs.
 
     Raises:
         UsageError: Arguments contradict each other, or cannot be honoured on the path taken.
@@ -163,6 +166,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         seek_cache_bytes: int = DEFAULT_BYTES,
         seek_cache_file: str | os.PathLike[str] | None = None,
         device: str | torch.device | None = None,
+        backend: str = "native",
     ) -> None:
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
@@ -181,6 +185,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._where = None if device is None else destination(device, dtype, mean, std)
         if self._where is not None and self._where.device.type == "cuda":
             pin_memory = True
+        self.backend = backend
 
         # Before torch's constructor, which warns of too many workers: threads are none.
         batched = batch_size is not None or batch_sampler is not None
@@ -254,6 +259,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             # The device does these, on whichever path batches come.
             given |= {name: NATIVE_ONLY[name] for name in ON_DEVICE}
         self._choice = check_native(choice, given)
+        check_backend(self._choice, self.backend)
         return choice
 
     def _choose_again(self) -> None:
@@ -270,7 +276,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             return
         assert choice.images is not None
         assert choice.recipe is not None
-        self._native = NativePath(
+        self._native = self._native_path(
             choice.images,
             Settings(choice.recipe, self.views, self.check, self.dct_scaling),
             Delivery(
@@ -292,6 +298,20 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 else Path(self.seek_cache_file),
             ),
         )
+
+    def _native_path(self, *parts: Any) -> NativePath:
+        if self.backend == "native":
+            return NativePath(*parts)
+        from fastdata.dali.path import DALIPath
+
+        options = {"options": self._dali_options(), "batch_size": self.batch_size or 1}
+        return DALIPath(*parts, **options)
+
+    def _dali_options(self) -> Any:
+        """How DALI runs."""
+        from fastdata.dali.options import DALIOptions
+
+        return DALIOptions()
 
     def check_worker_number_rationality(self) -> None:
         """Torch's warning about too many worker processes; threads are none."""
@@ -556,6 +576,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             "workers": "workers: fastdata decodes in torch's worker processes",
             "torch": "torch: torch's own loader, unchanged",
         }[choice.path]
+        if self.backend == "dali":
+            words = f"dali, on {self._dali_options().device}: {max(self.num_workers, 1)} threads"
         lines = [words, f"because: {choice.reason}"]
         if choice.path == "native":
             lines.append(

@@ -38,6 +38,9 @@ NATIVE_ONLY: Mapping[str, Any] = {
 #: Those of them that a device takes over, if the loader has one.
 ON_DEVICE = ("dtype", "mean", "std", "batch_transform")
 
+#: What may decode on the native path.
+BACKENDS = ("native", "dali")
+
 
 def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
     """Refuses what cannot be honoured; puts the loader's own output format into the recipe.
@@ -73,6 +76,22 @@ def check_native(choice: Choice, given: Mapping[str, Any]) -> Choice:
             "Add seek points to it with fastdata index.",
         )
     return _with_format(choice, given["dtype"], given["mean"], given["std"])
+
+
+def check_backend(choice: Choice, backend: str) -> None:
+    """Refuses a backend that there is not, or that would not be used.
+
+    Raises:
+        UsageError: Likewise.
+    """
+    if backend not in BACKENDS:
+        raise UsageError(f"backend={backend!r}", f"Give one of {', '.join(BACKENDS)}.")
+    if backend != "native" and choice.path != "native":
+        raise UsageError(
+            f"backend={backend!r} can do what the native path can, and that is not taken: "
+            f"{choice.reason}",
+            "Leave it out, or change what stands in the way.",
+        )
 
 
 def _with_format(

@@ -112,7 +112,7 @@ class NativeIterator(Iterator[Any]):
         counters: Counts what was done.
         progress: Kept up to date.
         length: Batches that the schedule will give; None if nobody knows.
-        pin: Whether what comes with the images is to be page-locked, as they are.
+        place: Brings the tensors that come with the images to where those are; None: nowhere.
         close: Called once when no more batches will be asked for.
     """
 
@@ -126,7 +126,7 @@ class NativeIterator(Iterator[Any]):
         counters: Counters,
         progress: Progress,
         length: int | None,
-        pin: bool,
+        place: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],
     ) -> None:
         self._pipeline = pipeline
@@ -136,7 +136,7 @@ class NativeIterator(Iterator[Any]):
         self._delivery = delivery
         self._counters = counters
         self._length = length
-        self._pin = pin
+        self._place = place
         # Two threads that take batches from one iterator must not wait for the same one.
         self._taking = threading.RLock()
         self._progress = progress
@@ -315,8 +315,9 @@ class NativeIterator(Iterator[Any]):
             result.append([self._source.key(i) for i in batch.planned.indices.tolist()])
         if whole is not None:
             result.append(torch.from_numpy(whole))
-        if self._pin:
-            result[1:] = [one.pin_memory() if torch.is_tensor(one) else one for one in result[1:]]
+        place = self._place
+        if place is not None:
+            result[1:] = [place(one) if torch.is_tensor(one) else one for one in result[1:]]
         if delivery.batch_transform is not None:
             return delivery.batch_transform(*result)
         return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from fastdata.loading.schedule import Indices, Schedule
 from fastdata.loading.seek_cache import SeekCache
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
+from fastdata.remote.ahead import RemotePass
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class NativePath:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(resources.threads)
         self.counters = Counters(max(resources.threads, 1), remote=remote)
+        pipeline = self._pipeline(pool, engine, helpers, self.counters, remote)
 
         def close() -> None:
             if remote is not None:
@@ -121,12 +124,13 @@ class NativePath:
             helpers.shutdown(wait=False, cancel_futures=True)
             if resources.keep:
                 return
+            pipeline.close()
             pool.close()
             if engine is not None:
                 engine.close()
 
         return NativeIterator(
-            Pipeline(self.source, self._settings, pool, engine, helpers, self.counters, remote),
+            pipeline,
             schedule,
             key,
             self.source,
@@ -134,9 +138,24 @@ class NativePath:
             self.counters,
             progress,
             length,
-            pool.pinned,
+            self._place(pool),
             close,
         )
+
+    def _pipeline(
+        self,
+        pool: BufferPool,
+        engine: Engine | None,
+        helpers: Executor,
+        counters: Counters,
+        remote: RemotePass | None,
+    ) -> Pipeline:
+        """What decodes a pass."""
+        return Pipeline(self.source, self._settings, pool, engine, helpers, counters, remote)
+
+    def _place(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """What brings tensors to where images are, if they are not in plain memory."""
+        return torch.Tensor.pin_memory if pool.pinned else None
 
     def _pins(self) -> bool:
         if not self._resources.pin_memory:

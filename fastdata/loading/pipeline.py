@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,11 +61,17 @@ class Settings:
 
 @dataclass
 class View:
-    """One crop of each sample of a batch."""
+    """One crop of each sample of a batch.
+
+    Attributes:
+        memory: Where its pixels go.
+        geometry: What is cut out.
+        pending: What the native core decodes of it.
+    """
 
     memory: BatchMemory
     geometry: Geometry
-    pending: PendingBatch
+    pending: list[PendingBatch] = field(default_factory=list)
 
 
 @dataclass
@@ -141,9 +147,11 @@ class Pipeline:
         try:
             gathered = self._source.gather(planned.indices)
         except FastdataError as error:
-            return Batch(planned, key, _NOTHING, error=error)
+            batch = self._new_batch(planned, key, _NOTHING)
+            batch.error = error
+            return batch
         self._counters.seekable += int(np.count_nonzero(gathered.extents.seekable))
-        batch = Batch(planned, key, gathered)
+        batch = self._new_batch(planned, key, gathered)
         if self._remote is None:
             self._begin(batch)
         else:
@@ -162,6 +170,9 @@ class Pipeline:
                 batch.probe = self._engine.probe(gathered.extents)
         else:
             self._decode(batch)
+
+    def _new_batch(self, planned: Planned, key: int, gathered: Gathered) -> Batch:
+        return Batch(planned, key, gathered)
 
     def advance(self, batch: Batch) -> None:
         """Begins decoding if the bytes are here and the sizes of all samples known."""
@@ -187,15 +198,21 @@ class Pipeline:
         if batch.error is not None:
             raise batch.error
         if batch.fetch is not None:
-            _await(batch.fetch, deadline)
+            await_done(batch.fetch, deadline)
             self._begin_fetched(batch)
         if batch.probe is not None:
-            _await(batch.probe, deadline)
+            await_done(batch.probe, deadline)
             self._decode_probed(batch)
+        return self._finish(batch, deadline)
+
+    def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
+        """As `finish`; all sizes are known."""
         for view in batch.views:
-            _await(view.pending, deadline)
+            for pending in view.pending:
+                await_done(pending, deadline)
         for number, view in enumerate(batch.views):
-            self._collect(batch, view, number)
+            for pending in view.pending:
+                self._collect(batch, pending, number)
         for place in sorted(batch.slow):
             error = _result(batch.slow[place], deadline)
             if error is not None:
@@ -209,9 +226,13 @@ class Pipeline:
         if batch.probe is not None:
             batch.probe.cancel()
         for view in batch.views:
-            view.pending.cancel()
+            for pending in view.pending:
+                pending.cancel()
         for future in batch.slow.values():
             future.cancel()
+
+    def close(self) -> None:
+        """Frees what it has for itself; all batches were finished or cancelled."""
 
     def _begin_fetched(self, batch: Batch) -> None:
         fetch, batch.fetch = batch.fetch, None
@@ -230,9 +251,22 @@ class Pipeline:
 
     def _decode(self, batch: Batch) -> None:
         """Draws crops and begins decoding."""
+        geometries, slow = self._draw(batch)
+        slow |= batch.gathered.pillow
+        skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
+        for number, geometry in enumerate(geometries):
+            batch.views.append(View(self._memory(batch), geometry))
+            self._begin_native(batch, number, skip)
+        if skip is not None:
+            for place in np.flatnonzero(slow).tolist():
+                if place not in batch.failed:
+                    self._by_pillow(batch, place)
+
+    def _draw(self, batch: Batch) -> tuple[list[Geometry], npt.NDArray[np.bool_]]:
+        """The crops of each view, and for which samples they are Pillow's, or impossible."""
         settings, recipe = self._settings, self._settings.recipe
         gathered, indices = batch.gathered, batch.planned.indices
-        slow = gathered.pillow.copy()
+        slow = np.zeros(len(indices), np.bool_)
         geometries = []
         for number in range(settings.views):
             keys = sample_keys(batch.key, indices, number)
@@ -245,39 +279,43 @@ class Pipeline:
                 batch.failed.setdefault(place, error)
         if batch.failed:
             slow[list(batch.failed)] = True
-        skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
-        for number, geometry in enumerate(geometries):
-            memory = self._pool.batch(
-                len(indices), recipe.size, recipe.output.dtype, recipe.output.channels_last
-            )
-            pending = PendingBatch(
-                gathered.extents,
-                memory.array,
-                regions=geometry.boxes,
-                sizes=geometry.sizes,
-                windows=geometry.windows,
-                flips=geometry.flips,
-                skip=skip,
-                filter=recipe.filter,
-                dtype=recipe.output.dtype,
-                mean=recipe.output.mean,
-                std=recipe.output.std,
-                # Once is enough.
-                stride=self._source.stride if number == 0 else 0,
-                # What was fetched was checked then.
-                check=settings.check and number == 0 and self._remote is None,
-                dct_scaling=settings.dct_scaling,
-                fallback="never",
-            )
-            batch.views.append(View(memory, geometry, pending))
-            if self._engine is None:
-                pending.run()
-            else:
-                self._engine.begin(pending)
-        if skip is not None:
-            for place in np.flatnonzero(slow).tolist():
-                if place not in batch.failed:
-                    self._by_pillow(batch, place)
+        return geometries, slow
+
+    def _memory(self, batch: Batch) -> BatchMemory:
+        """Memory for one view of a batch."""
+        recipe, count = self._settings.recipe, len(batch.planned.indices)
+        return self._pool.batch(
+            count, recipe.size, recipe.output.dtype, recipe.output.channels_last
+        )
+
+    def _begin_native(self, batch: Batch, number: int, skip: npt.NDArray[np.uint8] | None) -> None:
+        """Has the native core decode one view of all samples that are not skipped."""
+        settings, recipe = self._settings, self._settings.recipe
+        view = batch.views[number]
+        pending = PendingBatch(
+            batch.gathered.extents,
+            view.memory.array,
+            regions=view.geometry.boxes,
+            sizes=view.geometry.sizes,
+            windows=view.geometry.windows,
+            flips=view.geometry.flips,
+            skip=skip,
+            filter=recipe.filter,
+            dtype=recipe.output.dtype,
+            mean=recipe.output.mean,
+            std=recipe.output.std,
+            # Once is enough.
+            stride=self._source.stride if number == 0 else 0,
+            # What was fetched was checked then.
+            check=settings.check and number == 0 and self._remote is None,
+            dct_scaling=settings.dct_scaling,
+            fallback="never",
+        )
+        view.pending.append(pending)
+        if self._engine is None:
+            pending.run()
+        else:
+            self._engine.begin(pending)
 
     def _decode_probed(self, batch: Batch) -> None:
         probe, batch.probe = batch.probe, None
@@ -311,17 +349,17 @@ class Pipeline:
         batch.gathered = gathered._replace(widths=widths, heights=heights, pillow=pillow)
         self._decode(batch)
 
-    def _collect(self, batch: Batch, view: View, number: int) -> None:
+    def _collect(self, batch: Batch, pending: PendingBatch, number: int) -> None:
         """What a view's decoding came to."""
-        self._counters.add_work(*view.pending.timings())
+        self._counters.add_work(*pending.timings())
         built = [
             (int(batch.planned.indices[place]), Stamped(table, size, mtime_ns))
-            for place, table, size, mtime_ns in view.pending.built()
+            for place, table, size, mtime_ns in pending.built()
         ]
         if built:
             self._counters.built += len(built)
             self._source.built(built)
-        for place, code, detail, _ in view.pending.raw_failures():
+        for place, code, detail, _ in pending.raw_failures():
             index = int(batch.planned.indices[place])
             if code in NOTHING_TO_DECODE:
                 error = self._source.problem(index, detail, code)
@@ -429,8 +467,19 @@ def _place_pixels(
     )
 
 
-def _await(pending: PendingBatch | _native.ProbeJob | Fetch, deadline: float | None) -> None:
-    """Waits, and lets signals through meanwhile."""
+class Waitable(Protocol):
+    """What can be awaited for some seconds."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for so many seconds, or until it is done; whether it is."""
+
+
+def await_done(pending: Waitable, deadline: float | None) -> None:
+    """Waits, and lets signals through meanwhile.
+
+    Raises:
+        TimeoutError: The deadline is over.
+    """
     while not pending.wait(_SLICE):
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError

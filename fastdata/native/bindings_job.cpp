@@ -1,5 +1,6 @@
 #include "bindings_job.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include "kernels.h"
 #include "probe_task.h"
 #include "python_view.h"
+#include "read_task.h"
 #include "released.h"
 
 namespace fastdata {
@@ -321,6 +323,52 @@ class ProbeJob : public PendingWork {
   py::object extents_;
 };
 
+/// The reading of a batch of samples.
+class ReadJob : public PendingWork {
+ public:
+  ReadJob(const py::object& extents, const py::object& skip, bool check)
+      : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check)) {}
+  ~ReadJob() { end(); }
+
+  /// Each sample's bytes as an array that owns them; None where there are none. Once.
+  py::list take() {
+    require_done();
+    py::list arrays;
+    for (Blob& blob : task_->blobs()) {
+      if (!blob.data) {
+        arrays.append(py::none());
+        continue;
+      }
+      uint8_t* data = blob.data.release();
+      const py::capsule owner(data, [](void* bytes) { delete[] static_cast<uint8_t*>(bytes); });
+      arrays.append(py::array_t<uint8_t>(static_cast<py::ssize_t>(blob.size), data, owner));
+    }
+    return arrays;
+  }
+
+  double seconds() const { return task_->seconds(); }
+
+ private:
+  ReadJob(const py::object& extents, std::shared_ptr<ReadTask> task)
+      : PendingWork(task), extents_(extents), task_(std::move(task)) {}
+
+  static std::shared_ptr<ReadTask> make_task(const BoundExtents& extents, const py::object& skip,
+                                             bool check) {
+    std::vector<uint8_t> skipped;
+    if (!skip.is_none()) {
+      const View view(skip);
+      if (!view.is_integers(1, 1) || static_cast<size_t>(view->shape[0]) != extents.size())
+        throw py::value_error("skip must have one byte a sample, contiguous");
+      const auto* first = static_cast<const uint8_t*>(view->buf);
+      skipped.assign(first, first + extents.size());
+    }
+    return std::make_shared<ReadTask>(extents, std::move(skipped), check);
+  }
+
+  py::object extents_;
+  std::shared_ptr<ReadTask> task_;
+};
+
 template <typename T>
 py::class_<T> bind_work(py::module_& m, const char* name) {
   return py::class_<T>(m, name)
@@ -347,12 +395,18 @@ void bind_job(py::module_& m) {
       .def("built", &Job::built)
       .def("timings", &Job::timings);
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));
+  bind_work<ReadJob>(m, "ReadJob")
+      .def(py::init<const py::object&, const py::object&, bool>(), py::arg("extents"),
+           py::kw_only(), py::arg("skip") = py::none(), py::arg("check") = true)
+      .def("take", &ReadJob::take)
+      .def("seconds", &ReadJob::seconds);
 
   py::class_<Engine>(m, "Engine")
       .def(py::init<int>(), py::arg("threads"))
       .def_property_readonly("threads", &Engine::threads)
       .def("submit", [](Engine& engine, Job& job) { job.submit(engine); }, py::arg("job"))
-      .def("submit", [](Engine& engine, ProbeJob& job) { job.submit(engine); }, py::arg("job"));
+      .def("submit", [](Engine& engine, ProbeJob& job) { job.submit(engine); }, py::arg("job"))
+      .def("submit", [](Engine& engine, ReadJob& job) { job.submit(engine); }, py::arg("job"));
 }
 
 }  // namespace fastdata

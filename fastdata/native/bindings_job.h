@@ -1,4 +1,4 @@
-// Python's Job, ProbeJob and Engine.
+// Python's Job, ProbeJob, ReadJob and Engine.
 #pragma once
 
 #include <pybind11/pybind11.h>

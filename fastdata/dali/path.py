@@ -1,0 +1,115 @@
+"""The native path of a loader, with DALI in the place of the native decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+
+import torch
+
+from fastdata.dali.graph import Graph
+from fastdata.dali.options import DALIOptions, require_dali
+from fastdata.dali.pipeline import DALIPipeline
+from fastdata.dali.runner import Runner
+from fastdata.decode import Engine
+from fastdata.errors import UsageError
+from fastdata.loading.buffers import BufferPool
+from fastdata.loading.images import Images
+from fastdata.loading.iterator import Delivery
+from fastdata.loading.native import NativePath, Resources
+from fastdata.loading.pipeline import Pipeline, Settings
+from fastdata.loading.seek_cache import DEFAULT_BYTES
+from fastdata.loading.stats import Counters
+from fastdata.remote.ahead import RemotePass
+
+
+class DALIPath(NativePath):
+    """Opens a dataset when it is first needed, and starts passes over it.
+
+    Args:
+        images: The dataset.
+        settings: How it is decoded.
+        delivery: What a batch consists of.
+        resources: What may be used.
+        options: How DALI runs.
+        batch_size: The most samples of a batch, as far as is known.
+
+    Raises:
+        ModuleNotFoundError: DALI is not installed.
+        UsageError: There is no such GPU, or DALI cannot honour a setting.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        settings: Settings,
+        delivery: Delivery,
+        resources: Resources,
+        options: DALIOptions,
+        batch_size: int,
+    ) -> None:
+        require_dali()
+        _refuse_native_settings(settings, resources, options)
+        super().__init__(images, settings, delivery, replace(resources, seek_cache_bytes=0))
+        number = options.device_id()
+        self._device = torch.device("cpu") if number is None else torch.device("cuda", number)
+        self._threads = max(resources.threads, 1)
+        self._graph = Graph(settings.recipe, settings.views, options, self._threads, number)
+        self._batch_size = batch_size
+        self._runner: Runner | None = None
+        self._refused: set[int] = set()
+
+    def _pipeline(
+        self,
+        pool: BufferPool,
+        engine: Engine | None,
+        helpers: Executor,
+        counters: Counters,
+        remote: RemotePass | None,
+    ) -> Pipeline:
+        runner = self._runner
+        if runner is None or not runner.alive:
+            runner = Runner(self._graph, self._batch_size)
+        if self._resources.keep:
+            self._runner = runner
+        return DALIPipeline(
+            self.source,
+            self._settings,
+            pool,
+            engine,
+            helpers,
+            counters,
+            remote,
+            runner,
+            self._threads,
+            self._device,
+            self._refused,
+        )
+
+    def _place(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        if self._device.type == "cpu":
+            return super()._place(pool)
+
+        def to_gpu(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self._device, non_blocking=True)
+
+        return to_gpu
+
+
+def _refuse_native_settings(settings: Settings, resources: Resources, options: DALIOptions) -> None:
+    if settings.dct_scaling:
+        raise UsageError("dct_scaling=True is not for DALI", 'Leave it out, or backend="native".')
+    if resources.seek_cache_file is not None or resources.seek_cache_bytes not in (
+        0,
+        DEFAULT_BYTES,
+    ):
+        raise UsageError(
+            "seek_cache_bytes= and seek_cache_file= are not for DALI, which uses no seek points",
+            'Leave them out, or give backend="native".',
+        )
+    if resources.pin_memory and options.on_gpu:
+        raise UsageError(
+            f"pin_memory=True, but device is {options.device!r}: batches are on the GPU already",
+            "Leave one of them out.",
+        )

@@ -1,0 +1,43 @@
+// Reading samples whole, for decoders other than this core's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "extents.h"
+#include "task.h"
+
+namespace fastdata {
+
+/// One sample's bytes, or nothing.
+struct Blob {
+  std::unique_ptr<uint8_t[]> data;
+  size_t size = 0;
+};
+
+/// Reads and checks the samples that are not skipped.
+class ReadTask final : public Task {
+ public:
+  ReadTask(const Extents& extents, std::vector<uint8_t> skip, bool check)
+      : extents_(extents), skip_(std::move(skip)), check_(check), blobs_(extents.size()) {
+    will_need(extents_, skip_);
+  }
+
+  size_t size() const override { return extents_.size(); }
+  Status run(size_t i) override;
+
+  /// When it is done.
+  std::vector<Blob>& blobs() { return blobs_; }
+  /// Of all threads.
+  double seconds() const { return static_cast<double>(nanoseconds_.load()) * 1e-9; }
+
+ private:
+  const Extents& extents_;
+  const std::vector<uint8_t> skip_;
+  const bool check_;
+  std::vector<Blob> blobs_;
+  std::atomic<int64_t> nanoseconds_{0};
+};
+
+}  // namespace fastdata

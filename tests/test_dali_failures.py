@@ -1,0 +1,377 @@
+"""DALI's loader where something goes wrong, or ends early: as the native one, and nothing hangs."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from containers import pack_tree
+from jpegs import encode, picture
+from loader_data import CONTAINERS, CROPS, SAMPLES, as_file, dataset, folder, images, same
+from test_loader_errors import BAD, damaged, scan_damaged, until_the_end
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
+
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.checksum import crc32c  # noqa: E402
+from fastdata.dali import DALILoader  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
+from fastdata.index import write_index  # noqa: E402
+from fastdata.transforms import RandomCrop, Resize  # noqa: E402
+
+# Python from 3.12 on warns of every fork in a process with threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+OPTIONS: dict[str, Any] = {
+    "batch_size": 8,
+    "seed": 3,
+    "return_index": True,
+    "return_key": True,
+    "num_workers": 2,
+}
+
+
+def both(data: Any, **options: Any) -> list[list[Any]]:
+    """What the two loaders give: batches, and errors in their places; warnings of each."""
+    found = []
+    for kind in (DALILoader, DataLoader):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            batches = until_the_end(iter(kind(data, **{**OPTIONS, **options})))
+        found.append([*batches, *(str(one.message) for one in caught)])
+    return found
+
+
+def check_same(ours: list[Any], native: list[Any], close: float = 1.5) -> None:
+    """Batches with the same samples and nearly the same pixels; errors with the same words."""
+    assert len(ours) == len(native)
+    for one, other in zip(ours, native, strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, (Exception, str)):
+            assert str(one) == str(other)
+            continue
+        assert same(one[1:], other[1:])
+        assert (one[0].int() - other[0].int()).abs().float().mean((1, 2, 3)).max() < close
+
+
+# Samples that are bad.
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_changed_samples_are_treated_as_by_the_native_loader(container: str, on_error: str) -> None:
+    data = ImageDataset(damaged(container, BAD), CROPS)
+    ours, native = both(data, on_error=on_error)
+    check_same(ours, native)
+
+
+def files_of(*files: tuple[str, bytes]) -> Path:
+    root = folder() / "tree"
+    for number, (extension, data) in enumerate(files):
+        path = root / "class" / f"{number:02}.{extension}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def photographs(*, pngs: set[int]) -> Path:
+    """A tree of 24 images, some of which are PNGs."""
+    files = []
+    for number in range(24):
+        pixels = picture(70 + number, 50, number, 20)
+        files.append(("png", as_file(pixels, "PNG")) if number in pngs else ("jpg", encode(pixels)))
+    return files_of(*files)
+
+
+def change(png: bytes) -> bytes:
+    """With a byte changed of the checksum of the last pixels."""
+    place = png.rindex(b"IEND") - 8
+    return png[:place] + bytes([png[place] ^ 255]) + png[place + 1 :]
+
+
+def checksum_again(packed: Path, tree: Path) -> None:
+    """Has an index take files as they are now."""
+    table = pa.ipc.open_file((packed / "index.arrow").read_bytes()).read_all()
+    sums = [crc32c((tree / path).read_bytes()) for path in table.column("path").to_pylist()]
+    at = table.schema.get_field_index("crc32c")
+    field = table.schema.field(at)
+    changed = table.set_column(at, field, pa.array(sums, field.type))
+    write_index(packed / "index.arrow", changed.combine_chunks().to_batches())
+    manifest = json.loads((packed / "dataset.json").read_text("utf-8"))
+    manifest["index"]["size"] = (packed / "index.arrow").stat().st_size
+    (packed / "dataset.json").write_text(json.dumps(manifest), "utf-8")
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+def test_samples_that_dali_dies_of_cost_no_other(on_error: str) -> None:
+    bad = {5, 6, 17}
+    root = photographs(pngs=bad)
+    pack_tree(root, root.parent / "out", "folder", seek_points=False)
+    data = ImageDataset(root.parent / "out", CROPS)
+    whole = list(DALILoader(data, **OPTIONS))
+    for number in bad:
+        path = root / "class" / f"{number:02}.png"
+        sound = path.read_bytes()
+        path.write_bytes(sound[:200] + bytes(200) + sound[400:])
+    # It looks as good as any from outside, and is as long as it was.
+    ours, native = both(data, on_error=on_error, check=False)
+    check_same(ours, native)
+    if on_error == "zero":
+        for batch, before in zip(ours, whole, strict=False):
+            assert same(batch[0][batch[-1]], before[0][batch[-1]])
+        assert {n for b in ours[:3] for n in b[2][~b[-1]].tolist()} == bad
+
+
+def test_a_sample_that_only_dali_dies_of_is_decoded_by_pillow() -> None:
+    """Also where all fail, and in the next epoch."""
+    odd = {0, 3, 4, 9, *range(16, 24)}
+    root = photographs(pngs=odd)
+    pack_tree(root, root.parent / "out", "folder")
+    loader = DALILoader(ImageDataset(root.parent / "out", CROPS), **OPTIONS)
+    good = [list(loader), list(loader)]
+    for number in odd:
+        path = root / "class" / f"{number:02}.png"
+        path.write_bytes(change(path.read_bytes()))  # libpng checks it, Pillow does not
+    checksum_again(root.parent / "out", root)
+    data = ImageDataset(root.parent / "out", CROPS)
+    loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
+    for epoch in range(2):
+        for batch, sound, other in zip(loader, good[epoch], native, strict=True):
+            for place, index in enumerate(batch[2].tolist()):
+                expected = other if index in odd else sound
+                assert torch.equal(batch[0][place], expected[0][place])
+        assert loader.stats().by_pillow == len(odd)
+
+
+def test_a_damaged_scan_that_pillow_decodes_is_decoded() -> None:
+    sound = encode(picture(80, 60, 1, 30))
+    root = files_of(("jpg", sound), ("jpg", scan_damaged(sound)))
+    pack_tree(root, root.parent / "out", "shards")
+    check_same(*both(ImageDataset(root.parent / "out", Resize((24, 24)))))
+
+
+def test_an_image_too_small_for_a_crop_is_told_in_its_place() -> None:
+    ours, native = both(images(RandomCrop(40)))
+    check_same(ours, native)
+    assert any(isinstance(one, UsageError) for one in ours)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_all_samples_are_bad(on_error: str) -> None:
+    data = ImageDataset(damaged("shards", set(range(SAMPLES))), CROPS)
+    check_same(*both(data, on_error=on_error, batch_size=20))
+
+
+@pytest.mark.filterwarnings("ignore:.*samples could not be decoded")
+def test_skip_resumes() -> None:
+    data = ImageDataset(damaged("shards", BAD), CROPS)
+    options = {**OPTIONS, "on_error": "skip", "order": "random"}
+    found = []
+    for kind in (DALILoader, DataLoader):
+        first, second = kind(data, **options), kind(data, **options)
+        iterator = iter(first)
+        seen = [next(iterator) for _ in range(3)]
+        second.load_state_dict(first.state_dict())
+        found.append([batch[1:] for batch in (*seen, *second)])
+    assert same(*found)
+
+
+# Arguments that cannot be honoured.
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: DALILoader(images(), device="tpu"), "device='tpu'"),
+        (lambda: DALILoader(images(), device="gpu:99"), "GPUs here"),
+        (lambda: DALILoader(images(), hw_decoder_load=0.5), "hw_decoder_load=0.5 is for"),
+        (lambda: DALILoader(images(), device="gpu", hw_decoder_load=2), "hw_decoder_load=2"),
+        (lambda: DALILoader(images(), device_memory_padding=1), "device_memory_padding=1"),
+        (lambda: DALILoader(images(), prefetch_queue_depth=0), "prefetch_queue_depth=0"),
+        (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
+        (lambda: DALILoader(images(lambda image: image)), "can do what the native path can"),
+        (lambda: DALILoader(images(), collate_fn=list), "can do what the native path can"),
+        (lambda: DataLoader(images(), backend="ffcv"), "backend='ffcv'"),
+        (lambda: DataLoader(images(), backend="dali", dct_scaling=True), "dct_scaling=True"),
+        (lambda: DataLoader(images(), backend="dali", seek_cache_bytes=9), "seek_cache_bytes"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+        make()
+
+
+def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("nvidia.dali")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    for make in (lambda: DALILoader(images()), lambda: DataLoader(images(), backend="dali")):
+        with pytest.raises(ModuleNotFoundError, match=r"fastdata\[dali\]"):
+            make()
+    assert len(list(DataLoader(images()))) == SAMPLES
+
+
+# What a pass leaves behind.
+
+
+def dali_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fastdata-dali"]
+
+
+def wait_for_no_threads() -> None:
+    deadline = time.monotonic() + 5
+    while dali_threads() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert dali_threads() == []
+
+
+@pytest.fixture(autouse=True)
+def _none_before() -> Iterator[None]:
+    gc.collect()
+    wait_for_no_threads()
+    yield
+    gc.collect()
+    wait_for_no_threads()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("how", ["break", "raise", "del", "end"])
+def test_threads_end_with_their_pass(how: str, persistent: bool) -> None:
+    loader = DALILoader(images(), persistent_workers=persistent, **OPTIONS)
+    for _ in range(3):
+        iterator = iter(loader)
+        next(iterator)
+        assert len(dali_threads()) == 1
+        if how == "end":
+            assert len(list(iterator)) == 6
+        elif how == "raise":
+            with suppress(ZeroDivisionError):
+                for _ in iterator:
+                    raise ZeroDivisionError
+        elif how == "break":
+            for _ in iterator:
+                break
+        del iterator
+    assert len(list(loader)) == 7
+    del loader
+
+
+def test_two_passes_at_once() -> None:
+    loader = DALILoader(images(), persistent_workers=True, **OPTIONS)
+    expected = [list(loader), list(loader)]
+    loader.set_epoch(0)
+    one, other = iter(loader), iter(loader)
+    found: list[list[Any]] = [[], []]
+    for first, second in zip(one, other, strict=True):
+        found[0].append(first)
+        found[1].append(second)
+    assert same(found, expected)
+
+
+def test_a_held_batch_stays_as_it_is() -> None:
+    loader = DALILoader(images(), persistent_workers=True, **OPTIONS)
+    kept = [(batch, batch[0].clone()) for _ in range(3) for batch in loader]
+    del loader
+    gc.collect()
+    for batch, before in kept:
+        assert torch.equal(batch[0], before)
+        batch[0].zero_()  # it is the user's to write to
+
+
+def test_an_empty_dataset() -> None:
+    empty = torch.utils.data.Subset(images(), [])
+    assert list(DALILoader(empty, batch_size=4)) == []
+
+
+def test_a_loader_is_pickled() -> None:
+    loader = DALILoader(images(), prefetch_queue_depth=3, **OPTIONS)
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.prefetch_queue_depth == 3
+    assert same(list(loader), list(again))
+
+
+def test_a_fork_has_pipelines_of_its_own() -> None:
+    loader = DALILoader(images(), persistent_workers=True, **OPTIONS)
+    expected = list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(0)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if same(list(loader), expected) else 2
+            with pytest.raises(RuntimeError, match="before a fork"):
+                next(iterator)
+        finally:
+            os.write(write, bytes([code]))
+            os._exit(code)
+    os.close(write)
+    assert os.read(read, 1) == b"\0"
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(iterator)) == 6
+
+
+_SCRIPT = """
+import sys, threading, time
+sys.path.insert(0, {tests!r})
+from fastdata import ImageDataset
+from fastdata.dali import DALILoader
+from fastdata.transforms import RandomResizedCrop
+data = ImageDataset({data!r}, RandomResizedCrop(24))
+def endless():
+    loader = DALILoader(data, 4, num_workers=2, persistent_workers=True, prefetch_factor=4)
+    while True:
+        yield from loader
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    {
+        "mid-pass": ("it = endless(); next(it)", 0),
+        "an exception": ("for batch in endless(): raise SystemExit(3)", 3),
+        "a daemon thread": (
+            "threading.Thread(target=lambda: [b for b in endless()], daemon=True).start()\n"
+            "time.sleep(1)",
+            0,
+        ),
+    }.values(),
+)
+def test_the_interpreter_ends(body: str, code: int) -> None:
+    script = _SCRIPT.format(tests=str(Path(__file__).parent), data=str(dataset()), body=body)
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def test_a_timeout() -> None:
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.0001 seconds"):
+        list(DALILoader(images(), timeout=0.0001, **OPTIONS))
+
+
+def test_statistics() -> None:
+    loader = DALILoader(images(), **OPTIONS)
+    list(loader)
+    stats = loader.stats()
+    assert (stats.samples, stats.batches, stats.skipped) == (SAMPLES, 7, 0)
+    assert stats.by_pillow == sum(number % 13 == 7 for number in range(SAMPLES))  # CMYK
+    assert 0 < stats.decode_share <= 1
