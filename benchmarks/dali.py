@@ -10,6 +10,7 @@ take turns; the first round is not counted.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -55,14 +56,12 @@ def by_hand(tree: Path, batch_size: int, threads: int) -> Callable[[int], None]:
 
 
 def over(loader: Any) -> Callable[[int], None]:
-    """Takes so many batches of a loader, over several epochs if need be."""
+    """Takes so many batches of a loader, going on where it was: what is prepared is not lost."""
+    epochs = (batch for _ in itertools.count() for batch in loader)
 
     def run(batches: int) -> None:
-        while batches:
-            for _ in loader:
-                batches -= 1
-                if not batches:
-                    break
+        for _ in itertools.islice(epochs, batches):
+            pass
 
     return run
 
@@ -78,7 +77,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    data = ImageDataset(given.dataset, Compose([RandomResizedCrop(224), RandomHorizontalFlip()]))
+    data = ImageDataset(given.dataset, Compose((RandomResizedCrop(224), RandomHorizontalFlip())))
     options: dict[str, Any] = {
         "batch_size": given.batch_size,
         "shuffle": True,

@@ -104,7 +104,7 @@ def test_whole_images_may_be_decoded_instead_of_regions() -> None:
     regions, whole = (
         list(DALILoader(images(), region_decode=regions, **SHUFFLED)) for regions in (True, False)
     )
-    # Chroma at a region's left edge, where what lies beyond it is interpolated or not.
+    # Chroma beside a region's edge may be interpolated without what lies beyond.
     assert differences(whole, regions)[0] < 0.5
 
 
