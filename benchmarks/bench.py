@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -99,11 +99,15 @@ def container_contender(dataset: Path, among: Iterable[Contender]) -> Contender:
     name = f"fastdata-{'raw' if raw else manifest.container}"
     found = next(contender for contender in among if contender.name == name)
     # What was stored is what is compared with: the reference is decoded from the dataset itself.
-    return replace(found, tolerance=1.0, why="")
+    return replace(found, tolerance=1.0, mean_tolerance=None, why="")
 
 
 def bench(
-    contenders: Sequence[Contender], data: Data, options: Options, environments: Path
+    contenders: Sequence[Contender],
+    data: Data,
+    options: Options,
+    environments: Path,
+    keep: Callable[[dict[str, Any]], object] = lambda result: None,
 ) -> dict[str, Any]:
     """Checks and measures.
 
@@ -112,6 +116,8 @@ def bench(
         data: What they read.
         options: How to measure.
         environments: Folder of the peers' environments.
+        keep: Called with what there is after each round, so that a long run that is stopped has
+            not been for nothing.
 
     Returns:
         What the JSON file holds: "machine", "options", and "contenders", each with its "runs",
@@ -130,16 +136,20 @@ def bench(
                 paths[contender.name] = _get_ready(
                     contender, data, tree, options, environments, scratch, stack, result
                 )
-                _say(f"{contender.name}: pixels and labels are right ({result['difference']:.2f})")
+                worst, mean = result["difference"], result["mean_difference"]
+                _say(f"{contender.name}: pixels and labels are right ({mean:.2f}, {worst:.2f})")
             except (ContenderError, OSError, ValueError) as error:
                 _fail(result, error)
-        _measure(contenders, paths, options, environments, results)
-    return {
-        "benchmark": "loader",
-        "machine": machine() | {"simd": _native.simd(), "cpu_flags": _cpu_flags()},
-        "options": asdict(options) | {"images": data.images},
-        "contenders": list(results.values()),
-    }
+        whole = {
+            "benchmark": "loader",
+            "machine": machine() | {"simd": _native.simd(), "cpu_flags": _cpu_flags()},
+            "options": asdict(options) | {"images": data.images},
+            "contenders": list(results.values()),
+        }
+        for number in range(options.rounds):
+            _measure(contenders, paths, options, environments, results, number)
+            keep(whole)
+    return whole
 
 
 def _measure(
@@ -148,32 +158,34 @@ def _measure(
     options: Options,
     environments: Path,
     results: dict[str, dict[str, Any]],
+    number: int,
 ) -> None:
-    turns = options.rounds * len(options.threads) * len(paths)
-    turn = 0
-    for number in range(options.rounds):
-        for threads in options.threads:
-            for contender in contenders:
-                result = results[contender.name]
-                if contender.name not in paths:
-                    continue
-                turn += 1
-                if result["error"]:
-                    continue
-                run: dict[str, Any] = {"threads": threads, "round": number}
-                if options.cold:
-                    run["dropped"] = page_cache.drop(paths[contender.name])
-                    if not run["dropped"]:
-                        _say("the page cache could not be dropped: this is not a cold start")
-                request = _request(contender, paths[contender.name], options, threads)
-                try:
-                    run |= _flat(_run(contender, request, options, environments))
-                except ContenderError as error:
-                    _fail(result, ContenderError(f"{error} (threads={threads})"))
-                    continue
-                result["runs"].append(run)
-                rate = run["images"] / run["seconds"]
-                _say(f"{turn}/{turns} {contender.name}, {threads} threads: {rate:,.0f} images/s")
+    """One round."""
+    for threads in options.threads:
+        for contender in contenders:
+            result = results[contender.name]
+            if result["error"]:
+                continue
+            path = paths[contender.name]
+            run: dict[str, Any] = {"threads": threads, "round": number}
+            if options.cold:
+                run["dropped"] = page_cache.drop(path)
+                if not run["dropped"]:
+                    _say("the page cache could not be dropped: this is not a cold start")
+            else:
+                run["filled"] = page_cache.fill(path)
+                if not run["filled"]:
+                    _say("the data is larger than the free memory: this is not a warm start")
+            request = _request(contender, path, options, threads)
+            try:
+                run |= _flat(_run(contender, request, options, environments))
+            except ContenderError as error:
+                _fail(result, ContenderError(f"{error} (threads={threads})"))
+                continue
+            result["runs"].append(run)
+            rate = run["images"] / run["seconds"]
+            turn = f"round {number + 1}/{options.rounds}"
+            _say(f"{turn} {contender.name}, {threads} threads: {rate:,.0f} images/s")
 
 
 def _get_ready(
@@ -194,10 +206,9 @@ def _get_ready(
     else:
         assert tree is not None
         # Few images of several classes: in the data itself, the first may all have one label.
-        sample = scratch / "sample"
-        if not sample.exists():
-            small_tree(tree, sample, _CHECKED)
-        checked = prepare(contender, sample, scratch / "prepared", environments)
+        sample = data.work.absolute() / "check" / "tree"
+        small_tree(tree, sample, _CHECKED)
+        checked = prepare(contender, sample, sample.parent, environments)
         small = pixels.reference(_of_tree(sample, None), _SIZE)
         if contender.staged:
             _stage(checked, stack)
@@ -206,7 +217,8 @@ def _get_ready(
         wanted = pixels.reference(_of_tree(tree, _CHECKED), _SIZE)
     if contender.staged:
         _stage(path, stack)
-    result["difference"] = _check(contender, path, wanted, options, environments, scratch)
+    difference = _check(contender, path, wanted, options, environments, scratch)
+    result["difference"], result["mean_difference"] = difference
     samples = len(listing(tree)) if contender.folder and tree else len(ImageDataset(path))
     result["data_bytes"] = page_cache.size(path)
     result["samples"] = samples
@@ -220,7 +232,7 @@ def _check(
     options: Options,
     environments: Path,
     scratch: Path,
-) -> float:
+) -> pixels.Difference:
     out = scratch / f"{contender.name}.npz"
     request = replace(
         _request(contender, path, options, threads=1),
@@ -232,7 +244,9 @@ def _check(
     )
     _run(contender, request, options, environments)
     try:
-        return pixels.check(out, wanted, request.dtype, contender.tolerance)
+        mean = contender.mean_tolerance
+        mean = contender.tolerance if mean is None else mean
+        return pixels.check(out, wanted, request.dtype, contender.tolerance, mean)
     finally:
         out.unlink()
 
@@ -310,6 +324,7 @@ def _about(contender: Contender) -> dict[str, Any]:
         "note": contender.note,
         "dtype": contender.dtype,
         "tolerance": contender.tolerance,
+        "mean_tolerance": contender.mean_tolerance,
         "why": contender.why,
         "error": "",
         "runs": [],

@@ -36,17 +36,32 @@ def reference(samples: Iterable[tuple[Image.Image, int]], size: int) -> Referenc
     return Reference(np.stack(images), np.array(labels, np.int64))
 
 
-def check(given: Path, wanted: Reference, dtype: str, tolerance: float) -> float:
+class Difference(NamedTuple):
+    """How far images are from Pillow's: mean absolute differences, in levels of 255.
+
+    Attributes:
+        worst: Of the image that is furthest off.
+        mean: Of all images.
+    """
+
+    worst: float
+    mean: float
+
+
+def check(
+    given: Path, wanted: Reference, dtype: str, tolerance: float, mean_tolerance: float
+) -> Difference:
     """Compares what a contender handed over.
 
     Args:
         given: The ``.npz`` that it wrote.
         wanted: What it must be.
         dtype: "uint8" or "float32".
-        tolerance: Largest mean absolute difference of an image, in levels of 255.
+        tolerance: Largest mean absolute difference of any image, in levels of 255.
+        mean_tolerance: Largest mean absolute difference of all images, in levels.
 
     Returns:
-        The largest mean absolute difference of an image, in levels.
+        How far they are off.
 
     Raises:
         ContenderError: Shape, dtype, labels or values are wrong; says which.
@@ -77,4 +92,10 @@ def check(given: Path, wanted: Reference, dtype: str, tolerance: float) -> float
             f"wrong pixels: image {worst} differs from Pillow's by {differences[worst]:.2f} levels "
             f"on average, more than {tolerance:g}"
         )
-    return float(differences[worst])
+    mean = float(differences.mean())
+    if not mean <= mean_tolerance:
+        raise ContenderError(
+            f"wrong pixels: images differ from Pillow's by {mean:.2f} levels on average, more "
+            f"than {mean_tolerance:g}"
+        )
+    return Difference(float(differences[worst]), mean)

@@ -10,29 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from PIL import Image
 
-_REPOSITORY = Path(__file__).resolve().parent.parent
-
-#: Environment, adapter, variant, and how far the pixels of an image may be from Pillow's in the
-#: mean. FFCV and others differ by design: FFCV averages areas, re-encodes and rounds its window
-#: otherwise; DALI and FFmpeg have filters of their own.
-_PEERS = [
-    ("ffcv", "ffcv_loader", "q90", 30.0),
-    ("ffcv", "ffcv_loader", "500", 30.0),
-    ("ffcv", "ffcv_loader", "half", 30.0),
-    ("ffcv", "ffcv_loader", "raw", 30.0),
-    ("ffcv", "ffcv_loader", "raw256", 30.0),
-    ("dali", "dali_pipeline", "cpu", 2.0),
-    ("webdataset", "webdataset_loader", "", 1.0),
-    ("spdl", "spdl_pipeline", "", 4.0),
-    ("pillow_simd", "torch_loader", "tree", 1.0),
-    ("streaming", "streaming_loader", "", 1.0),
-    ("litdata", "litdata_loader", "", 1.0),
-    ("torchdata", "torchdata_nodes", "", 1.0),
-    ("petastorm", "petastorm_reader", "", 1.0),
-]
-_READ_TREE = {"dali_pipeline", "spdl_pipeline", "torch_loader", "torchdata_nodes"}
+_PEERS = [peer for peer in PEERS if peer.environment and not peer.needs_gpu]
 
 
 def _val_crop(path: Path) -> np.ndarray:
@@ -61,21 +42,15 @@ def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, A
     return {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize(
-    ("peer", "adapter", "variant", "tolerance"),
-    _PEERS,
-    ids=["-".join(filter(None, [peer, variant])) for peer, _, variant, _ in _PEERS],
-)
-def test_peer(
-    peer: str, adapter: str, variant: str, tolerance: float, made_tree: Path, tmp_path: Path
-) -> None:
-    python = _REPOSITORY / ".venvs" / "peers" / peer / "bin" / "python"
-    if not (python.parent.parent / ".done").exists():
-        pytest.skip(f'no environment for {peer}: make bench-peers PEERS="{peer}"')
-    script = _REPOSITORY / "benchmarks" / "adapters" / f"{adapter}.py"
+@pytest.mark.parametrize("peer", _PEERS, ids=[peer.name for peer in _PEERS])
+def test_peer(peer: Contender, made_tree: Path, tmp_path: Path) -> None:
+    environments = default_environments()
+    python, script, variant = peer.interpreter(environments), peer.path, peer.variant
+    if not (environments / peer.environment / ".done").exists():
+        pytest.skip(f"no environment for {peer.name}: make bench-peers PEERS={peer.environment}")
     tree = made_tree / "train"
     data = tree
-    if adapter not in _READ_TREE:
+    if peer.folder != "tree":
         data = tmp_path / "data"
         subprocess.run(
             [python, script, "prepare", tree, data, variant], check=True, capture_output=True
@@ -104,7 +79,9 @@ def test_peer(
         if dtype == "float32" or images.shape[1] == 3:
             images = images.transpose(0, 2, 3, 1)
         assert images.shape == expected.shape
-        assert np.abs(images - expected).mean((1, 2, 3)).max() <= tolerance
+        differences = np.abs(images - expected).mean((1, 2, 3))
+        assert differences.max() <= peer.tolerance
+        assert differences.mean() <= (peer.mean_tolerance or peer.tolerance)
 
     timed = _serve(python, script, seconds=0.5, **options)["round"]
     assert timed["images"] > 0

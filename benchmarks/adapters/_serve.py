@@ -250,11 +250,14 @@ def _measure(request: Request, loader: Batches, opened: float, emit: Callable[..
 
 
 def _touch(images: Any, labels: Any) -> int:
-    """Waits until a batch is there, on a GPU too, by looking at its last image."""
+    """Waits until a batch is there, on a GPU too, by looking at its last value.
+
+    One value: torch would copy a channels-last image with a thread pool that spins afterwards.
+    """
     count = len(labels)
     if len(images) != count:
         raise RuntimeError(f"a batch of {len(images)} images and {count} labels")
-    float(images[-1].reshape(-1)[-1])
+    float(images[-1, -1, -1, -1])
     return count
 
 

@@ -79,7 +79,7 @@ class _Epochs:
             workers_count=request.threads,
             shuffle_row_groups=request.order == "random",
             shuffle_rows=request.order == "random",
-            seed=request.seed,
+            seed=request.seed + 1,  # with 0, its reader polls without waiting and starves workers
             num_epochs=1 if request.check else None,
             transform_spec=TransformSpec(
                 _Transform(request),
@@ -87,7 +87,8 @@ class _Epochs:
             ),
         ) as reader:
             for rows in reader:
-                images = np.concatenate([images, rows.image.reshape(-1, *self._shape)])
+                these = rows.image.reshape(-1, *self._shape)
+                images = np.concatenate([images, these]) if len(images) else these
                 labels = np.concatenate([labels, rows.label])
                 while len(labels) >= request.batch_size:
                     yield images[: request.batch_size], labels[: request.batch_size]

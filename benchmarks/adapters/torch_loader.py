@@ -1,7 +1,7 @@
 """PyTorch's own DataLoader with Pillow: over a tree, over LMDB, over Hugging Face datasets.
 
 float32 batches are collated by torch, as its ImageNet example does; uint8 ones by
-`fastdata.fast_collate` where fastdata is installed, else by torch.
+`fastdata.fast_collate` where fastdata is installed, else as stacked arrays.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from _serve import Request, serve
+from _stack import stack
 from _transforms import ToArray, image_folder, train_crop, val_crop
 from PIL import Image
 
@@ -31,8 +31,8 @@ class _Transform:
     def __call__(self, image: Image.Image) -> Any:
         if self._array is None:
             return self._crop(image.convert("RGB"), self._size)
-        tensor = torch.from_numpy(self._array(image).copy())
-        return tensor if self._float else tensor.permute(2, 0, 1)
+        pixels = self._array(image)
+        return torch.from_numpy(pixels) if self._float else pixels
 
 
 class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
@@ -132,14 +132,16 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """As PyTorch's ImageNet example: shuffled, persistent workers."""
-    collate = None
+    collate: Any = None
     if request.dtype == "uint8":
-        with suppress(ImportError):
+        try:
             from fastdata import fast_collate as collate
+        except ImportError:
+            collate = stack
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
     dataset = _DATASETS[request.variant](
-        request.data, _Transform(request, collated=collate is not None)
+        request.data, _Transform(request, collated=collate not in (None, stack))
     )
     return torch.utils.data.DataLoader(
         dataset,

@@ -9,6 +9,7 @@
 #     #: apt PACKAGES    Debian packages; installed when run by root, else named
 #     #: share PEER      the packages of this other environment are visible here too
 #     #: first PACKAGES  installed before the rest, because the rest needs them to build
+#     #: cc COMMAND      the C compiler for what is built from its source
 #     #: pip-args ARGS   arguments for `pip install -r NAME.txt`
 set -eu
 
@@ -69,6 +70,10 @@ Path(own, "shared-" + Path(sys.argv[1]).name + ".pth").write_text(theirs + "\n")
 END
 done
 set -f
+compiler=$(directive cc)
+if [ -n "$compiler" ]; then
+    export CC="$compiler"
+fi
 if [ -n "$(directive first)" ]; then
     "$environment/bin/python" -m pip install -q $(directive first)
 fi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -172,9 +173,12 @@ def command(
         timeout=timeout,
     )
     data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
-    result = bench.bench(contenders, data, options, environments)
-    if json_path is not None:
-        bench.save(result, json_path)
+
+    def keep(result: dict[str, Any]) -> None:
+        if json_path is not None:
+            bench.save(result, json_path)
+
+    result = bench.bench(contenders, data, options, environments, keep)
     bench_figures.figures(result).show()
     failures = bench_figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
