@@ -56,8 +56,8 @@ def figures(result: dict[str, Any]) -> Figures:
                 f"{speed.median:,.0f}",
                 f"{speed.low:,.0f} to {speed.high:,.0f}",
                 _number(median(runs, lambda run: run["first_s"]), "{:.2f}"),
-                _number(median(runs, _cpu), "{:.2f}"),
-                _number(median(runs, lambda run: _per(1000, _cpu(run))), "{:,.0f}"),
+                _number(median(runs, cpu), "{:.2f}"),
+                _number(median(runs, lambda run: _per(1000, cpu(run))), "{:,.0f}"),
                 _number(median(runs, lambda run: _per(run["peak_private_bytes"], 1e6)), "{:,.0f}"),
                 _number(
                     median(runs, lambda run: _per(run["bytes_read"], 1e3 * run["images"])),
@@ -90,7 +90,7 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> Figures:
                     str(threads),
                     *_ratio(theirs, runs, rate),
                     _ratio(theirs, runs, lambda run: run["first_s"])[2],
-                    _ratio(theirs, runs, _cpu)[2],
+                    _ratio(theirs, runs, cpu)[2],
                     _ratio(theirs, runs, lambda run: run["peak_private_bytes"])[2],
                 ]
             )
@@ -110,7 +110,8 @@ def _ratio(before: list[Run], after: list[Run], value: Callable[[Run], float | N
     return [_number(old, "{:,.0f}"), _number(new, "{:,.0f}"), _number(ratio, "{:.2f}")]
 
 
-def _cpu(run: Run) -> float | None:
+def cpu(run: Run) -> float | None:
+    """CPU-seconds for 1,000 images; None where it is not known."""
     return None if run["cpu_s"] is None else 1000 * run["cpu_s"] / run["images"]
 
 

@@ -1,8 +1,9 @@
-"""How long packing takes, against ``tar -cf`` and ``sync`` over the same tree.
+"""How long packing takes, against ``tar -cf`` and ``sync`` over the same tree, and peers' writers.
 
 Contenders take turns, each as a fresh process run as a user would run it. Start-up is
 measured by packing one image a worker, and taken off. Before anything is timed, each packed
-dataset is verified against the source's bytes.
+dataset is verified against the source's bytes. Peers write by their own writers in their own
+environments (``make bench-peers``); those that are not installed are left out.
 
     python -m fastdata.benchmarks.convert --root imagenet/train --images 4000
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, run_command
 from fastdata.converters.tasks import PIECE_BYTES
 
@@ -34,6 +36,13 @@ _PACKINGS = {
     "shards": ["--to", "shards", "--no-seek-points"],
     "lmdb, seek points": ["--to", "lmdb"],
     "shards, seek points": ["--to", "shards"],
+}
+
+#: Whose writers stand beside fastdata's, by the contender of the loader benchmark that reads it.
+_WRITERS = {
+    "ffcv-q90": "FFCV, JPEGs encoded anew",
+    "streaming": "Streaming (MDS)",
+    "litdata": "LitData",
 }
 
 
@@ -99,6 +108,18 @@ def measure(
         shutil.rmtree(out)
         return seconds
 
+    writers = _installed_writers()
+
+    def write(source: Path, writer: Contender) -> float:
+        command = [str(writer.interpreter(default_environments())), str(writer.path)]
+        command += ["prepare", str(source), str(out), writer.variant]
+        subprocess.run(["sync"], check=True)
+        seconds = run_command(["sh", "-c", '"$@" && sync', "sh", *command]).seconds
+        if not any(path.is_file() for path in out.rglob("*")):
+            raise SystemExit(f"{writer.name} wrote nothing")
+        shutil.rmtree(out)
+        return seconds
+
     for name in _PACKINGS:  # verified first; this also warms the page cache
         pack(tree, name, sample_memory=True)
         _require_same(out, tree)
@@ -107,6 +128,9 @@ def measure(
     for name in _PACKINGS:
         contenders[name] = partial(timed, tree, name)
         contenders[f"{name} start-up"] = partial(timed, few, name)
+    for name, writer in writers.items():
+        contenders[name] = partial(write, tree, writer)
+        contenders[f"{name} start-up"] = partial(write, few, writer)
     seconds = interleave(contenders, rounds)
     return {
         "benchmark": "convert",
@@ -114,8 +138,19 @@ def measure(
         "images": count,
         "bytes": size,
         "workers": workers,
+        "writers": list(writers),
         "seconds": seconds,
         "peak_private_bytes": memory,
+    }
+
+
+def _installed_writers() -> dict[str, Contender]:
+    """Peers whose environment there is, by what tables call them."""
+    environments = default_environments()
+    return {
+        _WRITERS[peer.name]: peer
+        for peer in PEERS
+        if peer.name in _WRITERS and peer.interpreter(environments).exists()
     }
 
 
@@ -168,7 +203,7 @@ def figures(result: dict[str, Any]) -> Figures:
     seconds, images = result["seconds"], result["images"]
     tar = Spread.of(seconds["tar"])
     rows = [["tar, sync", str(tar), "", f"{images / tar.median:,.0f}", "1.0", ""]]
-    for name in _PACKINGS:
+    for name in (*_PACKINGS, *result.get("writers", ())):
         whole = Spread.of(seconds[name])
         start = Spread.of(seconds[f"{name} start-up"]).median
         # Ratios round by round, since the disk's mood lasts longer than a round.
@@ -181,7 +216,7 @@ def figures(result: dict[str, Any]) -> Figures:
                 f"{start:.2f}",
                 f"{images / (whole.median - start):,.0f}",
                 str(ratio),
-                f"{result['peak_private_bytes'][name] / 1e6:,.0f}",
+                _megabytes(result["peak_private_bytes"].get(name)),
             ]
         )
     return Figures(
@@ -189,6 +224,10 @@ def figures(result: dict[str, Any]) -> Figures:
         ["", "seconds", "of it start-up", "images/s without", "times tar without", "private MB"],
         rows,
     )
+
+
+def _megabytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 1e6:,.0f}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 A dataset in few files, warm in the page cache; RandomResizedCrop(224) from seek points to
 uint8, one thread (pin it: ``taskset -c 1``), CPU time. All contenders take turns within one
-run.
+run. Then bytes alone, by their extents, beside the containers' own readers (`read_extents`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing import Any
 
 import click
 import numpy as np
+from fastdata.benchmarks import read_extents
 from fastdata.benchmarks.decode import BATCH, SIZE, random_resized_crop
 from fastdata.benchmarks.measure import Spread, interleave
 
 from fastdata import _native
 from fastdata.blobs import Blobs
 from fastdata.decode import PendingBatch
+from fastdata.errors import UsageError
 from fastdata.extents import ExtentTable
 
 
@@ -43,7 +45,7 @@ class Work:
         rows = [blobs.index[i] for i in order.tolist()]
         chosen = [i for i, row in enumerate(rows) if row.encoding == "jpeg" and row.path is None]
         if not chosen:
-            sys.exit(f"{folder} has no JPEGs in shared files: name another dataset")
+            raise UsageError(f"{folder} has no JPEGs in shared files", "Name another dataset.")
         self.order = order[chosen]
         self.rows = [rows[i] for i in chosen]
         rng = random.Random(0)
@@ -95,10 +97,21 @@ class Work:
 
 
 @click.command()
-@click.option("--dataset", type=click.Path(path_type=Path), required=True)
+@click.option("--dataset", type=click.Path(path_type=Path), required=True, multiple=True)
 @click.option("--rounds", default=9, show_default=True)
-def main(dataset: Path, rounds: int) -> None:
-    """Compare ways to read."""
+@click.option("--cold", is_flag=True, help="Drop the page cache before each reading of extents.")
+def main(dataset: tuple[Path, ...], rounds: int, cold: bool) -> None:
+    """Compare ways to read; --dataset may be given once for each container."""
+    for path in dataset:
+        try:
+            ways_of_the_core(path, rounds)
+        except UsageError as error:
+            print(error, file=sys.stderr)  # folders and pixels have extents all the same
+    read_extents.measure(dataset, rounds, cold=cold).show()
+
+
+def ways_of_the_core(dataset: Path, rounds: int) -> None:
+    """Prints what reading and decoding costs the core, by pread and through memory maps."""
     work = Work(dataset)
     maps = work.map()
 

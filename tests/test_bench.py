@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fastdata.benchmarks import bench, bench_figures, bench_report, plots
+from fastdata.benchmarks import bench, bench_claims, bench_figures, bench_report, plots
 from fastdata.benchmarks.contenders import ADAPTERS, Contender
 from PIL import Image
 
 from fastdata.cli import cli
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
 
 _ADAPTER = f"""
 import sys, time, os
@@ -38,6 +42,8 @@ def open_loader(request):
                 image = np.asarray(val_crop(Image.open(path).convert("RGB"), request.size))
                 if request.variant == "pixels":
                     image = np.roll(image, 30, 1)
+                if request.variant == "dim":
+                    image = (image * 0.95).astype(np.uint8)
                 if request.variant == "labels":
                     label = 0
                 if request.variant == "late" and not request.check:
@@ -101,6 +107,78 @@ def test_refuses_and_says_why(tree: Path, tmp_path: Path, variant: str, reason: 
     assert good["runs"] and not good["error"]
     assert bench_figures.failures(result) == [f"{variant}: {bad['error']}"]
     assert bench_figures.figures(result).rows[-1][:3] == [variant, "", "failed"]
+
+
+def test_pixels_are_bounded_for_each_image_and_on_average(tree: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(_ADAPTER)
+    options = bench.Options(seconds=0.1, warmup=0, rounds=1, batch_size=1)
+    dim = Contender("dim", str(adapter), "dim", tolerance=50.0)
+    for mean, reason in ((None, ""), (1.0, "on average"), (50.0, "")):
+        contenders = [replace(dim, mean_tolerance=mean)]
+        data = bench.Data(tmp_path / "work", tree=tree)
+        (found,) = bench.bench(contenders, data, options, tmp_path)["contenders"]
+        assert (reason in found["error"]) and bool(found["error"]) == bool(reason)
+        assert reason or 1.0 < found["mean_difference"] <= found["difference"] < 50.0
+
+
+def test_results_are_kept_after_each_round(tree: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(_ADAPTER)
+    kept: list[int] = []
+    bench.bench(
+        [Contender("good", str(adapter), "good")],
+        bench.Data(tmp_path / "work", tree=tree),
+        bench.Options(seconds=0.1, warmup=0, rounds=2, batch_size=1),
+        tmp_path,
+        lambda result: kept.append(len(result["contenders"][0]["runs"])),
+    )
+    assert kept == [1, 2]
+
+
+def _results(**rates: float) -> dict[str, Any]:
+    """Results as the benchmark would give them, of so many images a second."""
+    run = {"threads": 2, "seconds": 1.0, "first_s": 0.5, "import_s": 1.0, "cpu_s": 2.0}
+    run |= {"bytes_read": 0, "peak_private_bytes": 10**8, "versions": {}, "round": 0}
+    contenders = [
+        {
+            "name": name.replace("_", "-"),
+            "error": "",
+            "data_bytes": 10,
+            "samples": 1,
+            "runs": [run | {"images": rate}],
+        }
+        for name, rate in rates.items()
+    ]
+    return {"contenders": contenders}
+
+
+def test_what_was_asked_is_computed_and_shortfalls_are_named() -> None:
+    result = _results(fastdata_lmdb=800.0, torch_uint8=90.0, dali_cpu=200.0)
+    rows = bench_claims.reached(result).rows
+    assert [row[1:] for row in rows[:3]] == [
+        ["8.89 (8.89 to 8.89)", "at least 8", "yes"],
+        ["4.00 (4.00 to 4.00)", "at least 7", "no, 43% short"],
+        ["not measured", "5", "no"],
+    ]
+
+
+def test_every_measure_in_which_a_peer_is_ahead_is_listed() -> None:
+    result = _results(fastdata_lmdb=800.0, ffcv_500=900.0, torch_uint8=90.0, ffcv_raw=2000.0)
+    torch = result["contenders"][2]["runs"][0]
+    torch["peak_private_bytes"] = 10**7
+    rows = bench_claims.losses(result).rows
+    assert ["images/s, threads: 2", "fastdata-lmdb", "ffcv-500", "800", "900"] in rows
+    assert ["private MB, threads: 2", "fastdata-lmdb", "torch-uint8", "100", "10"] in rows
+    assert not [row for row in rows if row[2] == "ffcv-raw"]  # pixels stand beside pixels
+
+
+def test_the_committed_page_is_of_the_committed_results(tmp_path: Path) -> None:
+    results = _REPOSITORY / "docs" / "results"
+    for name in ("bench.json", "bench-notes.md", "decode.json"):
+        shutil.copy(results / name, tmp_path)
+    page = CliRunner().invoke(bench_report.main, [str(tmp_path)])
+    assert page.output == (_REPOSITORY / "docs" / "benchmarks.md").read_text()
 
 
 def test_a_hanging_contender_is_killed(tree: Path, tmp_path: Path) -> None:

@@ -325,13 +325,15 @@ class _Tree:
         return total
 
     def private_bytes(self) -> int | None:
-        """Unique set size (USS) of all together."""
+        """What is in no other process and no file, of all together: not what is mapped of files,
+        which belongs to the page cache.
+        """
         total = None
         for process in self.processes:
             try:
                 lines = Path("/proc", process, "smaps_rollup").read_text().splitlines()
             except OSError:
                 continue
-            private = [int(line.split()[1]) for line in lines if line.startswith("Private_")]
+            private = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")]
             total = (total or 0) + 1024 * sum(private)
         return total

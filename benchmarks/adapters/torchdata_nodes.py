@@ -5,6 +5,7 @@ A worker makes a whole batch, which saves its passing images one by one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,9 @@ class _Batches:
 
 def open_loader(request: Request) -> Iterable[Any]:
     """A torchdata.nodes.Loader over the tree itself."""
+    # Workers are forked each epoch, when a pool of OpenMP's threads would be lost to them: a worker
+    # that waits for it hangs.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
     from torch.utils.data import RandomSampler, SequentialSampler
     from torchdata import nodes
