@@ -11,7 +11,7 @@ PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-aarch64 lint format bench bench-loading bench-peers fuzz wheel clean
+.PHONY: help setup run test test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,12 @@ bench-peers:  ## make an environment for each peer of the loader benchmark (PEER
 	@failed=; for peer in $(PEERS); do \
 	    echo "$$peer"; PYTHON=$(PYTHON) benchmarks/peers/build.sh $$peer || failed="$$failed $$peer"; \
 	done; [ -z "$$failed" ] || { echo "not built:$$failed" >&2; exit 1; }
+
+# Peers that are installed take part. A contender that fails is on the page, and stops make after it.
+bench-page: setup  ## measure all loaders on the images of ROOT (ARGS); remake docs/benchmarks.md
+	@failed=; $(BIN)/fastdata bench --tree $(ROOT) --json docs/results/bench.json $(ARGS) || failed=1; \
+	    $(BIN)/python -m fastdata.benchmarks.bench_report docs/results > docs/benchmarks.md && \
+	    [ -z "$$failed" ]
 
 fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)

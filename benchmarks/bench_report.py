@@ -59,8 +59,7 @@ Repeat it:
 
 ```sh
 make bench-peers
-{command}
-python -m fastdata.benchmarks.bench_report docs/results > docs/benchmarks.md
+make bench-page ROOT=imagenet/train ARGS='{arguments}'
 ```
 """
 
@@ -117,7 +116,7 @@ def page(result: dict[str, Any], results: Path) -> str:
         versions=_versions(result),
         cache="dropped first" if options["cold"] else "filled first",
         images=options["images"] or "all",
-        command=_command(options),
+        arguments=_arguments(options),
         rounds=len({run["round"] for run in runs}),
         **{key: options[key] for key in ("seconds", "warmup", "batch_size", "crop", "order")},
     )
@@ -143,16 +142,13 @@ def _versions(result: dict[str, Any]) -> str:
     return ", ".join(sorted(found))
 
 
-def _command(options: dict[str, Any]) -> str:
+def _arguments(options: dict[str, Any]) -> str:
     """What gives such results again."""
-    words = ["fastdata bench --tree imagenet/train"]
-    if options["images"]:
-        words.append(f"--images {options['images']}")
+    words = [f"--images {options['images']}"] if options["images"] else []
     words.append("--threads " + ",".join(map(str, options["threads"])))
     words += [f"--{name} {options[name]:g}" for name in ("seconds", "warmup", "rounds")]
     if options["cold"]:
         words.append("--cold")
-    words.append("\\\n    --json docs/results/bench.json")
     return " ".join(words)
 
 

@@ -25,9 +25,9 @@ from fastdata.benchmarks import read_extents
 from fastdata.benchmarks.decode import BATCH, SIZE, random_resized_crop
 from fastdata.benchmarks.measure import Spread, interleave
 
-from fastdata import _native
+from fastdata import ImageDataset, _native
 from fastdata.blobs import Blobs
-from fastdata.decode import PendingBatch
+from fastdata.decode import PendingBatch, jpeg_info
 from fastdata.errors import UsageError
 from fastdata.extents import ExtentTable
 
@@ -43,7 +43,14 @@ class Work:
         self.table = ExtentTable(blobs.index, self.files, sizes, None)
         order = np.random.default_rng(0).permutation(len(blobs.index))
         rows = [blobs.index[i] for i in order.tolist()]
-        chosen = [i for i, row in enumerate(rows) if row.encoding == "jpeg" and row.path is None]
+        dataset = ImageDataset(folder, staged=False)
+        chosen = [
+            i
+            for i, row in enumerate(rows)
+            if row.encoding == "jpeg"
+            and row.path is None
+            and jpeg_info(dataset.read([int(order[i])])[0]).native
+        ]
         if not chosen:
             raise UsageError(f"{folder} has no JPEGs in shared files", "Name another dataset.")
         self.order = order[chosen]
