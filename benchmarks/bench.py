@@ -10,6 +10,7 @@ that a drift of the machine hits all. A contender's pixels and labels are checke
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -167,7 +168,9 @@ def _measure(
             if result["error"]:
                 continue
             path = paths[contender.name]
-            run: dict[str, Any] = {"threads": threads, "round": number}
+            # What else the machine has to do, so that readers can tell a quiet one.
+            load = os.getloadavg()[0]
+            run: dict[str, Any] = {"threads": threads, "round": number, "load": load}
             if options.cold:
                 run["dropped"] = page_cache.drop(path)
                 if not run["dropped"]:

@@ -136,7 +136,7 @@ class Figures(NamedTuple):
         """Prints the table to standard output."""
         table = Table(title=self.title)
         for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left")
+            table.add_column(column, justify="right" if number else "left", no_wrap=not number)
         for row in self.rows:
             table.add_row(*row)
         Console().print(table)

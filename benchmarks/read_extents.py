@@ -49,7 +49,10 @@ def _lmdb(dataset: Path, order: Sequence[int]) -> Iterator[bytes]:
     environment = lmdb.open(str(dataset), readonly=True, lock=False)
     with environment, environment.begin() as transaction:
         for index in order:
-            yield transaction.get(index.to_bytes(8, "big"))
+            value = transaction.get(index.to_bytes(8, "big"))
+            if value is None:
+                raise SystemExit(f"{dataset}: there is no sample {index}")
+            yield value
 
 
 def _parquet(dataset: Path, order: Sequence[int]) -> Iterator[bytes]:
