@@ -134,7 +134,17 @@ PEERS = [
     Contender("webdataset", "webdataset_loader.py", environment="webdataset", folder="webdataset"),
     Contender("streaming", "streaming_loader.py", environment="streaming", folder="streaming"),
     Contender("litdata", "litdata_loader.py", environment="litdata", folder="litdata"),
-    Contender("petastorm", "petastorm_reader.py", environment="petastorm", folder="petastorm"),
+    *(
+        Contender(
+            f"petastorm-{pool}",
+            "petastorm_reader.py",
+            pool,
+            environment="petastorm",
+            folder="petastorm",
+            note=f"its pool of {'threads' if pool == 'thread' else 'processes'}",
+        )
+        for pool in ("thread", "process")
+    ),
     Contender(
         "spdl",
         "spdl_pipeline.py",

@@ -1,7 +1,8 @@
 """petastorm: make_batch_reader over plain Parquet, images decoded by a TransformSpec.
 
-Its default pool, of threads: Pillow holds no lock while it decodes. A row group is what a worker
-transforms, and what is shuffled, so row groups are small; batches are cut from what workers give.
+Its pools of threads (Pillow holds no lock while it decodes) and of processes. A row group is what a
+worker transforms, and what is shuffled, so row groups are small; batches are cut from what workers
+give.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Epochs:
         with make_batch_reader(
             "file://" + str(Path(request.data).resolve()),
             schema_fields=["image", "label"],
-            reader_pool_type="dummy" if request.check else "thread",
+            reader_pool_type="dummy" if request.check else request.variant,
             workers_count=request.threads,
             shuffle_row_groups=request.order == "random",
             shuffle_rows=request.order == "random",
