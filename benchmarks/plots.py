@@ -102,7 +102,7 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
         )
     axis.set_title("images/s by threads")
     axis.set_xticks(sorted({number for _, runs in grouped for number in runs}))
-    axis.set_ylim(bottom=0)
+    axis.set_yscale("log")  # else all but the fastest lie on one line
     axis.margins(x=0.25)
 
 
