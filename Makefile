@@ -7,6 +7,7 @@ ROOT   ?=
 DATASET ?=
 ARGS   ?=
 SECONDS ?= 60
+JOBS    ?= 2
 PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -39,8 +40,9 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(wildcard fast
 run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
 	$(BIN)/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
-test: setup .venvs/petastorm/.done  ## run all tests
-	$(BIN)/python -m pytest $(ARGS)
+# A file's tests stay together: they share servers and clusters.
+test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debian, qemu-user)
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
