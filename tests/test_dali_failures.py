@@ -22,7 +22,7 @@ import pytest
 from containers import pack_tree
 from jpegs import encode, picture
 from loader_data import CONTAINERS, CROPS, SAMPLES, as_file, dataset, folder, images, same
-from test_loader_errors import BAD, damaged, scan_damaged, until_the_end
+from test_loader_errors import BAD, damaged, packed_images, scan_damaged, until_the_end
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
@@ -364,8 +364,11 @@ def test_the_interpreter_ends(body: str, code: int) -> None:
 
 
 def test_a_timeout() -> None:
-    with pytest.raises(RuntimeError, match=r"timed out after 0\.0001 seconds"):
-        list(DALILoader(images(), timeout=0.0001, **OPTIONS))
+    data = packed_images([encode(picture(2000, 1500, 1, 0))])
+    data.transform = Resize((900, 900))
+    loader = DALILoader(data, 64, sampler=[0] * 64, num_workers=2, timeout=0.01)
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
+        next(iter(loader))
 
 
 def test_statistics() -> None:

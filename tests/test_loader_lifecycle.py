@@ -467,7 +467,8 @@ def test_a_thousand_early_breaks_leave_nothing(kind, request, tmp_path, monkeypa
     before, after = found["before"], found["after"]
     assert after["threads"] == before["threads"]
     assert after["descriptors"] == before["descriptors"]
-    assert [name for name in after["files"] if "fastdata" in name] == []
+    # "fastdata" is the folder of staged copies, of a test that runs beside this one.
+    assert [n for n in after["files"] if "fastdata" in n and n != "fastdata"] == []
     assert after["maps"] < before["maps"] + 20
     assert after["memory"] < before["memory"] + 16e6
 

@@ -13,7 +13,7 @@ import pytest
 from containers import digests
 from fastdata.converters import Encoding, ParquetImages, Source, pack
 from fastdata.converters.rows import close_rows, read_row
-from fastdata.converters.tasks import encode
+from fastdata.converters.tasks import encode, reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, jpeg, require_said
@@ -192,7 +192,7 @@ def test_a_file_that_changes_under_way(tmp_path: Path) -> None:
     record = list(ParquetImages(path).records())[2]
     write(path, {"image": IMAGES[3:5], "label": [0, 0]})
     with pytest.raises(Exception, match="has changed since it was listed"):
-        encode(record, Encoding("original"))
+        encode(record, Encoding("original"), reader([record], {}))
 
 
 def test_a_damaged_page_is_a_bad_sample(tmp_path: Path) -> None:
