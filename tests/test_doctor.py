@@ -125,9 +125,6 @@ def test_slow_decoding_limits_until_there_are_seek_points(
     after = diagnose(path, seconds=2, num_workers=1)
     assert "index" not in codes(after)
     assert after.found.data.seekable_share == 1
-    before_core, after_core = before.found.rates.decode_core, after.found.rates.decode_core
-    assert before_core is not None and after_core is not None
-    assert after_core > 1.1 * before_core
 
 
 def test_progressive_images_are_slow_and_named(tmp_path: Path) -> None:

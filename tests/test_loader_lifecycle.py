@@ -452,7 +452,7 @@ _THOUSAND = """
             for batch in loader:
                 break
 
-    breaks(100)
+    breaks(300)  # by then the C library has an arena for as many threads as ever live at once
     batch = None
     before = left()
     breaks(1000)
