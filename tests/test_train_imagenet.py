@@ -366,6 +366,18 @@ class TestCheckpoints:
                 assert (group["lr"], group["momentum"], group["fused"]) == (0.2, 0.7, False)
             trainer.run()
 
+    @pytest.mark.parametrize("batch_size", [8, 16, 32])
+    def test_the_rate_goes_on_by_epochs_when_batches_change(
+        self, data: dict[str, Path], tmp_path: Path, batch_size: int
+    ) -> None:
+        options = ["--epochs", "4", "--warmup-epochs", "0", "--lr", "0.1", "--lr-scaling", "none"]
+        train_imagenet.main(arguments(data, tmp_path, *options, "--max-steps", "20"))
+        options += ["--batch-size", str(batch_size), "--resume", "auto"]
+        trainer = Trainer(parse(arguments(data, tmp_path, *options)), ALONE)
+        # Half of the run is done, so half of the cosine.
+        for group in trainer.stepper.optimiser.param_groups:
+            assert group["lr"] == pytest.approx(0.05)
+
 
 class TestOptions:
     def test_yaml_begins_from_others_and_the_command_line_has_the_last_word(

@@ -47,7 +47,8 @@ def load(path: Path) -> dict[str, Any]:
     Returns:
         "model", "optimiser", "scaler", "schedule": what their ``state_dict()`` gave;
         "loaders": the loader's state of each rank; "step": optimiser steps done; "best": the
-        highest top-1 so far, or None; "about": the options that a resumed run must share.
+        highest top-1 so far, or None; "about": the options that a resumed run must share, and
+        "epoch_steps", the steps of one of its epochs.
 
     Raises:
         UsageError: There is no such file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Trainer:
         self.stepper = setup.make_stepper(
             config, ranks, self.model, len(self.data.epoch), self.timer
         )
+        self.epoch_steps = math.ceil(len(self.data.epoch) / config.accumulate)
         self.step = 0
         self.best: float | None = None
         if state is not None:
@@ -78,6 +80,9 @@ class Trainer:
         stepper.scaler.load_state_dict(state["scaler"])
         stepper.schedule.load_state_dict(state["schedule"])
         stepper.schedule.base_lrs = rates
+        # With other ranks or batches an epoch has other steps; the rate goes by epochs.
+        schedule, before = stepper.schedule, state["about"].get("epoch_steps", self.epoch_steps)
+        schedule.last_epoch = round(schedule.last_epoch * self.epoch_steps / before)
         for group, own in zip(stepper.optimiser.param_groups, options, strict=True):
             group.update(own)
         for group, rate in zip(stepper.optimiser.param_groups, _rates(stepper), strict=True):
@@ -101,7 +106,7 @@ class Trainer:
                 "loaders": loaders,
                 "step": self.step,
                 "best": self.best,
-                "about": self.about,
+                "about": self.about | {"epoch_steps": self.epoch_steps},
             }
             checkpoint.save(state, self.out / name)
 
