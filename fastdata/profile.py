@@ -19,11 +19,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, tensorboard_trace_handler
 
 from fastdata.errors import UsageError
+from fastdata.loading.transfer import DEVICE_WAIT
 
 __all__ = ["PHASES", "Interval", "StepTimer", "capture"]
 
 #: The usual phases of a step; a timer takes any others as well.
-PHASES = ("wait", "copy", "forward", "loss", "backward", "optimiser")
+PHASES = ("wait", "device", "copy", "forward", "loss", "backward", "optimiser")
 
 
 class Interval(NamedTuple):
@@ -61,7 +62,9 @@ class StepTimer:
 
     A step begins when its batch is asked for, and ends when the next one is. The first phase,
     "wait", is until the batch is there; that of an epoch's first step has the starting of
-    the loader in it. What the loop does between two epochs is in no step.
+    the loader in it. What the loop does between two epochs is in no step. Where a `DeviceLoader`
+    has sent as much ahead as it may, and waits for the GPU to be done with steps before, the data
+    is there: that time is the phase "device", not "wait".
 
     A GPU works on after it was told to: without ``synchronise``, a phase is the time that telling
     took, and the GPU's own time is in whichever phase waits for it. The time of whole steps, images
@@ -153,10 +156,12 @@ class StepTimer:
             # What recordings and lines cost is in no step.
             began, waited = time.perf_counter(), self._phases.get("wait", 0.0)
             with self._range(f"step {self._all.steps + 1}"):
+                ahead = DEVICE_WAIT.seconds
                 with self.phase("wait"):
                     if iterator is None:
                         iterator = iter(loader)
                     batch = next(iterator, _END)
+                self._move_to_device(DEVICE_WAIT.seconds - ahead)
                 if batch is not _END:
                     images = self._images(batch)
                     try:
@@ -195,6 +200,12 @@ class StepTimer:
                 self._open = None
                 seconds = time.perf_counter() - began
                 self._phases[name] = self._phases.get(name, 0.0) + seconds
+
+    def _move_to_device(self, seconds: float) -> None:
+        """Takes what was no waiting for data out of "wait"."""
+        if seconds > 0:
+            self._phases["wait"] -= seconds
+            self._phases["device"] = self._phases.get("device", 0.0) + seconds
 
     def _range(self, name: str) -> AbstractContextManager[None]:
         return torch.cuda.nvtx.range(name) if self._nvtx else nullcontext()

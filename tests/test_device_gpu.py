@@ -268,6 +268,18 @@ def test_copies_overlap_with_the_step(tmp_path: Path, pin: bool) -> None:
     assert len(beside) >= 9  # all but the first ones
 
 
+def test_a_thread_that_is_ahead_of_the_gpu_does_not_wait_for_data() -> None:
+    loader = DeviceLoader(list(Numbered(12, pin=True)))
+    for _ in loader:
+        pass
+    torch.cuda.synchronize()
+    timer = StepTimer(every=0)
+    for _ in timer.batches(loader):
+        torch.cuda._sleep(LONG)
+    totals = timer.totals()
+    assert totals["device"] > 4 * totals["wait"]
+
+
 def test_phases_have_the_gpus_time_if_synchronised(tmp_path: Path) -> None:
     timer = StepTimer(every=0, synchronise=True, nvtx=True)
     timer.capture(tmp_path / "trace.json", first=1, steps=2)

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from loader_data import SAMPLES, images  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata.loading.transfer import DEVICE_WAIT  # noqa: E402
 from fastdata.profile import PHASES, Interval, StepTimer, capture  # noqa: E402
 
 
@@ -88,6 +89,26 @@ def test_starting_a_loader_is_waiting() -> None:
     timer = quiet()
     assert len(list(timer.batches(Starting()))) == 1
     assert timer.overall.longest_wait >= 0.1 and timer.overall.longest_at == 1
+
+
+def test_waiting_for_the_gpu_is_no_waiting_for_data() -> None:
+    def ahead() -> Iterator[Any]:
+        for _ in range(4):
+            time.sleep(0.02)
+            # As a transfer whose memory a copy still reads: test_device_gpu.py has the real one.
+            begun = time.perf_counter()
+            time.sleep(0.06)
+            DEVICE_WAIT.seconds += time.perf_counter() - begun
+            yield torch.zeros(2)
+
+    timer = quiet()
+    for _ in timer.batches(ahead()):
+        pass
+    totals = timer.totals()
+    assert totals["device"] >= 0.24
+    assert 0.08 <= totals["wait"] < totals["device"]
+    assert timer.wait_share == pytest.approx(totals["wait"] / timer.overall.seconds)
+    assert timer.overall.longest_wait < 0.06
 
 
 def test_time_between_epochs_is_in_no_step() -> None:

@@ -13,6 +13,8 @@ What keeps memory from being used again while it is still read, or written:
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -138,6 +140,17 @@ class Arrival:
         self._batch, self._tensors = None, []
 
 
+class _DeviceWait(threading.local):
+    """How long this thread has waited for a GPU to be done with batches before, in seconds."""
+
+    seconds = 0.0
+
+
+#: Of all transfers. A thread that is ahead of the GPU waits where it asks for a batch, but not for
+#: data: `fastdata.profile` tells the two apart by this.
+DEVICE_WAIT = _DeviceWait()
+
+
 class _Slot:
     """What one batch needs on the host until it has been copied."""
 
@@ -151,7 +164,9 @@ class _Slot:
         if self.copied is None:
             return
         if wait:
+            begun = time.perf_counter()
             self.copied.synchronize()
+            DEVICE_WAIT.seconds += time.perf_counter() - begun
         elif not self.copied.query():  # type: ignore[no-untyped-call]
             return
         self.copied = None
