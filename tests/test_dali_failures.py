@@ -15,8 +15,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from containers import pack_tree
@@ -30,8 +32,13 @@ pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.checksum import crc32c  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
+from fastdata.dali.graph import ENCODED, RAW, Graph  # noqa: E402
+from fastdata.dali.options import DALIOptions  # noqa: E402
+from fastdata.dali.runner import Run, Runner  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
+from fastdata.geometry import Geometry  # noqa: E402
 from fastdata.index import write_index  # noqa: E402
+from fastdata.recipe import Recipe, compile_recipe  # noqa: E402
 from fastdata.transforms import RandomCrop, Resize  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads.
@@ -378,3 +385,59 @@ def test_statistics() -> None:
     assert (stats.samples, stats.batches, stats.skipped) == (SAMPLES, 7, 0)
     assert stats.by_pillow == sum(number % 13 == 7 for number in range(SAMPLES))  # CMYK
     assert 0 < stats.decode_share <= 1
+
+
+class BothKinds:
+    """Files and raw pixels in one batch, as the runner's thread sees it."""
+
+    def __init__(self, count: int) -> None:
+        self.read: Any = self
+        self.stream = None
+        self.cancelled = False
+        self.error: Exception | None = None
+        self.count = count
+        box, size = np.array([[0, 0, 16, 16]] * 2 * count, np.int32), np.array([[16, 16]], np.int32)
+        sizes, windows = size.repeat(2 * count, 0), np.zeros((2 * count, 2), np.int32)
+        flips = np.zeros(2 * count, np.uint8)
+        self.geometries = [Geometry(box, sizes, windows, flips, None)]
+        self.taken: list[int] = []
+        self.at_finish: SimpleQueue[list[int]] = SimpleQueue()
+
+    def wait(self) -> None:
+        """It is read."""
+
+    def done(self) -> bool:
+        """Likewise."""
+        return True
+
+    def sort(self) -> list[Run]:
+        pixels = np.full((16, 16, 3), 90, np.uint8)
+        file = np.frombuffer(encode(pixels), np.uint8)
+        places = np.arange(2 * self.count)
+        first, second = places[: self.count], places[self.count :]
+        return [Run(ENCODED, first, [file] * self.count), Run(RAW, second, [pixels] * self.count)]
+
+    def take(self, run: Run, outputs: list[Any]) -> None:
+        assert np.asarray(outputs[0]).shape[0] == len(run.places)
+        self.taken += run.places.tolist()
+
+    def refuse(self, place: int) -> None:
+        raise AssertionError(f"{place} is sound")
+
+    def finish(self, seconds: float) -> None:
+        self.at_finish.put(sorted(self.taken))
+
+
+def test_a_batch_is_finished_once_and_whole_where_pipelines_must_grow() -> None:
+    recipe = compile_recipe(Resize((16, 16)))
+    assert isinstance(recipe, Recipe)
+    runner = Runner(Graph(recipe, 1, DALIOptions(), 1, None), 1)
+    try:
+        for count in (1, 4):
+            work = BothKinds(count)
+            runner.submit(work)
+            taken = work.at_finish.get(timeout=60)
+            assert work.error is None
+            assert taken == [*range(2 * count)]
+    finally:
+        runner.close()

@@ -220,6 +220,7 @@ class _Server:
 
     def _begin(self, work: Work) -> None:
         under = _Under(work)
+        under.runs = 1  # this: collecting others, for a larger pipeline, must not finish it
         try:
             work.read.wait()
             for run in [] if work.cancelled else work.sort():
@@ -232,8 +233,9 @@ class _Server:
                 self._under_way.append((under, run))
         except Exception as error:
             self._fail(under, error)
+        under.runs -= 1
         if not under.runs:
-            work.finish(0.0)
+            work.finish(under.seconds)
 
     def _lane(self, run: Run) -> _Lane:
         """The pipeline for a run; a larger one, once the others are through, if need be."""
