@@ -135,7 +135,7 @@ def climb(
                     continue
                 _say(f"round {number + 1}/{options.rounds} {one.rung.name}: {one.rung.change}")
                 try:
-                    run = _run(_with(one, copies), options.timeout)
+                    run = _run(_with(one, copies), options.timeout, work.absolute())
                 except _FailedError as error:
                     result["error"] = str(error)
                     _say(f"FAILED {one.rung.name}: {error}")
@@ -172,9 +172,10 @@ class _FailedError(Exception):
     """A rung's process failed; says how."""
 
 
-def _run(planned: Planned, timeout: float) -> dict[str, Any]:
+def _run(planned: Planned, timeout: float, work: Path) -> dict[str, Any]:
     """One rung in a process of its own, which is killed with all that it started."""
-    with tempfile.TemporaryDirectory(prefix="fastdata-ladder-") as folder:
+    # Other nodes read it too: they have the disk that --work is on, and not this one's /tmp.
+    with tempfile.TemporaryDirectory(prefix="fastdata-ladder-", dir=work) as folder:
         out, setting = Path(folder, "out.json"), Path(folder, "setting.json")
         setting.write_text(json.dumps(replace(planned.setting, out=str(out)).to_dict()))
         launcher = planned.launcher.replace("{python}", shlex.quote(sys.executable))

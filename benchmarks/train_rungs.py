@@ -178,6 +178,8 @@ def plan(base: Setting, machine: Machine, without: Iterable[str] = ()) -> list[P
             name: getattr(machine, name) if value is None else value
             for name, value in rung.changes.items()
         }
+        if rung.name == "two" and machine.launcher:
+            changes["shm"] = False  # other nodes have not this one's memory
         changed = replace(setting, **changes)
         planned.append(Planned(rung, changed, "" if needs else _launcher(rung, machine), needs))
         if not needs:

@@ -53,7 +53,7 @@ class TestPlan:
         for one in planned[1:]:
             now = one.setting.to_dict()
             changed = {name: now[name] for name in now if now[name] != before[name]}
-            wanted = one.rung.changes if one.rung.name != "two" else {}
+            wanted = one.rung.changes if one.rung.name != "two" else {"shm": False}
             assert changed == {
                 name: {"workers": 7, "batch": 64}[name] if value is None else value
                 for name, value in wanted.items()
@@ -160,13 +160,14 @@ def test_a_failing_rung_is_told_and_does_not_stop_the_others(
 ) -> None:
     options = train.Options(
         batch_size=8, large_batch=15, width=8, image_size=32, steps=1, warmup=0, device="cpu",
-        launcher="{python} -c 'import sys; sys.exit(\"out of luck\")'",
+        launcher="{python} -c 'import sys; sys.exit(\"out of luck: \" + sys.argv[-1])'",
     )  # fmt: skip
     only = frozenset({"two", "baseline"})
     result = train.climb(data["tree"], tmp_path / "w", options, only, frozenset({"compile"}))
     good, bad = result["rungs"]
     assert good["runs"] and not good["error"]
-    assert "out of luck" in bad["error"] and not bad["runs"]
+    # Another node finds its setting where the images are.
+    assert f"out of luck: {tmp_path / 'w'}/" in bad["error"] and not bad["runs"]
     assert train_figures.failures(result) == [f"two: {bad['error']}"]
     assert train_figures.figures(result).rows[-1][-1] == "failed"
     hung = train.climb(
