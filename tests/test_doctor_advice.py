@@ -263,6 +263,13 @@ def test_slow_storage_is_left_by_staging() -> None:
     assert codes_of(replace(slow, data=replace(DATA, stage_bytes=10**11))) == ["nothing"]
 
 
+def test_what_reading_from_memory_gives_is_no_more_than_the_loader_did_from_there() -> None:
+    slow = {"storage_cold": 100.0, "decode": 1_000.0, "loader": 800.0}
+    advice = judge(found(slow, machine={"memory": 10**7})).advice[0]
+    assert advice.code == "stage" and advice.images_per_second is not None
+    assert 790 < advice.images_per_second < 820
+
+
 def test_slow_decoding() -> None:
     slow = {"decode": 400.0, "decode_core": 50.0, "decode_all": 400.0}
     assert codes_of(found(slow)) == ["nothing"]

@@ -171,8 +171,11 @@ def _advise(found: Findings, stages: dict[str, float], limit: str) -> Iterator[A
         changed = {**stages, stage: rate}
         loader = found.rates.loader
         if loader is not None and stage in ("storage", "decode"):
-            # It reads and decodes on the same threads, so it gains with their sum.
-            loader *= _per_image(stages) / _per_image(changed)
+            # It reads and decodes on the same threads, so it gains with their sum. What it was
+            # measured with was in memory already.
+            warm = found.rates.storage_warm
+            measured = stages if warm is None else {**stages, "storage": warm}
+            loader *= _per_image(measured) / _per_image(changed)
         after = overall(changed, loader)
         return after if after > now * _WORTH else None
 
