@@ -86,6 +86,8 @@ def test_learns_and_goes_on_where_it_was_stopped(data: dict[str, Path], tmp_path
     stopped = train_imagenet.main(arguments(data, parts, *options, "--max-steps", "14"))
     assert stopped["steps"] == 14 and len(samples(parts)) == 14 * 16  # in the second epoch
     again = train_imagenet.main(arguments(data, parts, *options, "--resume", "auto"))
+    # A job that is queued again after its end.
+    assert train_imagenet.main(arguments(data, parts, *options, "--resume", "auto")) == again
     assert again["steps"] == done["steps"] == 40
     assert again["val"] == done["val"] and again["best_top1"] == done["best_top1"]
     one, other = checkpoint.load(whole / "checkpoint.pt"), checkpoint.load(parts / "checkpoint.pt")

@@ -22,6 +22,9 @@ from fastdata.profile import StepTimer
 #: What a checkpoint's run and one that goes on from it must have in common.
 _SHARED = ("model", "width", "bias_before_norm", "decay_norm_and_bias", "on_error")
 
+#: What a finished run says of itself.
+_SUMMARY = "summary.json"
+
 
 class Trainer:
     """Everything of one rank.
@@ -116,6 +119,13 @@ class Trainer:
         Returns:
             What summary.json holds.
         """
+        written = self.out / _SUMMARY
+        epoch = self.data.loader.state_dict()["epoch"]
+        done = epoch >= self.config.epochs or self._enough()
+        if self.resumed and done and written.exists():
+            self._say(f"nothing is left to train: {written} is of the run that did")
+            found: dict[str, Any] = json.loads(written.read_text())
+            return found
         board = None
         if self.config.tensorboard and self.ranks.first:
             board = Board(self.out / "tensorboard", self.step)
@@ -213,7 +223,7 @@ class Trainer:
             "config": asdict(self.config),
         }
         if self.ranks.first:
-            (self.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+            (self.out / _SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
         return summary
 
     def _say(self, line: str) -> None:

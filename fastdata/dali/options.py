@@ -133,17 +133,29 @@ def _nvimagecodec_versions() -> Iterator[str]:
             continue
 
 
+#: The major version from which on pipelines hand out memory of its own for each batch.
+_OLDEST = 2
+
+
 def require_dali() -> None:
     """Raises if DALI is not there.
 
     Raises:
-        ModuleNotFoundError: It is not installed.
+        ModuleNotFoundError: It is not installed, or too old.
     """
     try:
-        import nvidia.dali  # noqa: F401
+        import nvidia.dali
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "fastdata.dali needs NVIDIA DALI\nInstall it: pip install 'fastdata[dali]' (or, for "
             "CUDA 13, nvidia-dali-cuda130).",
             name=error.name,
         ) from error
+    version = nvidia.dali.__version__
+    if int(version.partition(".")[0]) < _OLDEST:
+        # Before, a pipeline's outputs were written over while they were still in use.
+        raise ModuleNotFoundError(
+            f"fastdata.dali needs NVIDIA DALI {_OLDEST} or later, and {version} is installed\n"
+            "Upgrade it: pip install -U 'fastdata[dali]'.",
+            name="nvidia.dali",
+        )

@@ -99,7 +99,7 @@ def diagnose(
     # All ranks read from it at the same time, and each has its part.
     readers = min(machine.threads * machine.ranks, _READERS)
     storage = reading.measure(opened, samples, readers, seconds * 0.35)
-    share = readers / machine.threads
+    share = machine.ranks
     images, problems = decoding.load(opened, storage.blobs)
     decoding.require_some(images, problems, opened)
     numbers = np.array([n for n in sorted(storage.blobs) if n not in problems], np.int64)
