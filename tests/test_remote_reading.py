@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -204,6 +205,20 @@ def test_a_server_that_is_gone_is_an_error_and_no_hang(gcs: Bucket) -> None:
         with pytest.raises(RemoteError, match=r"sample \d+ .*failed 2 times.*TimeoutError"):
             next(iter(far))
         assert time.monotonic() - began < 20
+
+
+def test_single_samples_of_a_server_that_is_gone(gcs: Bucket, tmp_path: Path) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        options = RemoteOptions(tries=2, timeout=0.5, progress=False)
+        far = [
+            remote(f"{bucket.url}/shards", bucket, cache, options)
+            for cache in ("ranges", tmp_path / "cache")
+        ]
+        proxy.inject("stall", when=lambda e: ".tar" in e.path, times=10_000)
+        for each in far:
+            with pytest.raises(RemoteError, match="failed 2 times"):
+                each.read([0])
 
 
 def test_single_samples_rows_and_labels(gcs: Bucket, tmp_path: Path) -> None:
@@ -492,6 +507,27 @@ def test_a_damaged_piece_is_not_trusted(gcs: Bucket, tmp_path: Path, damage: str
     found = again.stats().remote
     assert found is not None
     assert found.cache_fills == len(pieces(tmp_path / "cache")[::2])
+
+
+def test_a_piece_that_cannot_be_read_is_fetched_again(gcs: Bucket, tmp_path: Path) -> None:
+    url = put(gcs)
+    assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(local()))
+    piece = pieces(tmp_path / "cache")[0]
+    # There, but not to be opened, as on a disk with a bad block.
+    piece.rename(tmp_path / "elsewhere")
+    piece.symlink_to(tmp_path / "elsewhere")
+    again = loader(remote(url, gcs, tmp_path / "cache"), timeout=20)
+    assert same(list(again), list(local()))
+    assert not piece.is_symlink()
+
+
+def test_a_cache_folder_that_vanishes_is_named(gcs: Bucket, tmp_path: Path) -> None:
+    url = put(gcs)
+    cached = remote(url, gcs, tmp_path / "cache")
+    cached.read([0])
+    shutil.rmtree(tmp_path / "cache" / "fastdata-pieces")
+    with pytest.raises(DatasetError, match="cannot be written: No such file"):
+        cached.read([SAMPLES - 1])
 
 
 def test_a_process_killed_while_it_fills_the_cache(gcs: Bucket, tmp_path: Path) -> None:

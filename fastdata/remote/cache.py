@@ -283,11 +283,19 @@ class PieceCache:
             if await asyncio.to_thread(self._is_there, path, stop - start):
                 return
             async with self._slots:
-                descriptor = _try_lock(partial)
+                try:
+                    descriptor = _try_lock(partial)
+                except OSError as error:
+                    if not is_no_space(error):
+                        raise self._unwritable(error) from None
+                    self._tell_full()
+                    return
                 if descriptor is not None:
                     try:
-                        if path.exists():  # filled by who held the lock
-                            continue
+                        # Filled by who held the lock. That it exists is not enough: what cannot
+                        # be read (a bad block, another user's file) is replaced.
+                        if await asyncio.to_thread(self._is_there, path, stop - start):
+                            return
                         data = await self._reader.read(ref.url, start, stop)
                         if await asyncio.to_thread(self._store, descriptor, partial, path, data):
                             self.fills += 1
@@ -297,6 +305,21 @@ class PieceCache:
                         os.close(descriptor)
                     return
             await asyncio.sleep(_POLL)
+
+    def _tell_full(self) -> None:
+        if not self._full_said:
+            self._full_said = True
+            warnings.warn(
+                f"{self._folder}: the disk is full, so what does not fit is read remotely "
+                "each time; give a smaller cache_bytes=",
+                stacklevel=2,
+            )
+
+    def _unwritable(self, error: OSError) -> DatasetError:
+        return DatasetError(
+            f"{self._folder}: cannot be written: {error.strerror or error}",
+            "Give another folder as cache=.",
+        )
 
     def _is_there(self, path: Path, size: int) -> bool:
         descriptor = self._open(path, size)
@@ -317,17 +340,8 @@ class PieceCache:
             sync(self._folder)
         except OSError as error:
             if not is_no_space(error):
-                raise DatasetError(
-                    f"{self._folder}: cannot be written: {error.strerror or error}",
-                    "Give another folder as cache=.",
-                ) from None
-            if not self._full_said:
-                self._full_said = True
-                warnings.warn(
-                    f"{self._folder}: the disk is full, so what does not fit is read remotely "
-                    "each time; give a smaller cache_bytes=",
-                    stacklevel=2,
-                )
+                raise self._unwritable(error) from None
+            self._tell_full()
             return False
         self._sound[path] = os.fstat(descriptor).st_ino
         self._touched[path] = time.monotonic()
@@ -352,6 +366,8 @@ class PieceCache:
             yield
             os.pwrite(descriptor, b"%-31d\n" % self.used, 0)
         finally:
+            # Closing is not enough: a process forked meanwhile has the descriptor, too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _make_room(self, size: int, descriptor: int) -> None:

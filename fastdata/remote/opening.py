@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, UsageError
 from fastdata.extents import ExtentTable
 from fastdata.index import Index, Row
 from fastdata.manifest import MANIFEST_NAME, Manifest
@@ -214,12 +214,16 @@ class RemoteBlobs:
         ref = self._ref(row, number)
         start, stop = row.offset, row.offset + row.length
         if not 0 <= start <= stop <= ref.size:
-            raise self.corrupt(row, number, f"the index puts it beyond the end of {ref.url}")
+            raise self.corrupt(
+                row, number, f"the index puts it beyond the end of {redact(ref.url)}"
+            )
         one = Wanted(number, ref.url, start, stop, row.crc32c)
         if self.local_cache is not None:
             found = self.reader.run(self.local_cache.read([(one, ref)]))[0]
         else:
             found = self.reader.run(self.read_one(one))
+        if isinstance(found, FastdataError):
+            raise found
         if found is None:
             raise self.corrupt(row, number, WRONG_BYTES)
         data: bytes = found
