@@ -198,6 +198,9 @@ def file_lock(
                 # In another user's folder such as /tmp, only who made a file may remove it.
                 with suppress(PermissionError):
                     path.unlink(missing_ok=True)
+                # Closing is not enough: a process forked meanwhile has the descriptor, too, and
+                # who waits would wait for its end.
+                fcntl.flock(file, fcntl.LOCK_UN)
             return
 
 

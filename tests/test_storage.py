@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,6 +17,7 @@ import pytest
 from fastdata.errors import SpaceError
 from fastdata.storage import (
     ExtentReader,
+    file_lock,
     free_space,
     human_bytes,
     is_no_space,
@@ -82,6 +85,24 @@ def test_a_reader_goes_on_after_a_fork(folder: Path) -> None:
         os._exit(0 if good else 1)
     assert all(reader.read(folder / str(i), 0, 6) == b"%06d" % i for i in range(FILES))
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_lock_does_not_stay_with_a_process_forked_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with file_lock(path):
+        waiting = path.open()  # as who waits for it has it open
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        waiting.close()
 
 
 def test_an_extent_beyond_the_end_is_short(folder: Path) -> None:
