@@ -27,6 +27,7 @@ from fastdata.converters.tree import printable
 from fastdata.arrow import array, as_numpy, update_digest
 from fastdata.engines import Engine, report
 from fastdata.errors import SourceError
+from fastdata.remote.urls import redact
 from fastdata.storage import temporary_name
 
 _ROWS_PER_BATCH = 2_048
@@ -222,8 +223,8 @@ def _require_safe(record: Record) -> None:
     parts = PurePosixPath(record.key).parts
     if not parts or record.key.startswith("/") or ".." in parts or "\0" in record.key:
         raise SourceError(
-            f"{printable(record.path)}: {record.key!r} cannot be a key: keys are relative paths "
-            "without ..",
+            f"{printable(redact(record.path))}: {record.key!r} cannot be a key: keys are relative "
+            "paths without ..",
             "Rename the sample.",
         )
 
@@ -275,7 +276,7 @@ def _require_unique(listing: Listing, repeated: set[int]) -> None:
         keys = batch.column("key").to_pylist()
         paths = batch.column("path").to_pylist()
         for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
-            path = printable(paths[at].decode("utf-8", "surrogateescape"))
+            path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
                 raise SourceError(
                     f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}",

@@ -210,6 +210,10 @@ def pack(
     running = _engine(engine, address, workers)
     _check_out(source, out)
     uploading: Uploading | None = None
+    if local is not None and is_url(local):
+        raise UsageError(
+            f"--local {redact(os.fspath(local))} is a URL", "Name a folder of this machine."
+        )
     if is_url(out):
         folder = Path(local) if local is not None else default_local(os.fspath(out))
         folder.parent.mkdir(parents=True, exist_ok=True)

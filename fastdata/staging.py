@@ -120,6 +120,10 @@ def stage(
     """
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
+    if to is not None and is_url(to):
+        raise UsageError(
+            f"--to {redact(os.fspath(to))} is a URL", "Stage to a folder of this machine."
+        )
     place = default_place() if to is None else Path(os.path.realpath(to))
     manifest, original = _open(dataset, storage_options)
     source = place_of(original.path, storage_options)

@@ -69,6 +69,7 @@ def test_an_empty_file_and_a_large_one(gcs: Bucket, tmp_path: Path) -> None:
         url = join_url(gcs.url, name)
         upload(tmp_path / name, url, storage_options=gcs.storage_options)
         download(url, tmp_path / "back", storage_options=gcs.storage_options)
+        assert read_bytes(url, gcs.storage_options, length, length) == b""
         assert (tmp_path / "back").read_bytes() == (tmp_path / name).read_bytes()
 
 

@@ -612,6 +612,8 @@ def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
         ImageDataset(url, cache="ranges", cache_bytes=1 << 30, **options)
     with pytest.raises(UsageError, match="no room for four pieces"):
         ImageDataset(url, cache=tmp_path, cache_bytes=1000, **options)
+    with pytest.raises(UsageError, match="is a URL"):
+        ImageDataset(url, cache="gs://bucket/cache", **options)
     with pytest.raises(UsageError, match="concurrency=0"):
         RemoteOptions(concurrency=0)
     with pytest.raises(DatasetError, match="no dataset here"):

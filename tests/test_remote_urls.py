@@ -140,6 +140,16 @@ def test_damage_in_a_bucket_is_found(gcs: Bucket, tree: Path, tmp_path: Path) ->
     require_said(staged, 1, names[0], "damaged")
 
 
+def test_bytes_that_come_damaged_once_are_not_the_datasets(gcs: Bucket, tree: Path) -> None:
+    url = packed(gcs, tree)
+    with gcs.through_proxy() as (slow, proxy):
+        proxy.inject(
+            "corrupt", lambda exchange: bool(exchange.range) and "/shard-" in exchange.path
+        )
+        require_said(run("verify", "--workers", 1, url, *slow.arguments), 0)
+        assert any(exchange.fault for exchange in proxy.exchanges)
+
+
 def start(*arguments: object) -> subprocess.Popen[bytes]:
     """Starts a command in a process of its own, to be killed."""
     command = [sys.executable, "-m", "fastdata", *(str(argument) for argument in arguments)]
@@ -262,6 +272,9 @@ def test_options_for_drivers_need_a_url(tree: Path, tmp_path: Path) -> None:
     option = ("--storage-option", "token=anon")
     require_said(convert("imagefolder", "--root", tree, "--out", tmp_path / "x", *option), 2, "URL")
     require_said(run("verify", tmp_path, *option), 2, "URL")
+    require_said(run("stage", tmp_path, "--to", "gs://b/copy"), 2, "--to gs://b/copy is a URL")
+    made = ("--out", "gs://b/ds", "--local", "gs://b/making")
+    require_said(convert("imagefolder", "--root", tree, *made), 2, "--local gs://b/making is a URL")
     require_said(run("index", "gs://bucket/ds"), 2, "gs://bucket/ds")
     require_said(
         convert("imagefolder", "--root", tree, "--out", tmp_path / "x", "--local", tmp_path / "y"),

@@ -269,6 +269,8 @@ def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
     dataset = make("lmdb")
     with pytest.raises(UsageError, match="--threads 0"):
         stage(dataset, threads=0)
+    with pytest.raises(UsageError, match="--to gs://bucket/copy is a URL"):
+        stage(dataset, "gs://bucket/copy")
     with pytest.raises(DataError, match="--to"):
         stage(dataset, tmp_path / "missing" / "deep")
     with pytest.raises(DatasetError, match="no such folder"):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import click
 
-from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.cli.locations import Folder, Location, named, require_url, storage_options
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
@@ -141,7 +141,7 @@ _SHARED = (
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
     click.option(
         "--local",
-        type=click.Path(path_type=Path),
+        type=Folder(),
         metavar="FOLDER",
         help="With a URL as --out: where files are made before they are sent. "
         "[default: below $FASTDATA_CACHE_DIR or ~/.cache/fastdata]",

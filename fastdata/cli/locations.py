@@ -27,6 +27,23 @@ class Location(click.ParamType[Any]):
         return value if is_url(value) else Path(value)
 
 
+class Folder(click.ParamType[Path]):
+    """A folder of this machine: a URL is refused, which would become a folder ``gs:``."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Refuses a URL.
+
+        Raises:
+            UsageError: It is one.
+        """
+        if is_url(value):
+            option = "" if param is None else param.opts[0] + " "
+            raise UsageError(f"{option}{redact(value)} is a URL", "Name a folder of this machine.")
+        return Path(value)
+
+
 def named(location: Path | str) -> str:
     """A location as messages may hold it: a URL without credentials."""
     return redact(location) if isinstance(location, str) else str(location)

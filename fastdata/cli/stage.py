@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.cli.locations import Folder, Location, named, require_url, storage_options
 from fastdata.errors import UsageError
 from fastdata.progress import ProgressReport
 from fastdata.staging import stage, unstage
@@ -18,7 +18,7 @@ from fastdata.storage import human_bytes
 @click.argument("dataset", type=Location())
 @click.option(
     "--to",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     metavar="FOLDER",
     help="Where to. [default: /dev/shm]",
 )

@@ -14,9 +14,17 @@ from types import TracebackType
 from typing import Any
 
 from fastdata.blobs import Blobs
+from fastdata.checksum import crc32c_file
 from fastdata.errors import CorruptionError, DatasetError, SpaceError
 from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.remote.filesystem import download, join_url, list_files, read_bytes, redact
+from fastdata.remote.filesystem import (
+    download,
+    file_info,
+    join_url,
+    list_files,
+    read_bytes,
+    redact,
+)
 from fastdata.remote.places import Place, RemotePlace
 from fastdata.storage import free_space, human_bytes, whole_file
 
@@ -193,9 +201,12 @@ class Fetching:
         return View(folder, files, start, stop)
 
     def _fetch_file(self, entry: FileEntry, path: Path) -> None:
-        """Fetches a file as it is, in several requests at once; its checksum is not checked."""
+        """Fetches a file in several requests at once; once more if its checksum is wrong.
+
+        If it still is, it stays as it came: what is wrong with it is for others to say.
+        """
         url = join_url(self._url, entry.name)
-        if list_files(self._url, self._options).get(entry.name) != entry.size:
+        if file_info(url, self._options).size != entry.size:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary, temporary.open("wb") as file:
@@ -205,8 +216,11 @@ class Fetching:
                 end = min(start + _BLOCK, entry.size)
                 os.pwrite(file.fileno(), read_bytes(url, self._options, start, end), start)
 
-            for _ in self._pool.map(fetch, range(0, entry.size, _BLOCK)):
-                pass
+            for _ in range(2):
+                for _ in self._pool.map(fetch, range(0, entry.size, _BLOCK)):
+                    pass
+                if f"{crc32c_file(temporary):08x}" == entry.crc32c:
+                    break
 
     def _fetch_loose(self, root: Place, folder: Path, start: int, stop: int) -> None:
         def fetch(name: str) -> None:

@@ -20,7 +20,7 @@ from fastdata.extents import ExtentTable
 from fastdata.index import Index, Row
 from fastdata.manifest import MANIFEST_NAME, Manifest
 from fastdata.remote.cache import PieceCache
-from fastdata.remote.filesystem import download, join_url, name_of, read_bytes, redact
+from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import RangeReader, Request, Wanted
 from fastdata.storage import file_lock
@@ -98,6 +98,11 @@ class RemoteBlobs:
         self.options = options or RemoteOptions()
         self._storage_options = dict(storage_options or {})
         self._cache_bytes = cache_bytes
+        if is_url(cache):
+            raise UsageError(
+                f"cache={redact(os.fspath(cache))!r} is a URL",
+                "Give a folder of this machine, such as /dev/shm/cache.",
+            )
         self.cache = None if os.fspath(cache) == RANGES else Path(cache).absolute()
         if self.cache is None and cache_bytes is not None:
             raise UsageError(
