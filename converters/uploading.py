@@ -18,7 +18,7 @@ from typing import Any
 from fastdata.converters.workspace import is_ours, remove_outputs
 
 from fastdata.engines import usable_cpus
-from fastdata.errors import UsageError
+from fastdata.errors import DataError, UsageError
 from fastdata.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
 from fastdata.remote.sending import LEDGER_NAME, MOST_WAITING, Sender
 from fastdata.remote.urls import name_of, redact
@@ -147,13 +147,21 @@ class Uploading:
 
         Raises:
             RemoteError: Something cannot be sent.
+            DataError: Something that was sent is not there.
         """
         others = list(others)
         for entry in (manifest.index, *others):
             self.add(entry, keep=True)
         self._sender.finish()
         wanted = {entry.name for entry in (manifest.index, *manifest.files, *others)}
-        stale = [name for name in self._sender.names() if is_ours(name) and name not in wanted]
+        found = set(self._sender.names())
+        if missing := sorted(wanted - found):
+            raise DataError(
+                f"{self.name}: {len(missing)} files are missing, though all were sent; the first: "
+                f"{missing[0]}",
+                "Run the same command again, it sends them. Does something else remove them?",
+            )
+        stale = [name for name in found if is_ours(name) and name not in wanted]
         self._sender.remove(stale)
         with whole_file(self._work / "manifest.json") as temporary:
             temporary.write_text(manifest.to_json(), "utf-8")

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.packing import Progress, Silent, pack
 from flaky_proxy import Exchange, wait_until
 from object_stores import Bucket
 from sources import contents, contents_but_source, convert, make_tree, require_said
 
 from fastdata import ImageDataset
 from fastdata.cli import cli
+from fastdata.errors import DataError
 from fastdata.remote.filesystem import (
     join_url,
     list_files,
@@ -209,6 +212,41 @@ def test_a_refused_upload_loses_nothing(s3: Bucket, tree: Path, tmp_path: Path) 
         assert not any(exchange.path in sent for exchange in proxy.matching("PUT"))
     assert remote_contents(s3, url, tmp_path / "back") == contents(tmp_path / "local")
     assert not (tmp_path / "making").exists()
+
+
+class Removing(Silent):
+    """Removes a file from the bucket before the manifest is sent."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._url, self._options = f"{bucket.url}/ds", bucket.storage_options
+
+    def finishing(self, what: str) -> None:
+        if what == "upload":
+            name = "shard-000000.tar"
+            wait_until(lambda: name in list_files(self._url, self._options))
+            remove(f"{self._url}/{name}", self._options)
+
+
+def test_no_manifest_is_sent_where_a_file_is_missing(
+    gcs: Bucket, tree: Path, tmp_path: Path
+) -> None:
+    def packing(progress: Progress) -> None:
+        pack(
+            ImageFolder(tree),
+            f"{gcs.url}/ds",
+            container="shards",
+            shard_size=30_000,
+            workers=1,
+            progress=progress,
+            local=tmp_path / "making",
+            storage_options=gcs.storage_options,
+        )
+
+    with pytest.raises(DataError, match=r"the first: shard-000000\.tar"):
+        packing(Removing(gcs))
+    assert "dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
+    packing(Silent())
+    require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
 
 
 def test_killed_while_staging(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
