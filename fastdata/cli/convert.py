@@ -165,7 +165,7 @@ def _root(default: str | None = None, *, url: bool = True) -> Callable[[Function
         given = {"default": default, "show_default": True}
     return click.option(
         "--root",
-        type=Location() if url else click.Path(path_type=Path, readable=False),
+        type=Location() if url else Folder(),
         **given,
         metavar="PATH|URL" if url else "PATH",
         help="Where the images are.",
