@@ -7,7 +7,7 @@ give.
 
 from __future__ import annotations
 
-import io
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -45,6 +45,9 @@ class _Transform:
         self._array = ToArray(request.crop, request.size, request.dtype)
 
     def __call__(self, frame: Any) -> Any:
+        # A worker process gets this class without this file's imports.
+        import io
+
         from PIL import Image
 
         # petastorm stacks a column of flat arrays, and takes no others.
@@ -59,6 +62,8 @@ class _Epochs:
         import petastorm.transform  # noqa: F401 -- counted as import
 
         warnings.simplefilter("ignore")
+        # Its worker processes unpickle what lies beside this file.
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
         self._request = request
         self._shape = (request.size, request.size, 3)
         if request.dtype == "float32":

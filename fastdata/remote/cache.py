@@ -34,7 +34,7 @@ from fastdata.checksum import crc32c
 from fastdata.errors import DatasetError, FastdataError, UsageError
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import RangeReader, Request, Wanted
-from fastdata.storage import free_space, human_bytes, is_no_space, sync
+from fastdata.storage import human_bytes, is_no_space, sync
 
 if TYPE_CHECKING:
     from fastdata.remote.opening import FileRef
@@ -110,7 +110,10 @@ class PieceCache:
                 "Give a folder of this machine that can be, such as /dev/shm/cache.",
             ) from None
         if limit is None:
-            limit = (free_space(self._folder) + self.used) * 9 // 10
+            from fastdata.staging import room  # which imports what imports this
+
+            # In /dev/shm it is memory that bounds, not what the file system promises.
+            limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit
         self._filling: dict[Piece, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(
