@@ -12,7 +12,7 @@ from fastdata.converters.tree import class_folders, class_records, is_image_name
 
 from fastdata.errors import SourceError
 from fastdata.remote.filesystem import list_entries, list_folders
-from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.remote.urls import join_url, redact
 
 
 class Tree(Protocol):
@@ -128,6 +128,3 @@ def tree_of(
             "Say where the images are with --root: the folder above the classes.",
         )
     return tree
-
-
-__all__ = ["LocalTree", "RemoteTree", "Tree", "is_url", "tree_of"]

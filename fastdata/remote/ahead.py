@@ -256,12 +256,15 @@ class RangePass(RemotePass):
     def _announce(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
         with self._lock:
             for one, _ in wanted:
-                held = self._known.get(one.number)
-                if held is None:
-                    held = self._known[one.number] = _Held(one)
-                    self._unplanned[one.number] = held
-                held.uses += 1
-                self._announced += held.size
+                self._use(self._known.get(one.number) or self._hold(one))
+
+    def _hold(self, one: Wanted) -> _Held:
+        held = self._known[one.number] = self._unplanned[one.number] = _Held(one)
+        return held
+
+    def _use(self, held: _Held) -> None:
+        held.uses += 1
+        self._announced += held.size
 
     def _ask(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
         of_batch: list[_Held] = []
@@ -270,10 +273,8 @@ class RangePass(RemotePass):
             for one, _ in wanted:
                 held = self._known.get(one.number)
                 if held is None:
-                    held = self._known[one.number] = _Held(one)
-                    self._unplanned[one.number] = held
-                    held.uses = 1
-                    self._announced += held.size
+                    held = self._hold(one)
+                    self._use(held)
                 of_batch.append(held)
                 if not held.done:
                     fetch.missing += 1
