@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from fastdata.draws import epoch_key
 from fastdata.order import BLOCK, WINDOW, Order, QuasiRandom, Random
+from fastdata.plotting import INK, finish
 from fastdata.remote import RemoteOptions
 from fastdata.remote.ranges import Wanted, plan
 
@@ -135,7 +136,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
     """Draws the mixing by window, readable on light and on dark pages."""
     from matplotlib.figure import Figure
 
-    ink = "#808080"
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axis = figure.subplots()
     windows = [row["window"] for row in result["windows"]]
@@ -151,14 +151,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
         )
     for row in result["windows"]:
         if row["window"] in SHOWN:
-            axis.axvline(row["window"], color=ink, linewidth=0.5, linestyle=":")
+            axis.axvline(row["window"], color=INK, linewidth=0.5, linestyle=":")
             axis.annotate(
                 f"{row['classes']:.2f}",
                 (row["window"], row["classes"]),
                 (-4, 5),
                 textcoords="offset points",
                 ha="right",
-                color=ink,
+                color=INK,
                 size=8,
             )
     axis.set_xscale("log", base=2)
@@ -166,13 +166,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     axis.set_ylim(0, 1.05)
     axis.set_xlabel(f"window, blocks of {BLOCK} samples")
     axis.set_ylabel("part of a full shuffle's")
-    axis.patch.set_alpha(0)
-    axis.tick_params(colors=ink, labelsize=8)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set_color(ink)
-    for spine in axis.spines.values():
-        spine.set_color(ink)
-    figure.savefig(path, transparent=True, metadata={"Date": None})
+    axis.tick_params(labelsize=8)
+    finish(figure, [axis], path)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,11 @@ from typing import Any
 from fastdata.benchmarks.bench_figures import Run, median, rate, runs_by_threads
 
 from fastdata.errors import UsageError
+from fastdata.plotting import INK, check, finish
 
-# Mid-tones: enough contrast with white and with black.
-INK = "#808080"
+# Mid-tones, as the ink.
 OURS = "#2b8cbe"
 THEIRS = "#b07d2b"
-
-
-def check(path: Path) -> None:
-    """Whether a plot can be drawn, before hours of measurements for it.
-
-    Raises:
-        UsageError: Another suffix than ``.svg`` or ``.png``, or matplotlib is not installed.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"{path}: plots are .svg or .png", "Name one of these.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
-            "plots need matplotlib, which is not installed", "pip install 'fastdata[bench]'"
-        )
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
@@ -67,20 +52,6 @@ def _plot(result: dict[str, Any], path: Path) -> None:
     if scaling:
         _curves(axes[2], grouped)
     finish(figure, list(axes), path)
-
-
-def finish(figure: Any, axes: list[Any], path: Path) -> None:
-    """Colours a figure for light and dark pages, and writes it."""
-    for axis in axes:
-        axis.patch.set_alpha(0)
-        axis.tick_params(colors=INK)
-        axis.title.set_color(INK)
-        for label in (axis.xaxis.label, axis.yaxis.label):
-            label.set_color(INK)
-        for spine in axis.spines.values():
-            spine.set_color(INK)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, transparent=True, metadata=metadata, dpi=120)
 
 
 def _bars(axis: Any, title: str, runs: dict[str, list[Run]], value: Callable[[Run], float]) -> None:

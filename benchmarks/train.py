@@ -26,13 +26,14 @@ from typing import Any
 
 import click
 import torch
-from fastdata.benchmarks import page_cache, plots, train_figures
+from fastdata.benchmarks import page_cache, train_figures
 from fastdata.benchmarks.measure import machine
 from fastdata.benchmarks.prepare import listing, repeat_tree
 from fastdata.benchmarks.train_rungs import Machine, Planned, Setting, check_names, plan
 from fastdata.converters import ImageFolder, pack
 from fastdata.examples.training.resnet import MODELS
 
+from fastdata import plotting
 from fastdata.engines import usable_cpus
 from fastdata.errors import FastdataError, UsageError
 from fastdata.staged import default_place
@@ -290,7 +291,7 @@ def main(
     if (tree is None) == (show is None):
         raise UsageError("--tree or --show, one of them", "Give --tree FOLDER to measure.")
     if plot_path is not None:
-        plots.check(plot_path)
+        plotting.check(plot_path)
     if show is not None:
         result = train_figures.load(show)
     else:

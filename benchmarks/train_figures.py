@@ -11,6 +11,7 @@ from fastdata.benchmarks import plots
 from fastdata.benchmarks.measure import Figures
 from fastdata.benchmarks.train_published import PUBLISHED
 
+from fastdata import plotting
 from fastdata.errors import UsageError
 
 NAME = "training-ladder"
@@ -114,7 +115,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     Raises:
         UsageError: Another suffix, matplotlib is missing, or there is nothing to draw.
     """
-    plots.check(path)
+    plotting.check(path)
     from matplotlib.figure import Figure
 
     measured = [rung for rung in result["rungs"] if rung["runs"]]
@@ -147,11 +148,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
         drawn_bars = axis.barh(bars, values, color=colour)
         axis.bar_label(drawn_bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}")
         for text in axis.texts:
-            text.set_color(plots.INK)
+            text.set_color(plotting.INK)
         axis.invert_yaxis()
         axis.set_title(title)
         axis.margins(x=0.12)
-    plots.finish(drawn, list(axes[:, 0]), path)
+    plotting.finish(drawn, list(axes[:, 0]), path)
 
 
 def _median(rung: dict[str, Any], value: Any) -> float:

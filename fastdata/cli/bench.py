@@ -122,6 +122,7 @@ def command(
       fastdata bench --compare before.json now.json
     """
     try:
+        from fastdata import plotting
         from fastdata.benchmarks import bench, bench_figures, plots
         from fastdata.benchmarks.contenders import (
             FASTDATA,
@@ -147,7 +148,7 @@ def command(
             if value is not None:
                 raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
     if plot_path is not None:
-        plots.check(plot_path)
+        plotting.check(plot_path)
     environments = default_environments()
     contenders = []
     if dataset is not None:

@@ -84,11 +84,12 @@ def command(
         raise UsageError("nothing to diagnose", "Give DATASET, or --pid and --flame.")
     if step_ms is not None and batch_size is None:
         raise UsageError("--step-ms needs --batch-size", "Say how many images a step takes.")
+    from fastdata import plotting
     from fastdata.doctor import diagnose, picture, report, training_transform
     from fastdata.transforms import CenterCrop, Compose, Resize
 
     if plot is not None:
-        picture.check(plot)
+        plotting.check(plot)
     transform = training_transform(size)
     if crop == "val":
         # As models are validated at 224: the shorter side 256.

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from fastdata.doctor.diagnosis import Diagnosis
 from fastdata.doctor.report import human_rate, stage_lines
-from fastdata.errors import UsageError
+from fastdata.plotting import INK, check, finish
 
-# Mid-tones: enough contrast with white and with black.
-_INK = "#808080"
+# Mid-tones, as the ink.
 _STAGE = "#2b8cbe"
 _LIMIT = "#d1495b"
 _WHOLE = "#b07d2b"
-
-
-def check(path: Path) -> None:
-    """Whether a picture can be drawn, before anything is measured for it.
-
-    Raises:
-        UsageError: Another suffix than ``.svg`` or ``.png``, or matplotlib is not installed.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"{path}: plots are .svg or .png", "Name one of these.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
-            "plots need matplotlib, which is not installed", "pip install 'fastdata[bench]'"
-        )
 
 
 def plot(diagnosis: Diagnosis, path: Path) -> None:
@@ -52,7 +36,7 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
         for line, _ in shown
     ]
     bars = axis.barh([line.name for line, _ in shown], [rate for _, rate in shown], color=colours)
-    axis.bar_label(bars, [human_rate(rate) for _, rate in shown], color=_INK, padding=3)
+    axis.bar_label(bars, [human_rate(rate) for _, rate in shown], color=INK, padding=3)
     axis.invert_yaxis()  # the first stage on top
     axis.set_xscale("log")
     rates = [rate for _, rate in shown]
@@ -62,11 +46,5 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     axis.set_title(
         f"{name}: {verdict.limit} limits, {human_rate(verdict.images_per_second)} images/s"
     )
-    axis.patch.set_alpha(0)
-    axis.tick_params(colors=_INK, which="both")
-    axis.title.set_color(_INK)
-    axis.xaxis.label.set_color(_INK)
-    for spine in axis.spines.values():
-        spine.set_color(_INK)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, transparent=True, metadata=metadata, dpi=120)
+    axis.tick_params(which="minor", colors=INK)
+    finish(figure, [axis], path)
