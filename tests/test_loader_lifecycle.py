@@ -227,7 +227,7 @@ def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request
     )
     out, err = process.communicate(timeout=120)
     ended = time.time()
-    assert process.returncode == code
+    assert process.returncode == code, err
     assert err.strip().endswith(message) if message else err == ""
     assert "ignored" not in err
     assert ended - float(out) < SOON

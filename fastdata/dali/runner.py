@@ -109,10 +109,11 @@ class Runner:
                 name="fastdata-dali",
                 daemon=True,
             )
-            self._thread = thread
-            _THREADS[thread] = self._tasks
             weakref.finalize(self, _end, self._tasks, self._process)
-            thread.start()
+            with _starting:  # whoever ends all threads finds it started, or it finds the end
+                thread.start()
+                _THREADS[thread] = self._tasks
+            self._thread = thread
 
     def close(self) -> None:
         """Ends the thread when it is done with what was submitted; does not wait for that."""
@@ -306,6 +307,10 @@ _THREADS: weakref.WeakKeyDictionary[threading.Thread, SimpleQueue[Work | None]] 
 
 
 _ending = threading.Event()
+_starting = threading.RLock()
+
+#: Seconds for a thread to end: more than DALI takes for a batch, less than a stalled read may.
+_PATIENCE = 10.0
 
 
 @atexit.register
@@ -315,12 +320,16 @@ def _end_all() -> None:
     Batches are left as they are; iterators are closed next, and nobody waits for them any more.
     """
     _ending.set()
-    for thread, tasks in list(_THREADS.items()):
+    with _starting:
+        threads = list(_THREADS.items())
+    for thread, tasks in threads:
         tasks.put(None)
-        thread.join()
+        thread.join(_PATIENCE)
 
 
 def _after_fork() -> None:
+    global _starting
+    _starting = threading.RLock()  # the parent's may be held by a thread that is not here
     _THREADS.clear()  # the parent's
 
 

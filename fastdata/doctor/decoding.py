@@ -152,25 +152,58 @@ def check(images: Images, recipe: Recipe) -> dict[int, str]:
     problems = {}
     for start in range(0, len(images), _BATCH):
         places = np.arange(start, min(start + _BATCH, len(images)))
-        for error in _decode(images.only(places), recipe, 0, scaled=False):
+        for error in _decode(images.only(places), recipe, 0):
             problems[start + (error.index or 0)] = str(error)
     return problems
 
 
-def rate(
-    images: Images, recipe: Recipe, threads: int, seconds: float, *, scaled: bool = False
-) -> float:
-    """Images/s of decoding; of one thread by its CPU time, so that others do not count.
+@dataclass(frozen=True)
+class Variant:
+    """Images, and whether the core may decode them at 1/2, 1/4 or 1/8."""
+
+    images: Images
+    scaled: bool = False
+
+
+def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> dict[str, float]:
+    """Images/s of one thread by its CPU time, of several variants of the same images.
+
+    They take turns, a few images each, with the same crops: what else the machine does slows
+    all of them alike, so that their ratios hold where their rates scatter.
+
+    Args:
+        variants: What to decode, by name, over and over; at least one image each.
+        recipe: What becomes of them.
+        seconds: How long, all together.
+    """
+    orders = {
+        name: np.random.default_rng(0).permutation(len(variant.images))
+        for name, variant in variants.items()
+    }
+    spent = dict.fromkeys(variants, 0.0)
+    begun = time.perf_counter()
+    done = 0
+    while not done or time.perf_counter() - begun < seconds:
+        for name, variant in variants.items():
+            places = np.take(orders[name], np.arange(done, done + _BATCH), mode="wrap")
+            before = time.thread_time()
+            _decode(variant.images.only(places), recipe, done, scaled=variant.scaled)
+            spent[name] += time.thread_time() - before
+        done += _BATCH
+    return {name: done / seconds for name, seconds in spent.items()}
+
+
+def rate(images: Images, recipe: Recipe, threads: int, seconds: float) -> float:
+    """Images/s of decoding.
 
     Args:
         images: What to decode, over and over; at least one.
         recipe: What becomes of them.
         threads: How many threads decode.
         seconds: How long.
-        scaled: Whether the core may decode at 1/2, 1/4 or 1/8.
     """
-    if threads > 1 and not images.pillow.any():
-        return _engine_rate(images, recipe, threads, seconds, scaled=scaled)
+    if not images.pillow.any():
+        return _engine_rate(images, recipe, threads, seconds)
     begun = time.perf_counter()
 
     def work(thread: int) -> int:
@@ -178,23 +211,18 @@ def rate(
         done = 0
         while True:
             places = np.take(order, np.arange(done, done + min(_BATCH, len(order))), mode="wrap")
-            _decode(images.only(places), recipe, done + thread, scaled=scaled)
+            _decode(images.only(places), recipe, done + thread)
             done += len(places)
             if time.perf_counter() - begun >= seconds:
                 return done
 
-    if threads == 1:
-        cpu = time.thread_time()
-        return work(0) / (time.thread_time() - cpu)
     # Pillow's part is Python's, so each thread does its own, as the loader's helpers do.
     with ThreadPoolExecutor(threads) as pool:
         done = sum(pool.map(work, range(threads)))
     return done / (time.perf_counter() - begun)
 
 
-def _engine_rate(
-    images: Images, recipe: Recipe, threads: int, seconds: float, *, scaled: bool
-) -> float:
+def _engine_rate(images: Images, recipe: Recipe, threads: int, seconds: float) -> float:
     """Images/s of the native engine alone: some batches are always under way."""
     order = np.random.default_rng(0).permutation(len(images))
     size = 4 * max(_BATCH, threads)
@@ -205,7 +233,7 @@ def _engine_rate(
         while pending or time.perf_counter() - begun < seconds:
             while len(pending) < 3 and time.perf_counter() - begun < seconds:
                 places = np.take(order, np.arange(taken, taken + size), mode="wrap")
-                batch = _prepare(images.only(places), recipe, taken, scaled=scaled)
+                batch = _prepare(images.only(places), recipe, taken)
                 engine.begin(batch)
                 pending.append((batch, len(places)))
                 taken += len(places)
@@ -215,14 +243,14 @@ def _engine_rate(
         return done / (time.perf_counter() - begun)
 
 
-def _decode(images: Images, recipe: Recipe, key: int, *, scaled: bool) -> list[DecodeError]:
+def _decode(images: Images, recipe: Recipe, key: int, *, scaled: bool = False) -> list[DecodeError]:
     """Decodes images as the loader does: the core what it can, Pillow what is left."""
     pending = _prepare(images, recipe, key, scaled=scaled)
     pending.run()
     return pending.failures()
 
 
-def _prepare(images: Images, recipe: Recipe, key: int, *, scaled: bool) -> PendingBatch:
+def _prepare(images: Images, recipe: Recipe, key: int, *, scaled: bool = False) -> PendingBatch:
     """A batch of images, cropped at random."""
     keys = np.arange(len(images), dtype=np.uint64) + np.uint64(epoch_key(0, key) >> 1)
     cut = recipe.draw(images.widths, images.heights, keys, on_small="mark")

@@ -267,29 +267,21 @@ class _Decoding:
 
     def measure(self, opened: Opened) -> tuple[dict[str, float], dict[str, float]]:
         """Rates as they are (``core``, ``threads``, ``all``), and of what else could be."""
-        machine, seconds, images = self._machine, self._seconds, self._images
-        rates = {
-            "core": self._mixed(1, seconds * 0.1),
-            "threads": self._mixed(machine.threads, seconds * 0.1),
-        }
+        machine, seconds = self._machine, self._seconds
+        current, others = self._as_it_is(), self._as_it_could_be(opened)
+        cores = decoding.core_rates(
+            {**current, **others}, self._recipe, seconds * (0.1 + 0.05 * len(others))
+        )
+        rates = {"core": self._mixed({name: cores[name] for name in current})}
+        rates["threads"] = rates["core"]
+        if machine.threads > 1:
+            rates["threads"] = self._all_threads(machine.threads, seconds * 0.1)
         rates["all"] = rates["threads"]
         if machine.cpus != machine.threads:
-            rates["all"] = self._mixed(machine.cpus, seconds * 0.06)
-        # By one core's CPU time, which scatters least, and as much better on all threads.
+            rates["all"] = self._all_threads(machine.cpus, seconds * 0.06)
+        # What one core gains, as much better on all threads.
         better = rates["threads"] / rates["core"]
-        other: dict[str, float] = {}
-        time_each = seconds * 0.05
-        if images.seekable_share < 1 and not (opened.dataset is None and self._learnt == 1):
-            other["seekable"] = self._core(decoding.with_seek_points(images), time_each) * better
-        if images.pillow.mean() > _FEW:
-            new = decoding.reencoded(self._current())
-            if new is not None:
-                other["reencoded"] = self._core(new, time_each) * better
-        larger = float(np.median(np.maximum(images.widths, images.heights)))
-        if larger > 4 * max(self._recipe.size):
-            scaled = decoding.rate(self._current(), self._recipe, 1, time_each, scaled=True)
-            other["scaled"] = scaled * better
-        return rates, other
+        return rates, {name: cores[name] * better for name in others}
 
     def note(self, opened: Opened) -> str:
         """What is to be known of the rates."""
@@ -304,21 +296,39 @@ class _Decoding:
             parts.append("the transform's own functions not counted")
         return "; ".join(parts)
 
-    def _current(self) -> decoding.Images:
+    def _as_it_is(self) -> dict[str, decoding.Variant]:
+        """The dataset; of a tree, as it will be when seek points are learnt."""
+        seekable = decoding.Variant(decoding.with_seek_points(self._images))
         if self._learnt == 1:
-            return decoding.with_seek_points(self._images)
-        return self._images
+            return {"learnt": seekable}
+        if self._learnt == 0:
+            return {"stored": decoding.Variant(self._images)}
+        return {"learnt": seekable, "stored": decoding.Variant(self._images)}
 
-    def _mixed(self, threads: int, seconds: float) -> float:
-        """The rate as the dataset is; of a tree, as it will be when seek points are learnt."""
-        if not 0 < self._learnt < 1:
-            return self._rate(self._current(), threads, seconds)
-        with_ = self._rate(decoding.with_seek_points(self._images), threads, seconds / 2)
-        without = self._rate(self._images, threads, seconds / 2)
-        return 1 / (self._learnt / with_ + (1 - self._learnt) / without)
+    def _as_it_could_be(self, opened: Opened) -> dict[str, decoding.Variant]:
+        images, most = self._images, next(iter(self._as_it_is().values())).images
+        others: dict[str, decoding.Variant] = {}
+        if images.seekable_share < 1 and not (opened.dataset is None and self._learnt == 1):
+            others["seekable"] = decoding.Variant(decoding.with_seek_points(images))
+        if images.pillow.mean() > _FEW:
+            new = decoding.reencoded(most)
+            if new is not None:
+                others["reencoded"] = decoding.Variant(new)
+        larger = float(np.median(np.maximum(images.widths, images.heights)))
+        if larger > 4 * max(self._recipe.size):
+            others["scaled"] = decoding.Variant(most, scaled=True)
+        return others
 
-    def _core(self, images: decoding.Images, seconds: float) -> float:
-        return self._rate(images, 1, seconds)
+    def _all_threads(self, threads: int, seconds: float) -> float:
+        current = self._as_it_is()
+        return self._mixed(
+            {
+                name: decoding.rate(one.images, self._recipe, threads, seconds / len(current))
+                for name, one in current.items()
+            }
+        )
 
-    def _rate(self, images: decoding.Images, threads: int, seconds: float) -> float:
-        return decoding.rate(images, self._recipe, threads, seconds)
+    def _mixed(self, rates: dict[str, float]) -> float:
+        """The rate of the dataset, from those of `_as_it_is`."""
+        parts = {"learnt": self._learnt, "stored": 1 - self._learnt}
+        return 1 / sum(parts[name] / rate for name, rate in rates.items())

@@ -47,34 +47,40 @@ class HelperThreads(Executor):
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
         self._ended = False
+        # Whoever ends this finds each thread started, or it is never started. Reentrant: what is
+        # collected meanwhile, or a signal's handler, may close the iterator.
+        self._lock = threading.RLock()
         _EXECUTORS.add(self)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See `concurrent.futures.Executor.submit`."""
         future: Future[Any] = Future()
-        self._tasks.put((future, fn, args, kwargs))
-        if self._ended:
-            future.cancel()  # another thread has closed this while it was in use
-        elif len(self._threads) < self._limit:
-            # It knows the queue only, so that the executor can be collected.
-            thread = threading.Thread(
-                target=_run_all, args=(self._tasks,), name="fastdata-pillow", daemon=True
-            )
-            self._threads.append(thread)
-            _THREADS.add(thread)
-            thread.start()
+        with self._lock:
+            if self._ended:
+                future.cancel()  # another thread has closed this while it was in use
+                return future
+            self._tasks.put((future, fn, args, kwargs))
+            if len(self._threads) < self._limit:
+                # It knows the queue only, so that the executor can be collected.
+                thread = threading.Thread(
+                    target=_run_all, args=(self._tasks,), name="fastdata-pillow", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+                _THREADS.add(thread)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `concurrent.futures.Executor.shutdown`."""
         if os.getpid() != self._process:
             return  # the threads are the parent's
-        if not self._ended:
-            self._ended = True
-            if cancel_futures:
-                _cancel_all(self._tasks)
-            for _ in range(self._limit):  # also for one that is just being started
-                self._tasks.put(None)
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                if cancel_futures:
+                    _cancel_all(self._tasks)
+                for _ in self._threads:
+                    self._tasks.put(None)
         if wait:
             for thread in self._threads:
                 thread.join()

@@ -158,7 +158,7 @@ class NativeIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._close is None:
-            raise StopIteration
+            raise _closed()
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this iterator was made before a fork, and its threads are in the parent process: "
@@ -173,7 +173,7 @@ class NativeIterator(Iterator[Any]):
             batch = self._next_batch()
         except BaseException as error:
             if self._close is None and isinstance(error, Exception):
-                raise StopIteration from None  # closed by another thread meanwhile
+                raise _closed() from None  # by another thread, meanwhile
             # A sample's error costs its batch only; anything else (Ctrl-C) ends the iteration.
             if not isinstance(error, FastdataError):
                 self.close()
@@ -181,7 +181,7 @@ class NativeIterator(Iterator[Any]):
         finally:
             self._counters.wait += time.perf_counter() - began
         if self._close is None:
-            raise StopIteration
+            raise _closed()
         if batch is None:
             self._finish()
             raise StopIteration
@@ -376,10 +376,27 @@ def _move(source: Batch, target: Batch, places: list[int], start: int) -> None:
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()
 
+#: The thread that ends the interpreter, once it does.
+_ender: int | None = None
+
+
+def _closed() -> StopIteration:
+    """What to raise where an iterator is found closed.
+
+    A daemon thread that iterates while the interpreter ends does not come back from here: it
+    would go on to drop its batches, and torch aborts the process where a thread that frees a
+    tensor is not given the GIL any more.
+    """
+    while _ender is not None and _ender != threading.get_ident():
+        time.sleep(3600)
+    return StopIteration()
+
 
 @atexit.register
 def _close_all() -> None:
     """Stops decoding while the interpreter is still whole."""
+    global _ender
+    _ender = threading.get_ident()
     for iterator in list(_LIVE):
         iterator.close()
     helpers.end_all()
