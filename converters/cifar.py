@@ -10,15 +10,19 @@ import io
 import os
 import pickle
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fastdata.converters.files import SourceFile
 from fastdata.converters.imagefolder import require_folder
 from fastdata.converters.records import Record
+from fastdata.converters.trees import LocalTree, RemoteTree, Tree
 
-from fastdata.errors import SourceError, UsageError
+from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.urls import is_url
 
 _SIDE = 32  # pixels
 _PIXELS = 3 * _SIDE * _SIDE
@@ -76,74 +80,121 @@ class Cifar:
 
     Args:
         kind: ``cifar10`` or ``cifar100``.
-        root: The folder with the archive, or with what was unpacked from it.
+        root: The folder with the archive, or with what was unpacked from it; or its URL.
         split: ``train`` or ``test``.
+        storage_options: Options of the driver of a URL.
 
     Raises:
+        RemoteError: The URL cannot be reached.
         SourceError: The data is missing, or not what was published.
     """
 
     root: str | None = None  # there are no image files to leave in place
 
-    def __init__(self, kind: str, root: str | os.PathLike[str], split: str) -> None:
-        self._published = _CIFAR[kind]
-        if split not in self._published.splits:
+    def __init__(
+        self,
+        kind: str,
+        root: str | os.PathLike[str],
+        split: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._published = published = _CIFAR[kind]
+        if split not in published.splits:
             raise UsageError(f"{kind} has no split {split}", "Use --split train or --split test.")
-        root = require_folder(Path(root))
-        self._folder = root / self._published.folder
-        self._archive = root / self._published.archive
-        if root.name == self._published.folder:
-            self._folder = root
-        if not self._folder.is_dir() and not self._archive.is_file():
-            raise SourceError(
-                f"{root}: holds neither {self._published.archive} nor {self._published.folder}/",
-                "Say where they are with --root.",
-            )
-        self._batches = self._published.splits[split]
-        meta = self._load(self._published.meta)
+        tree: Tree
+        if is_url(root):
+            tree = RemoteTree(os.fspath(root), storage_options)
+        else:
+            tree = LocalTree(require_folder(Path(root)))
+        is_unpacked = tree.root.rpartition("/")[2] == published.folder
+        self._folder = tree if is_unpacked else tree / published.folder
+        self._archive: SourceFile | None = None
+        if self._folder.file(published.meta) is None:
+            self._archive = tree.file(published.archive)
+            if self._archive is None:
+                raise SourceError(
+                    f"{tree}: holds neither {published.archive} nor {published.folder}/",
+                    "Say where they are with --root.",
+                )
+        self._batches = published.splits[split]
+        with self._files() as read:
+            meta = self._load(published.meta, read)
         try:
-            self.classes = [name.decode("utf-8") for name in meta[self._published.names]]
+            self.classes = [name.decode("utf-8") for name in meta[published.names]]
         except (KeyError, AttributeError, TypeError) as error:
-            raise self._unexpected(self._published.meta, error) from None
-        self.inputs = [self._folder if self._folder.is_dir() else self._archive]
-        self.about = {"kind": kind, "split": split, "root": str(root)}
+            raise self._unexpected(published.meta, error) from None
+        self.inputs = [self._folder.location if self._archive is None else self._archive.location]
+        self.about = {"kind": kind, "split": split, "root": str(tree)}
 
-    def _load(self, name: str) -> dict[bytes, Any]:
-        """Unpickles one file, from the folder if it is there, else from the archive."""
+    @contextmanager
+    def _files(self) -> Iterator[Callable[[str], bytes]]:
+        """What reads a published file: from the folder if it is there, else from the archive."""
+        if self._archive is None:
+            yield self._unpacked
+            return
         try:
-            if self._folder.is_dir():
-                data = (self._folder / name).read_bytes()
-            else:
-                with tarfile.open(self._archive, "r:gz") as tar:
-                    file = tar.extractfile(f"{self._published.folder}/{name}")
-                    data = file.read() if file else b""
-            loaded = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+            file = self._archive.open()
+            if is_url(self._archive.location):
+                # tarfile goes to and fro; what must be fetched is fetched once (170 MB).
+                file = io.BytesIO(file.read())
+        except OSError as error:
+            raise SourceError(
+                f"{self._archive}: cannot be read: {error.strerror}", "Check its permissions."
+            ) from None
+
+        def read(name: str) -> bytes:
+            file.seek(0)
+            with tarfile.open(fileobj=file, mode="r:gz") as tar:
+                member = tar.extractfile(f"{self._published.folder}/{name}")
+                return member.read() if member else b""
+
+        with file:
+            yield read
+
+    def _unpacked(self, name: str) -> bytes:
+        found = self._folder.file(name)
+        if found is None:
+            raise FileNotFoundError(f"{self._folder / name} is not there")
+        with found.open() as file:
+            data: bytes = file.read()
+        return data
+
+    def _load(self, name: str, read: Callable[[str], bytes]) -> dict[bytes, Any]:
+        """Unpickles one file."""
+        try:
+            loaded = _Unpickler(io.BytesIO(read(name)), encoding="bytes").load()
             if not isinstance(loaded, dict):
                 raise pickle.UnpicklingError("it holds no dictionary")
+        except FastdataError:  # it cannot be reached, and may be as it should
+            raise
         except Exception as error:  # an unpickler raises almost anything on foreign bytes
             raise self._unexpected(name, error) from None
         return loaded
 
     def _unexpected(self, name: str, error: Exception) -> SourceError:
-        where = self._folder if self._folder.is_dir() else self._archive
+        where = self._folder if self._archive is None else self._archive
         return SourceError(
             f"{where}: {name} is not as published: {error!r}", "Download the archive again."
         )
 
     def records(self) -> Iterator[Record]:
-        """Yields the images batch by batch; holds one batch in memory."""
-        for name in self._batches:
-            batch = self._load(name)
-            try:
-                labels = batch[self._published.labels]
-                planes = np.asarray(batch[b"data"], np.uint8).reshape(-1, 3, _SIDE, _SIDE)
-                if len(labels) != len(planes) or not all(
-                    0 <= label < len(self.classes) for label in labels
-                ):
-                    raise ValueError("labels do not fit the images")
-            except (KeyError, ValueError, TypeError, OverflowError) as error:
-                raise self._unexpected(name, error) from None
-            for row, (label, image) in enumerate(zip(labels, planes, strict=True)):
-                pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
-                key = f"{name}/{row:05d}"
-                yield Record(key, int(label), "", 0, _PIXELS, 0, pixels=(_SIDE, _SIDE, pixels))
+        """Yields the images batch by batch; holds one batch in memory, and a fetched archive."""
+        with self._files() as read:
+            for name in self._batches:
+                yield from self._images(name, self._load(name, read))
+
+    def _images(self, name: str, batch: dict[bytes, Any]) -> Iterator[Record]:
+        try:
+            labels = batch[self._published.labels]
+            planes = np.asarray(batch[b"data"], np.uint8).reshape(-1, 3, _SIDE, _SIDE)
+            if len(labels) != len(planes) or not all(
+                0 <= label < len(self.classes) for label in labels
+            ):
+                raise ValueError("labels do not fit the images")
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            raise self._unexpected(name, error) from None
+        for row, (label, image) in enumerate(zip(labels, planes, strict=True)):
+            pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
+            key = f"{name}/{row:05d}"
+            yield Record(key, int(label), "", 0, _PIXELS, 0, pixels=(_SIDE, _SIDE, pixels))

@@ -14,8 +14,9 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from fastdata.converters.files import SourceFile
 from fastdata.converters.imagefolder import ClassFolders, class_shards, require_folder
 from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import (
@@ -26,7 +27,7 @@ from fastdata.converters.tree import (
     scan,
     storable,
 )
-from fastdata.converters.trees import LocalTree, RemoteTree, Tree, tree_of
+from fastdata.converters.trees import LocalTree, RemoteTree, Tree
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url
@@ -61,8 +62,7 @@ class ImageNet:
     training set. A key is ``<wnid>/<file name without extension>``.
 
     Args:
-        root: The folder that holds one of the layouts; or a URL, below which class folders are
-            looked for (*folders*, and *kaggle* for ``train``).
+        root: The folder that holds one of the layouts; or its URL (*kaggle* for ``train`` only).
         split: ``train`` or ``val``.
         allow_empty: Whether a class of this split may be without images.
         storage_options: Options of the driver of a URL.
@@ -81,8 +81,7 @@ class ImageNet:
     ) -> None:
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
-        place: Path | RemoteTree
-        place = tree_of(root, storage_options) if is_url(root) else require_folder(Path(root))
+        place = _place(root, storage_options)
         open_layout = _find(place, split)
         if open_layout is None:
             raise _nothing_found(place, split)
@@ -112,8 +111,8 @@ class ImageNet:
         yield from self._layout.records(self.classes, allow_empty=self._allow_empty)
 
     def shards(self) -> Sequence[Listable]:
-        """Shards of the listing, where classes are folders: a few classes each."""
-        if isinstance(self._layout, _Folders):
+        """Shards of the listing, where classes are folders or archives: a few classes each."""
+        if isinstance(self._layout, (_Folders, _TrainArchive)):
             return self._layout.shards(self.classes, allow_empty=self._allow_empty)
         return [self]
 
@@ -127,35 +126,46 @@ def splits(
         SourceError: It is missing, or holds none.
         RemoteError: It is a URL that cannot be reached.
     """
-    place: Path | RemoteTree
-    place = tree_of(root, storage_options) if is_url(root) else require_folder(Path(root))
+    place = _place(root, storage_options)
     found = [split for split in SPLITS if _find(place, split)]
     if not found:
         raise _nothing_found(place, "train")
     return found
 
 
+def _place(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Path | RemoteTree:
+    if is_url(root):
+        return RemoteTree(os.fspath(root), storage_options)
+    return require_folder(Path(root))
+
+
 def _nothing_found(root: Path | RemoteTree, split: str) -> SourceError:
-    if isinstance(root, RemoteTree):
-        return SourceError(
-            f"{root}: no class folders of ImageNet's split {split} here. Looked for "
-            f"{split}/<wnid>/" + (f" and {_KAGGLE_DATA}/train/" if split == "train" else ""),
-            "Say where ImageNet is with --root; archives are read from local folders only; for "
-            "other trees use fastdata convert imagefolder.",
-        )
     flat = root / split
-    if is_folder(flat) and any(is_image_name(entry.name) for entry in scan(flat)):
+    if (
+        isinstance(flat, Path)
+        and is_folder(flat)
+        and any(is_image_name(entry.name) for entry in scan(flat))
+    ):
         return SourceError(
             f"{flat}: holds images, but no class folders n########",
             "Sort them into <wnid> folders, or use the archives as downloaded "
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
+    kaggle = f"{_KAGGLE_DATA}/{split}/, "
+    if split == "val" and isinstance(root, RemoteTree):
+        kaggle = ""
     return SourceError(
         f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
-        f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
+        f"{kaggle}{_TRAIN_TAR if split == 'train' else _VAL_TAR}",
         "Say where ImageNet is with --root or $IMAGENET_DIR; for other trees use "
         "fastdata convert imagefolder.",
     )
+
+
+def _holds_images(folder: Path) -> bool:
+    return is_folder(folder) and any(is_image_name(entry.name) for entry in scan(folder))
 
 
 _Layout: TypeAlias = "_Folders | _KaggleVal | _TrainArchive | _ValArchive"
@@ -168,7 +178,7 @@ def _find(root: Path | RemoteTree, split: str) -> Callable[[], _Layout] | None:
             # Kaggle's validation images are not in class folders.
             if any(map(_WNID.fullmatch, tree.classes())):
                 return partial(_Folders, tree, name)
-        return None
+        return _find_archive(root, split)
     if _has_wnids(root / split):
         return partial(_Folders, LocalTree(root / split), "folders")
     data = root / _KAGGLE_DATA
@@ -176,11 +186,16 @@ def _find(root: Path | RemoteTree, split: str) -> Callable[[], _Layout] | None:
         return partial(_Folders, LocalTree(data / "train"), "kaggle")
     if split == "val" and is_folder(data / "val"):
         return partial(_KaggleVal, data / "val", root / _KAGGLE_VAL)
-    if split == "train" and (root / _TRAIN_TAR).exists():
-        return partial(_TrainArchive, root / _TRAIN_TAR)
-    if split == "val" and (root / _VAL_TAR).exists():
-        return partial(_ValArchive, root / _VAL_TAR, root / _DEVKIT)
-    return None
+    return _find_archive(LocalTree(root), split)
+
+
+def _find_archive(root: Tree, split: str) -> Callable[[], _Layout] | None:
+    archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
+    if archive is None:
+        return None
+    return (
+        partial(_TrainArchive, archive) if split == "train" else partial(_ValArchive, archive, root)
+    )
 
 
 def _has_wnids(folder: Path) -> bool:
@@ -269,30 +284,47 @@ class _TrainArchive:
     name = "archives"
     root: str | None = None
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.inputs = [path]
-        self._inner = {Path(member.name).stem: member for member in members(path)}
-        _check_wnids(path, self._inner)
+    def __init__(self, archive: SourceFile) -> None:
+        self._archive = archive
+        self.inputs = [archive.location]
+        self._inner = {Path(member.name).stem: member for member in members(archive)}
+        _check_wnids(archive, self._inner)
 
     def wnids(self) -> list[str]:
         return sorted(self._inner)
 
     def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+        for shard in self.shards(classes, allow_empty=allow_empty):
+            yield from shard.records()
+
+    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_ClassArchive]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
-        for wnid, inner in sorted(self._inner.items()):
-            images = sorted(
-                image
-                for image in members(self._path, inner.offset, inner.size)
-                if is_image_name(image.name)
+        return [
+            _ClassArchive(self._archive, inner, wnid, labels[wnid], allow_empty)
+            for wnid, inner in sorted(self._inner.items())
+        ]
+
+
+class _ClassArchive(NamedTuple):
+    """The tar of one wnid, in the tar of all: a shard of a listing."""
+
+    archive: SourceFile
+    inner: Member
+    wnid: str
+    label: int
+    allow_empty: bool
+
+    def records(self) -> Iterator[Record]:
+        found = members(self.archive, self.inner.offset, self.inner.size)
+        images = sorted(image for image in found if is_image_name(image.name))
+        if not images and not self.allow_empty:
+            raise SourceError(
+                f"{self.archive}: {self.inner.name} has no images",
+                "Download the archive again, or keep an empty class with --allow-empty.",
             )
-            if not images and not allow_empty:
-                raise SourceError(
-                    f"{self._path}: {inner.name} has no images",
-                    "Download the archive again, or keep an empty class with --allow-empty.",
-                )
-            for image in images:
-                yield _archived(self._path, image, wnid, labels[wnid])
+        mtime_ns = self.archive.mtime_ns
+        for image in images:
+            yield _archived(self.archive, image, self.wnid, self.label, mtime_ns)
 
 
 class _ValArchive:
@@ -301,16 +333,16 @@ class _ValArchive:
     name = "archives"
     root: str | None = None
 
-    def __init__(self, path: Path, devkit: Path) -> None:
-        self._path = path
-        self.inputs = [path]
-        wnid_of_id, truth = _read_devkit(devkit)
-        images = [image for image in members(path) if is_image_name(image.name)]
+    def __init__(self, archive: SourceFile, root: Tree) -> None:
+        self._archive = archive
+        self.inputs = [archive.location]
+        wnid_of_id, truth = _read_devkit(root)
+        images = [image for image in members(archive) if is_image_name(image.name)]
         try:
             self._images = sorted((wnid_of_id[truth[_number(i)]], i.name, i) for i in images)
         except (KeyError, IndexError, ValueError) as error:
             raise SourceError(
-                f"{path}: an image is not in the development kit's ground truth: {error!r}",
+                f"{archive}: an image is not in the development kit's ground truth: {error!r}",
                 f"Use the {_DEVKIT} that belongs to it.",
             ) from None
 
@@ -319,8 +351,9 @@ class _ValArchive:
 
     def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
+        mtime_ns = self._archive.mtime_ns
         for wnid, _, image in self._images:
-            yield _archived(self._path, image, wnid, labels[wnid])
+            yield _archived(self._archive, image, wnid, labels[wnid], mtime_ns)
 
 
 def _number(image: Member) -> int:
@@ -331,13 +364,13 @@ def _number(image: Member) -> int:
     return number
 
 
-def _archived(path: Path, image: Member, wnid: str, label: int) -> Record:
+def _archived(archive: SourceFile, image: Member, wnid: str, label: int, mtime_ns: int) -> Record:
     key, problem = storable(f"{wnid}/{Path(image.name).stem}")
-    mtime_ns = path.stat().st_mtime_ns
-    return Record(key, label, str(path), image.offset, image.size, mtime_ns, problem=problem)
+    path = archive.location
+    return Record(key, label, path, image.offset, image.size, mtime_ns, problem=problem)
 
 
-def _check_wnids(path: Path, names: Any) -> None:
+def _check_wnids(path: object, names: Any) -> None:
     for name in names:
         if not _WNID.fullmatch(name):
             raise SourceError(
@@ -345,8 +378,15 @@ def _check_wnids(path: Path, names: Any) -> None:
             )
 
 
-def _read_devkit(path: Path) -> tuple[dict[int, str], list[int]]:
+def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
     """Reads the wnid of each ILSVRC2012_ID, and the ID of each validation image."""
+    path = root / _DEVKIT
+    devkit = root.file(_DEVKIT)
+    if devkit is None:
+        raise SourceError(
+            f"{path}: missing; it tells the classes of the validation images",
+            "Download it beside their archive, or pack only the other split: --split train.",
+        )
     try:
         from scipy.io import loadmat
     except ImportError:
@@ -355,7 +395,7 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], list[int]]:
             'Install it: pip install "fastdata[imagenet]"',
         ) from None
     try:
-        with tarfile.open(path, "r:gz") as tar:
+        with devkit.open() as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
             meta = loadmat(io.BytesIO(_read_member(tar, _META)), squeeze_me=True)
             truth = [int(line) for line in _read_member(tar, _GROUND_TRUTH).split()]
         synsets = meta["synsets"]
@@ -364,11 +404,6 @@ def _read_devkit(path: Path) -> tuple[dict[int, str], list[int]]:
         children = (int(count) for count in synsets["num_children"])
         wnids = (str(wnid) for wnid in synsets["WNID"])
         leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
-    except FileNotFoundError:
-        raise SourceError(
-            f"{path}: missing; it tells the classes of the validation images",
-            "Download it beside their archive, or pack only the other split: --split train.",
-        ) from None
     except (OSError, tarfile.TarError, KeyError, ValueError, TypeError, EOFError) as error:
         raise SourceError(
             f"{path}: not the development kit of ILSVRC 2012: {error!r}",

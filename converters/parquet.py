@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fastdata.converters.files import LocalFile, SourceFile
 from fastdata.converters.imagefolder import require_utf8
 from fastdata.converters.records import Record
 from fastdata.converters.rows import column_values, open_parquet
-from fastdata.converters.tree import is_folder, scan
+from fastdata.converters.tree import is_folder
+from fastdata.converters.trees import LocalTree, RemoteTree, Tree
 
 from fastdata.errors import SampleError, SourceError, UsageError
 from fastdata.probe import probe
+from fastdata.remote.urls import folder_of, is_url, name_of, redact
 
 #: What a column of class indices or class names is called, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
@@ -29,6 +32,7 @@ _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "c
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
 #: The class list is held in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22
+_EXTENSION = ".parquet"
 #: What Hive, and so Spark, calls the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Images of a column that are looked at to tell whether it holds any.
@@ -54,13 +58,15 @@ class ParquetImages:
     be read.
 
     Args:
-        root: A folder of ``*.parquet``, at any depth, or one file. Names that begin with ``_``
-            or ``.`` are not data.
+        root: A folder of ``*.parquet``, at any depth, or one file; or the URL of either. Names
+            that begin with ``_`` or ``.`` are not data.
         image_column: The column of images; a struct's field after a dot.
         label_column: The column of labels.
         key_column: The column of keys; None for ``key`` where there is one.
+        storage_options: Options of the driver of a URL.
 
     Raises:
+        RemoteError: The URL cannot be reached.
         SourceError: There are no files, one cannot be read, or the columns cannot be told.
         UsageError: A column that is named is not there, or of another kind.
     """
@@ -74,25 +80,21 @@ class ParquetImages:
         image_column: str | None = None,
         label_column: str | None = None,
         key_column: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        root = Path(root)
-        if is_folder(root):
-            self._base = root.absolute()
-            self._files = list(_data_files(self._base))
-        elif root.is_file():
-            self._base, self._files = root.absolute().parent, [root.absolute()]
+        if is_url(root):
+            where = redact(os.fspath(root))
+            tree, self._files = _remote_files(os.fspath(root), storage_options)
         else:
-            raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
-        if not self._files:
-            raise SourceError(
-                f"{root}: holds no *.parquet", "Name the folder of the files with --root."
-            )
-        self.inputs = self._files
+            where = str(require_utf8(Path(root).resolve()))
+            tree, self._files = _local_files(Path(root))
+        self._base = str(tree)
+        self.inputs: list[Path | str] = [file.location for file in self._files.values()]
         self._columns = self._choose(image_column, label_column, key_column)
         self.classes = self._find_classes()
         self.about = {
-            "kind": "petastorm" if is_petastorm(self._base) else "parquet",
-            "root": str(require_utf8(root.resolve())),
+            "kind": "petastorm" if _is_petastorm(tree) else "parquet",
+            "root": where,
             "columns": [self._columns.image, self._columns.label, self._columns.key],
         }
 
@@ -104,11 +106,13 @@ class ParquetImages:
     def shards(self) -> list[FileListing]:
         """Shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
-        return [FileListing(self._base, path, self._columns, classes) for path in self._files]
+        return [
+            FileListing(name, file, self._columns, classes) for name, file in self._files.items()
+        ]
 
     def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
-        path = self._files[0]
-        folders = _folder_values(path.relative_to(self._base))
+        name, path = next(iter(self._files.items()))
+        folders = _folder_values(name)
         with open_parquet(path) as file:
             names = _leaves(path, file)
             self._features = _features(file.schema_arrow)
@@ -148,15 +152,15 @@ class ParquetImages:
         chosen = self._columns
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
-        for path in self._files:
-            for _, columns in _batches(self._base, path, chosen.image, wanted):
+        for path, file in self._files.items():
+            for _, columns in _batches(path, file, chosen.image, wanted):
                 names = columns[1] if chosen.names_in else [None] * len(columns[0])
                 for label, name in set(zip(columns[0], names, strict=True)):
                     if label is None:
                         continue
                     if found.setdefault(label, name) != name:
                         raise SourceError(
-                            f"{path}: a row has label {label} and class {name!r}, but another of "
+                            f"{file}: a row has label {label} and class {name!r}, but another of "
                             f"that label has class {found[label]!r}",
                             "Mend the columns: one label, one class.",
                         )
@@ -183,13 +187,61 @@ class ParquetImages:
         return classes if len(set(classes)) == len(classes) else list(map(str, range(len(classes))))
 
 
-def is_petastorm(folder: Path) -> bool:
-    """Whether petastorm wrote a folder: told by the name of its entry, which stays unread."""
+def is_petastorm(
+    folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether petastorm wrote a folder: told by the name of its entry, which stays unread.
+
+    Raises:
+        RemoteError: It is a URL that cannot be reached.
+    """
+    if is_url(folder):
+        return _is_petastorm(RemoteTree(os.fspath(folder), storage_options))
+    return _is_petastorm(LocalTree(Path(folder)))
+
+
+def _is_petastorm(tree: Tree) -> bool:
+    file = tree.file("_common_metadata")
+    if file is None:
+        return False
     try:
-        with pa.OSFile(str(folder / "_common_metadata")) as file:
-            return b"dataset-toolkit.unischema.v1" in (pq.read_schema(file).metadata or {})
+        with file.open() as opened:
+            return b"dataset-toolkit.unischema.v1" in (pq.read_schema(opened).metadata or {})
     except (OSError, pa.ArrowException):
         return False
+
+
+def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
+    """The files of a folder, or one file and the folder that it is in."""
+    tree = LocalTree(root.absolute())
+    if not is_folder(root):
+        if not root.is_file():
+            raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
+        return LocalTree(tree.location.parent), {root.name: LocalFile(tree.location)}
+    files = tree.files(_EXTENSION)
+    if not files:
+        raise SourceError(
+            f"{root}: holds no *.parquet", "Name the folder of the files with --root."
+        )
+    return tree, files
+
+
+def _remote_files(
+    url: str, storage_options: Mapping[str, Any] | None
+) -> tuple[Tree, Mapping[str, SourceFile]]:
+    """The same, behind a URL."""
+    if name_of(url).endswith(_EXTENSION):  # Spark calls folders so, too
+        tree = RemoteTree(folder_of(url), storage_options)
+        file = tree.file(name_of(url))
+        if file is not None:
+            return tree, {name_of(url): file}
+    tree = RemoteTree(url, storage_options)
+    files = tree.files(_EXTENSION)
+    if not files:
+        raise SourceError(
+            f"{tree}: no *.parquet here", "Name the files, or their folder, with --root."
+        )
+    return tree, files
 
 
 class _Columns(NamedTuple):
@@ -203,22 +255,29 @@ class _Columns(NamedTuple):
 
 
 class FileListing(NamedTuple):
-    """One file of a source: a shard of its listing; ``classes`` where labels are their names."""
+    """One file of a source: a shard of its listing.
 
-    base: Path
-    path: Path
+    Attributes:
+        path: Its path below the source's folder, with ``/``.
+        file: The file.
+        columns: Which column is what.
+        classes: Class names by label, where labels are names; else none.
+    """
+
+    path: str
+    file: SourceFile
     columns: _Columns
     classes: tuple[str, ...]
 
     def records(self) -> Iterator[Record]:
         """Yields its rows in order."""
-        chosen, path = self.columns, self.path
+        chosen = self.columns
         ranks = {name: label for label, name in enumerate(self.classes)}
         wanted = [chosen.label, *([chosen.key] if chosen.key else [])]
-        name = path.relative_to(self.base).as_posix().removesuffix(".parquet")
-        mtime_ns = path.stat().st_mtime_ns
+        name = self.path.removesuffix(_EXTENSION)
+        location, mtime_ns = self.file.location, self.file.mtime_ns
         row = 0
-        for length, batch in _batches(self.base, path, chosen.image, wanted):
+        for length, batch in _batches(self.path, self.file, chosen.image, wanted):
             labels = batch[0]
             keys = batch[1] if chosen.key else [None] * len(labels)
             for label, key in zip(labels, keys, strict=True):
@@ -228,7 +287,7 @@ class FileListing(NamedTuple):
                 yield Record(
                     f"{name}/{row:08d}" if key is None else str(key),
                     number,
-                    str(path),
+                    location,
                     row,
                     length,
                     mtime_ns,
@@ -239,16 +298,16 @@ class FileListing(NamedTuple):
 
 
 def _batches(
-    base: Path, path: Path, image: str, columns: list[str]
+    path: str, source: SourceFile, image: str, columns: list[str]
 ) -> Iterator[tuple[int, list[list[Any]]]]:
     """Mean length of the row group's images and the columns' values, a batch at a time."""
-    folders = _folder_values(path.relative_to(base))
-    with open_parquet(path) as file:
-        names = _leaves(path, file)
+    folders = _folder_values(path)
+    with open_parquet(source) as file:
+        names = _leaves(source, file)
         missing = [column for column in (image, *columns) if column not in {*names, *folders}]
         if missing:
             raise SourceError(
-                f"{path}: has no column {missing[0]}, as others have",
+                f"{source}: has no column {missing[0]}, as others have",
                 "Give --root files that were written together.",
             )
         image_at = list(names).index(image)
@@ -284,24 +343,13 @@ def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | No
     return int(label), None
 
 
-def _data_files(folder: Path) -> Iterator[Path]:
-    """Parquet files at any depth, in the order of their paths."""
-    for entry in scan(folder):
-        if entry.name.startswith(("_", ".")):
-            continue
-        if entry.is_dir():
-            yield from _data_files(Path(entry.path))
-        elif entry.name.endswith(".parquet"):
-            yield Path(entry.path)
-
-
-def _folder_values(path: Path) -> dict[str, str | None]:
+def _folder_values(path: str) -> dict[str, str | None]:
     """Columns in the names of folders, as Hive and Spark have them: ``name=value``."""
-    pairs = (part.split("=", 1) for part in path.parts[:-1] if "=" in part)
+    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
     return {name: None if value == _NULL_FOLDER else unquote(value) for name, value in pairs}
 
 
-def _leaves(path: Path, file: pq.ParquetFile) -> dict[str, pa.DataType]:
+def _leaves(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
     """The columns of a file as they are stored: path in the schema and type, in order."""
     found: dict[str, pa.DataType] = {}
 
@@ -338,7 +386,7 @@ def _listed(names: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in names.items())
 
 
-def _image_column(path: Path, file: pq.ParquetFile, names: dict[str, pa.DataType]) -> str:
+def _image_column(path: SourceFile, file: pq.ParquetFile, names: dict[str, pa.DataType]) -> str:
     """The one column whose values are images."""
     binary = [name for name, kind in names.items() if _is_binary(kind)]
     holding = [name for name in binary if _holds_images(file, name)]
@@ -373,7 +421,9 @@ def _holds_images(file: pq.ParquetFile, name: str) -> bool:
     return False
 
 
-def _label_column(path: Path, kinds: dict[str, pa.DataType], image: str, key: str | None) -> str:
+def _label_column(
+    path: SourceFile, kinds: dict[str, pa.DataType], image: str, key: str | None
+) -> str:
     for usual in _LABELS:
         for name in kinds:
             if name.lower() == usual:

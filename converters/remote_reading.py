@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record
+from fastdata.converters.rows import read_row
 
 from fastdata.errors import UnreadableError
 from fastdata.remote.filesystem import read_bytes
@@ -32,13 +33,19 @@ def fetch(
 ) -> Callable[[Record], bytes]:
     """Fetches records that lie behind URLs; a function gives the bytes of each.
 
-    It raises UnreadableError where a record's file is gone.
+    Rows of Parquet are not fetched but by that function: they come by row group.
+
+    It raises UnreadableError where a record's file is gone, and as `read_row` does.
 
     Raises:
         RemoteError: A server cannot be reached. Nothing is wrong with the images then, so it
             is not taken for a bad image.
     """
-    wanted = [record for record in records if record.problem is None and not _is_held(record)]
+    wanted = [
+        record
+        for record in records
+        if record.problem is None and record.column is None and not _is_held(record)
+    ]
     found: dict[str, bytes] = {}
 
     def read(run: _Run) -> None:
@@ -58,6 +65,10 @@ def fetch(
         if _is_held(record):
             assert record.pixels is not None
             return bytes(record.pixels[2] or b"")
+        if record.column is not None:
+            return read_row(
+                record.path, record.column, record.offset, record.mtime_ns, storage_options
+            )
         if record.key not in found:
             raise UnreadableError("cannot be opened: it is not there")
         return found.pop(record.key)

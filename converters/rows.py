@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fastdata.converters.files import SourceFile, file_at
 
 from fastdata.errors import SampleError, SourceError, UnreadableError
 
@@ -19,19 +20,19 @@ _ROWS = 64
 
 
 @contextmanager
-def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
     """Opens a Parquet file.
 
     Raises:
+        RemoteError: It is behind a URL that cannot be reached, then or while it is open.
         SourceError: It cannot be read, then or while it is open.
     """
     try:
-        # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
-        with pa.OSFile(str(path)) as source, pq.ParquetFile(source) as file:
-            yield file
+        with file.open() as source, pq.ParquetFile(source) as opened:
+            yield opened
     except (pa.ArrowException, OSError) as error:
         raise SourceError(
-            f"{path}: cannot be read as Parquet: {error}", "Check that it was written whole."
+            f"{file}: cannot be read as Parquet: {error}", "Check that it was written whole."
         ) from None
 
 
@@ -54,8 +55,8 @@ def _path(schema: pa.Schema, column: str) -> list[str]:
 class _Column:
     """One column of one file, read forwards; going back begins at the row group's start."""
 
-    def __init__(self, path: str, column: str) -> None:
-        self._source = pa.OSFile(path)
+    def __init__(self, file: SourceFile, column: str) -> None:
+        self._source = file.open()
         self._file = pq.ParquetFile(self._source)
         self._column = column
         self._starts = [0]
@@ -92,20 +93,29 @@ class _Column:
 _open = threading.local()
 
 
-def read_row(path: str, column: str, row: int, mtime_ns: int) -> bytes:
+def read_row(
+    path: str,
+    column: str,
+    row: int,
+    mtime_ns: int,
+    storage_options: Mapping[str, Any] | None = None,
+) -> bytes:
     """The bytes of one row.
 
     Raises:
+        RemoteError: The file is behind a URL that cannot be reached.
         UnreadableError: The file cannot be read.
         SampleError: There are no bytes, or the file has changed.
     """
-    wanted = path, column, mtime_ns
+    # By process: after a fork, parent and child would move one another's place in the file.
+    wanted = os.getpid(), path, column, mtime_ns
     try:
         if getattr(_open, "what", None) != wanted:
-            if Path(path).stat().st_mtime_ns != mtime_ns:
+            file = file_at(path, storage_options)
+            if file.mtime_ns != mtime_ns:
                 raise SampleError("has changed since it was listed")
             close_rows()
-            _open.reader, _open.what = _Column(path, column), wanted
+            _open.reader, _open.what = _Column(file, column), wanted
         value = _open.reader.value(row)
     except (OSError, pa.ArrowException) as error:
         close_rows()

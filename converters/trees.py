@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from fastdata.converters.files import LocalFile, SourceFile
 from fastdata.converters.records import Record
-from fastdata.converters.tree import class_folders, class_records, is_image_name, storable
+from fastdata.converters.tree import class_folders, class_records, is_image_name, scan, storable
 
 from fastdata.errors import SourceError
+from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import join_url, redact
 
 
 class Tree(Protocol):
-    """A folder whose folders are classes of images."""
+    """A folder whose folders are classes of images, or that archives or Parquet files lie in."""
 
     @property
     def root(self) -> str:
@@ -43,6 +45,23 @@ class Tree(Protocol):
             SourceError: It cannot be read.
         """
 
+    def file(self, name: str) -> SourceFile | None:
+        """A file in it; None where there is none."""
+
+    def files(self, extension: str) -> Mapping[str, SourceFile]:
+        """The files of an extension at any depth, by their paths below it.
+
+        They come in the order of folders and names. What begins with ``_`` or ``.``, a file or a
+        folder, is left out: Spark and Hadoop keep there what is not data.
+
+        Raises:
+            SourceError: A folder cannot be read.
+        """
+
+
+#: What names begin with that are not data.
+_NO_DATA = ("_", ".")
+
 
 class LocalTree:
     """A folder of this machine."""
@@ -68,6 +87,26 @@ class LocalTree:
     def records(self, name: str, label: int) -> Iterator[Record]:
         """See `Tree.records`."""
         return class_records(self.location, name, label)
+
+    def file(self, name: str) -> LocalFile | None:
+        """See `Tree.file`."""
+        path = self.location / name
+        return LocalFile(path) if path.is_file() else None
+
+    def files(self, extension: str) -> dict[str, LocalFile]:
+        """See `Tree.files`."""
+        paths = _data_files(self.location, extension)
+        return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
+
+
+def _data_files(folder: Path, extension: str) -> Iterator[Path]:
+    for entry in scan(folder):
+        if entry.name.startswith(_NO_DATA):
+            continue
+        if entry.is_dir():
+            yield from _data_files(Path(entry.path), extension)
+        elif entry.name.endswith(extension):
+            yield Path(entry.path)
 
 
 class RemoteTree:
@@ -110,6 +149,23 @@ class RemoteTree:
             key, problem = storable(path.rpartition(".")[0])
             url = join_url(self.root, path)
             yield Record(key, label, url, 0, entry.size, entry.changed, problem=problem)
+
+    def file(self, name: str) -> RemotePath | None:
+        """See `Tree.file`."""
+        try:
+            return remote_path(join_url(self.root, name), self._options)
+        except FileNotFoundError:
+            return None
+
+    def files(self, extension: str) -> dict[str, RemotePath]:
+        """See `Tree.files`."""
+        entries = list_entries(self.root, self._options)
+        return {
+            name: RemotePath(join_url(self.root, name), *entries[name], self._options)
+            for name in sorted(entries, key=lambda name: name.split("/"))
+            if name.endswith(extension)
+            and not any(part.startswith(_NO_DATA) for part in name.split("/"))
+        }
 
 
 def tree_of(

@@ -367,8 +367,8 @@ class _RemoteShard(_Shard):
 
     def __init__(self, path: RemotePath) -> None:
         self.path = path
-        self.location = path.url
-        self.mtime_ns = path.changed
+        self.location = path.location
+        self.mtime_ns = path.mtime_ns
 
     def __exit__(self, *exception: object) -> None:
         pass

@@ -158,16 +158,16 @@ def _shared(function: Function) -> Function:
     return function
 
 
-def _root(default: str | None = None, *, url: bool = True) -> Callable[[Function], Function]:
+def _root(default: str | None = None) -> Callable[[Function], Function]:
     # Not default=None: click 8.3 and later take that for a value, and --root as given.
     given: dict[str, Any] = {"required": True}
     if default is not None:
         given = {"default": default, "show_default": True}
     return click.option(
         "--root",
-        type=Location() if url else Folder(),
+        type=Location(),
         **given,
-        metavar="PATH|URL" if url else "PATH",
+        metavar="PATH|URL",
         help="Where the images are.",
     )
 
@@ -205,8 +205,8 @@ def _imagenet(
     """ImageNet (ILSVRC 2012), in any of its layouts.
 
     Class folders (train/<wnid>/*.JPEG), the archives as downloaded
-    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …). Class folders may lie
-    in a bucket.
+    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …). In a bucket, Kaggle's
+    is read for --split train only.
 
     \b
     Examples:
@@ -247,19 +247,18 @@ def _cifar(kind: str) -> None:
         kind,
         help=f"{kind.upper().replace('CIFAR', 'CIFAR-')}, from the python archive as published.",
     )
-    @_root(".", url=False)
+    @_root(".")
     @click.option(
         "--split", type=click.Choice(["train", "test"]), help="Which split. [default: both]"
     )
     @_shared
-    def run(root: Path, split: str | None, **options: Any) -> None:
+    def run(root: Path | str, split: str | None, **options: Any) -> None:
         splits = [split] if split else ["train", "test"]
-        _pack_all(
-            kind,
-            root,
-            {name: partial(Cifar, kind, root, name) for name in splits},
-            _Options(**options),
-        )
+        open_split = partial(Cifar, kind, root, storage_options=options["storage_options"])
+        sources: dict[str, Callable[[], Source]] = {
+            name: partial(open_split, name) for name in splits
+        }
+        _pack_all(kind, root, sources, _Options(**options))
 
 
 _cifar("cifar10")
@@ -304,7 +303,7 @@ def _parquet(kind: str, about: str) -> None:
           $ fastdata convert parquet --root val-parquet --to lmdb
         """,
     )
-    @_root(url=False)
+    @_root()
     @click.option("--image-column", metavar="NAME", help="The images. [default: found]")
     @click.option("--label-column", metavar="NAME", help="Class numbers or names. [default: found]")
     @click.option(
@@ -312,15 +311,16 @@ def _parquet(kind: str, about: str) -> None:
     )
     @_shared
     def run(
-        root: Path,
+        root: Path | str,
         image_column: str | None,
         label_column: str | None,
         key_column: str | None,
         **options: Any,
     ) -> None:
-        if kind == "petastorm" and not is_petastorm(root):
+        drivers = options["storage_options"]
+        if kind == "petastorm" and not is_petastorm(root, drivers):
             raise SourceError(
-                f"{root}: petastorm has left no _common_metadata of its own here",
+                f"{named(root)}: petastorm has left no _common_metadata of its own here",
                 "Other Parquet is read by: fastdata convert parquet.",
             )
         source = partial(
@@ -329,9 +329,9 @@ def _parquet(kind: str, about: str) -> None:
             image_column=image_column,
             label_column=label_column,
             key_column=key_column,
+            storage_options=drivers,
         )
-        name = root.resolve().name.removesuffix(".parquet")
-        _pack_all(name, root, {"": source}, _Options(**options))
+        _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, _Options(**options))
 
 
 _parquet("parquet", "Parquet with a column of images, by Spark, Dask, Hugging Face or others.")

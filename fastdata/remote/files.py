@@ -1,45 +1,59 @@
-"""A remote file that is read like a local one: in blocks, the last few of which are kept."""
+"""A remote file that is read like a local one: by ranges, ahead where reading is sequential."""
 
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-from fastdata.remote.filesystem import list_entries, read_bytes
+from fastdata.remote.filesystem import file_entry, list_entries, read_bytes
 from fastdata.remote.urls import name_of, redact
 
-_BLOCK = 8 << 20  # bytes of a request
-_KEPT = 3  # blocks: who walks an archive also looks back a little
+_MOST = 8 << 20  # bytes of a request
+_LEAST = 64 << 10
+_GROWTH = 4  # of what is read ahead, with each request that goes on where the last one ended
+#: Bytes that come sooner than the answer to another request: skipping no more is going on.
+_NEAR = 1 << 20
+_KEPT = 3  # requests: who walks an archive also looks back a little
+_THREADS = 8
 
 
 class RemotePath:
-    """A file behind a URL, as far as readers of local files need one.
+    """A file behind a URL, as far as readers of local files need one; picklable.
+
+    Who reads all of it, or nearly, is read ahead for, up to 8 MiB; of what lies far apart, little
+    more is fetched than is asked for. Some 24 MiB are held.
 
     Args:
-        url: The file's URL.
+        location: The file's URL.
         size: Its size in bytes.
-        changed: A number that is another one when the file has changed.
+        mtime_ns: A number that is another one when the file has changed.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
     """
 
     def __init__(
-        self, url: str, size: int, changed: int, storage_options: Mapping[str, Any] | None
+        self, location: str, size: int, mtime_ns: int, storage_options: Mapping[str, Any] | None
     ) -> None:
-        self.url = url
+        self.location = location
         self.size = size
-        self.changed = changed
+        self.mtime_ns = mtime_ns
         self._options = storage_options
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
+        self._ahead = _LEAST
+        self._next = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemotePath, (self.location, self.size, self.mtime_ns, self._options)
 
     def __str__(self) -> str:
-        return redact(self.url)
+        return redact(self.location)
 
     @property
     def stem(self) -> str:
         """Its name without extension."""
-        return name_of(self.url).rpartition(".")[0]
+        return name_of(self.location).rpartition(".")[0]
 
     def open(self, mode: Literal["rb"] = "rb") -> io.RawIOBase:
         """Opens it for reading."""
@@ -55,23 +69,33 @@ class RemotePath:
         end = min(offset + length, self.size)
         pieces = []
         while offset < end:
-            number, at = divmod(offset, _BLOCK)
-            piece = self._block(number)[at : at + end - offset]
+            start, data = self._around(offset, end)
+            piece = data[offset - start : end - start]
             pieces.append(piece)
             offset += len(piece)
         return b"".join(pieces)
 
-    def _block(self, number: int) -> bytes:
-        block = self._blocks.get(number)
-        if block is None:
-            start = number * _BLOCK
-            block = read_bytes(self.url, self._options, start, min(start + _BLOCK, self.size))
-            self._blocks[number] = block
-            while len(self._blocks) > _KEPT:
-                self._blocks.popitem(last=False)
-        else:
-            self._blocks.move_to_end(number)
-        return block
+    def _around(self, offset: int, end: int) -> tuple[int, bytes]:
+        """Bytes that the one at ``offset`` is among, and where they begin."""
+        for start, data in self._kept:
+            if start <= offset < start + len(data):
+                return start, data
+        goes_on = 0 <= offset - self._next <= _NEAR
+        self._ahead = min(self._ahead * _GROWTH, _MOST) if goes_on else _LEAST
+        self._next = min(max(end, offset + self._ahead), self.size)
+        data = self._fetch(offset, self._next)
+        if len(data) <= _MOST:
+            self._kept.append((offset, data))
+        return offset, data
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        def one(at: int) -> bytes:
+            return read_bytes(self.location, self._options, at, min(at + _MOST, stop))
+
+        if stop - start <= _MOST:
+            return one(start)
+        with ThreadPoolExecutor(_THREADS, "fastdata-read") as pool:
+            return b"".join(pool.map(one, range(start, stop, _MOST)))
 
 
 class _Reader(io.RawIOBase):
@@ -93,11 +117,27 @@ class _Reader(io.RawIOBase):
         self._at = base + offset
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._path.read(self._at, len(buffer))
-        buffer[: len(data)] = data
+    def read(self, size: int | None = -1) -> bytes:
+        whole = size is None or size < 0
+        data = self._path.read(self._at, self._path.size if whole else size or 0)
         self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
+
+
+def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> RemotePath:
+    """The file at a URL.
+
+    Raises:
+        FileNotFoundError: There is none.
+        RemoteError: The request fails for good.
+    """
+    entry = file_entry(url, storage_options)
+    return RemotePath(url, entry.size, entry.changed, storage_options)
 
 
 def list_paths(

@@ -40,6 +40,7 @@ __all__ = [
     "TruncatedError",
     "download",
     "exists",
+    "file_entry",
     "file_info",
     "is_url",
     "join_url",
@@ -290,7 +291,12 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
         return {}
     prefix = folder.rstrip("/") + "/"
     return {
-        name[len(prefix) :]: Entry(int(info["size"]), _number(_version(info)))
+        name[len(prefix) :]: (
+            Entry(int(info["size"]), _number(_version(info)))
+            # A web server's listing tells names alone.
+            if info["size"] is not None
+            else file_entry(join_url(url, name[len(prefix) :]), storage_options)
+        )
         for name, info in sorted(found.items())
         # Consoles make an empty object, name/, for a folder.
         if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
@@ -320,6 +326,12 @@ def file_info(url: str, storage_options: StorageOptions | None = None) -> Remote
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
         _version(info),
     )
+
+
+def file_entry(url: str, storage_options: StorageOptions | None = None) -> Entry:
+    """What the listing of a folder says of this file in it; raises as `file_info` does."""
+    info = file_info(url, storage_options)
+    return Entry(info.size, _number(info.version))
 
 
 def _version(info: Mapping[str, Any]) -> str | None:

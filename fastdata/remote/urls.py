@@ -39,6 +39,12 @@ def join_url(url: str, name: str) -> str:
     return f"{base.rstrip('/')}/{name}{query}"
 
 
+def folder_of(url: str) -> str:
+    """The URL of the folder that a file lies in."""
+    base, query = _split_query(url)
+    return base.rstrip("/").rpartition("/")[0] + query
+
+
 def name_of(url: str) -> str:
     """The last part of a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
     path = _split_query(url)[0].partition("://")[2].rstrip("/")
