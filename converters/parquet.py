@@ -230,7 +230,8 @@ def _remote_files(
     url: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[Tree, Mapping[str, SourceFile]]:
     """The same, behind a URL."""
-    if name_of(url).endswith(_EXTENSION):  # Spark calls folders so, too
+    # Spark calls folders so, too; a web server's are told by their last slash alone.
+    if name_of(url).endswith(_EXTENSION) and not url.endswith("/"):
         tree = RemoteTree(folder_of(url), storage_options)
         file = tree.file(name_of(url))
         if file is not None:

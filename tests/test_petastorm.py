@@ -92,6 +92,12 @@ def test_metadata_of_what_petastorm_cannot_read(tmp_path: Path, options: list[st
     require_said(result, 2, "petastorm reads image files in Parquet")
 
 
+def test_metadata_of_what_lies_in_a_bucket(tmp_path: Path) -> None:
+    result = convert("imagefolder", "--root", tmp_path, "--out", "gs://bucket/out", "--to",
+                     "parquet", "--petastorm-metadata")  # fmt: skip
+    require_said(result, 2, "not to gs://bucket/out", "Give a folder")
+
+
 def test_no_petastorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["imagefolder", "--root", tmp_path, "--to", "parquet", "--out", tmp_path / "out"]
     monkeypatch.delenv("FASTDATA_PETASTORM_PYTHON", raising=False)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from object_stores import Bucket
 
 from fastdata.checksum import crc32c
 from fastdata.errors import CorruptionError, RemoteError, UsageError
+from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import (
     download,
     exists,
     is_url,
     join_url,
+    list_entries,
     list_files,
     name_of,
     open_filesystem,
@@ -243,3 +253,96 @@ def test_errors_that_do_not_pass_are_not_retried(error: Exception) -> None:
     with pytest.raises(RemoteError):
         retrying(fail, what="x")
     assert len(calls) == 1
+
+
+LARGE = random.Random(1).randbytes(20_000_000)
+READS = st.tuples(
+    st.integers(0, len(LARGE) + 100), st.sampled_from([0, 1, 512, 70_000, 9_000_000, 1 << 30])
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(reads=st.lists(READS, max_size=4), steps=st.integers(1, 3_000_000))
+def test_a_file_read_by_ranges_has_the_bytes_of_the_whole(
+    reads: list[tuple[int, int]], steps: int
+) -> None:
+    url = "memory://ranges/large.bin"
+    fs, path = open_filesystem(url)
+    if not fs.exists(path):
+        fs.pipe_file(path, LARGE)
+    reads += [(at, 100) for at in range(0, len(LARGE), steps)][:9]
+    found = remote_path(url)
+    with pickle.loads(pickle.dumps(found)).open() as file:
+        for offset, length in reads:
+            assert found.read(offset, length) == LARGE[offset : offset + length]
+            file.seek(offset)
+            assert file.read(length) == LARGE[offset : offset + length]
+            assert file.tell() == max(offset, min(offset + length, len(LARGE)))
+
+
+def test_how_much_is_read_ahead(gcs: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(LARGE[:-1] + b"x")
+    url = join_url(gcs.url, "large")
+    upload(tmp_path / "large", url, storage_options=gcs.storage_options)
+    with gcs.through_proxy() as (slow, proxy):
+        for step, requests, received in (
+            # As a tar of photographs is listed: all of it, by few requests.
+            (110_000, 8, len(LARGE)),
+            # As one of tars is, or a column of Parquet: what is asked for, or little more.
+            (2_500_000, 8, 8 << 16),
+        ):
+            path = remote_path(url, slow.storage_options)
+            proxy.clear()
+            for offset in range(0, len(LARGE), step):
+                path.read(offset, 512)
+            assert proxy.count("GET") <= requests
+            assert proxy.received("GET") <= received + (1 << 18)
+        proxy.clear()
+        whole = remote_path(url, slow.storage_options).open().read()
+        assert whole == LARGE[:-1] + b"x"
+        # Nothing that must be begun again as a whole where a connection breaks.
+        assert max(exchange.received for exchange in proxy.matching("GET")) <= 8 << 20
+
+
+class _Ranges(SimpleHTTPRequestHandler):
+    """Serves ranges too, as web servers do, and says nothing."""
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        asked = self.headers.get("Range")
+        if asked is None or not path.is_file():
+            super().do_GET()
+            return
+        first, last = map(int, asked.removeprefix("bytes=").split("-"))
+        data = path.read_bytes()[first : last + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A web server that lists the folder ``web``."""
+    (tmp_path / "web").mkdir()
+    handler = partial(_Ranges, directory=str(tmp_path / "web"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_a_web_server_lists(web: str, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    for name in ("a.bin", "b/c.bin"):
+        path = tmp_path / "web" / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode() * 10)
+    entries = list_entries(f"{web}/in")
+    assert {name: entry.size for name, entry in entries.items()} == {"a.bin": 50, "b/c.bin": 70}
+    found = remote_path(f"{web}/in/b/c.bin")
+    assert (found.size, found.mtime_ns) == tuple(entries["b/c.bin"])
+    assert found.read(7, 7) == b"b/c.bin"

@@ -410,6 +410,11 @@ def _petastorm(options: _Options) -> str | None:
             "--petastorm-metadata: petastorm reads image files in Parquet",
             "Use --to parquet, and not --encoding raw.",
         )
+    if options.out is not None and is_url(options.out):
+        raise UsageError(
+            f"--petastorm-metadata: petastorm adds to a folder, not to {redact(options.out)}",
+            "Give a folder as --out, and copy it when it is finished.",
+        )
     return petastorm_python()
 
 
