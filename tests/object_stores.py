@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 from flaky_proxy import FlakyProxy, wait_until
 
+from fastdata.remote.filesystem import open_filesystem
+
 # Read when gcsfs is imported, here and in every process that tests start: zonal buckets speak
 # gRPC, and the metadata server is looked for by a request that times out.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
@@ -150,3 +152,11 @@ def s3(s3_endpoint: str) -> Bucket:
         "client_kwargs": {"region_name": "us-east-1"},
     }
     return Bucket(f"s3://{name}", options, s3_endpoint)
+
+
+def send_tree(bucket: Bucket, folder: Path, name: str) -> str:
+    """Uploads a folder as it is; its URL."""
+    url = f"{bucket.url}/{name}"
+    fs, path = open_filesystem(url, bucket.storage_options)
+    fs.put(f"{folder}/", path, recursive=True)
+    return url
