@@ -55,7 +55,7 @@ class LocalFile(NamedTuple):
 
     def open(self, mode: Literal["rb"] = "rb") -> Any:
         """See `SourceFile.open`."""
-        # Reads without moving a place that forked processes share, and needs no closing.
+        # By pread: a file that is open over a fork has one place for parent and child.
         return pa.OSFile(str(self.path), mode)
 
 

@@ -143,11 +143,7 @@ def _place(
 
 def _nothing_found(root: Path | RemoteTree, split: str) -> SourceError:
     flat = root / split
-    if (
-        isinstance(flat, Path)
-        and is_folder(flat)
-        and any(is_image_name(entry.name) for entry in scan(flat))
-    ):
+    if isinstance(flat, Path) and _holds_images(flat):
         return SourceError(
             f"{flat}: holds images, but no class folders n########",
             "Sort them into <wnid> folders, or use the archives as downloaded "
@@ -193,9 +189,9 @@ def _find_archive(root: Tree, split: str) -> Callable[[], _Layout] | None:
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
         return None
-    return (
-        partial(_TrainArchive, archive) if split == "train" else partial(_ValArchive, archive, root)
-    )
+    if split == "train":
+        return partial(_TrainArchive, archive)
+    return partial(_ValArchive, archive, root)
 
 
 def _has_wnids(folder: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -107,8 +106,7 @@ def read_row(
         UnreadableError: The file cannot be read.
         SampleError: There are no bytes, or the file has changed.
     """
-    # By process: after a fork, parent and child would move one another's place in the file.
-    wanted = os.getpid(), path, column, mtime_ns
+    wanted = path, column, mtime_ns
     try:
         if getattr(_open, "what", None) != wanted:
             file = file_at(path, storage_options)

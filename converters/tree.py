@@ -59,6 +59,14 @@ def is_folder(path: Path) -> bool:
         raise _unreadable(path, error) from None
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file; raises as `is_folder` does."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
 def _unreadable(path: str | os.PathLike[str], error: OSError) -> SourceError:
     return SourceError(
         f"{path}: cannot be read: {error.strerror}",

@@ -9,12 +9,19 @@ from typing import Any, Protocol
 
 from fastdata.converters.files import LocalFile, SourceFile
 from fastdata.converters.records import Record
-from fastdata.converters.tree import class_folders, class_records, is_image_name, scan, storable
+from fastdata.converters.tree import (
+    class_folders,
+    class_records,
+    is_file,
+    is_image_name,
+    scan,
+    storable,
+)
 
 from fastdata.errors import SourceError
 from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
-from fastdata.remote.urls import join_url, redact
+from fastdata.remote.urls import join_url, listed_name, redact
 
 
 class Tree(Protocol):
@@ -46,7 +53,11 @@ class Tree(Protocol):
         """
 
     def file(self, name: str) -> SourceFile | None:
-        """A file in it; None where there is none."""
+        """A file in it; None where there is none.
+
+        Raises:
+            SourceError: One may not even ask.
+        """
 
     def files(self, extension: str) -> Mapping[str, SourceFile]:
         """The files of an extension at any depth, by their paths below it.
@@ -91,7 +102,7 @@ class LocalTree:
     def file(self, name: str) -> LocalFile | None:
         """See `Tree.file`."""
         path = self.location / name
-        return LocalFile(path) if path.is_file() else None
+        return LocalFile(path) if is_file(path) else None
 
     def files(self, extension: str) -> dict[str, LocalFile]:
         """See `Tree.files`."""
@@ -159,10 +170,15 @@ class RemoteTree:
 
     def files(self, extension: str) -> dict[str, RemotePath]:
         """See `Tree.files`."""
-        entries = list_entries(self.root, self._options)
+        found = {
+            listed_name(self.root, name): RemotePath(
+                join_url(self.root, name), *entry, self._options
+            )
+            for name, entry in list_entries(self.root, self._options).items()
+        }
         return {
-            name: RemotePath(join_url(self.root, name), *entries[name], self._options)
-            for name in sorted(entries, key=lambda name: name.split("/"))
+            name: found[name]
+            for name in sorted(found, key=lambda name: name.split("/"))
             if name.endswith(extension)
             and not any(part.startswith(_NO_DATA) for part in name.split("/"))
         }

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_stores import gcs, gcs_endpoint, s3, s3_endpoint
+from object_stores import gcs, gcs_endpoint, s3, s3_endpoint, web
 
 from fastdata import _native
 from fastdata.sample import make_sample
 
 # Fixtures that any test may ask for.
-__all__ = ["gcs", "gcs_endpoint", "s3", "s3_endpoint"]
+__all__ = ["gcs", "gcs_endpoint", "s3", "s3_endpoint", "web"]
 
 # Started in the background by a shell, this process and all that tests start would ignore
 # Ctrl-C, and the tests of it would wait in vain.

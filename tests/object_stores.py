@@ -1,4 +1,4 @@
-"""Object stores on loopback: the servers, and a bucket for each test."""
+"""Object stores and a web server on loopback, and a bucket for each test."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import urllib.parse
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,3 +163,34 @@ def send_tree(bucket: Bucket, folder: Path, name: str) -> str:
     fs, path = open_filesystem(url, bucket.storage_options)
     fs.put(f"{folder}/", path, recursive=True)
     return url
+
+
+class _Ranges(SimpleHTTPRequestHandler):
+    """Serves ranges too, as web servers do, and says nothing."""
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        asked = self.headers.get("Range")
+        if asked is None or not path.is_file():
+            super().do_GET()
+            return
+        first, last = map(int, asked.removeprefix("bytes=").split("-"))
+        data = path.read_bytes()[first : last + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A web server that lists the folder ``web``."""
+    (tmp_path / "web").mkdir()
+    handler = partial(_Ranges, directory=str(tmp_path / "web"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

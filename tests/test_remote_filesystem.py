@@ -6,10 +6,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -304,37 +300,6 @@ def test_how_much_is_read_ahead(gcs: Bucket, tmp_path: Path) -> None:
         assert max(exchange.received for exchange in proxy.matching("GET")) <= 8 << 20
 
 
-class _Ranges(SimpleHTTPRequestHandler):
-    """Serves ranges too, as web servers do, and says nothing."""
-
-    def do_GET(self) -> None:
-        path = Path(self.translate_path(self.path))
-        asked = self.headers.get("Range")
-        if asked is None or not path.is_file():
-            super().do_GET()
-            return
-        first, last = map(int, asked.removeprefix("bytes=").split("-"))
-        data = path.read_bytes()[first : last + 1]
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[str]:
-    """A web server that lists the folder ``web``."""
-    (tmp_path / "web").mkdir()
-    handler = partial(_Ranges, directory=str(tmp_path / "web"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_what_a_web_server_lists(web: str, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     for name in ("a.bin", "b/c.bin"):
@@ -346,3 +311,18 @@ def test_what_a_web_server_lists(web: str, tmp_path: Path) -> None:
     found = remote_path(f"{web}/in/b/c.bin")
     assert (found.size, found.mtime_ns) == tuple(entries["b/c.bin"])
     assert found.read(7, 7) == b"b/c.bin"
+
+
+def test_what_was_read_is_held_until_it_is_closed(gcs: Bucket, local: Path) -> None:
+    """A source knows thousands of files."""
+    url = join_url(gcs.url, "file")
+    upload(local, url, storage_options=gcs.storage_options)
+    with gcs.through_proxy() as (slow, proxy):
+        path = remote_path(url, slow.storage_options)
+        proxy.clear()
+        for opened in (1, 2):
+            with path.open() as file:
+                for offset in (0, 70_000, 5):
+                    file.seek(offset)
+                    assert file.read(9) == local.read_bytes()[offset : offset + 9]
+            assert proxy.count("GET") == opened

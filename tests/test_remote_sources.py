@@ -211,3 +211,13 @@ def test_imagenets_archives_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
     remove(f"{url}/ILSVRC2012_devkit_t12.tar.gz", gcs.storage_options)
     alone = ("--root", url, "--split", "val", "--out", tmp_path / "val", *gcs.arguments)
     require_said(convert(*given, *alone), 1, f"{url}/ILSVRC2012_devkit_t12.tar.gz: missing")
+
+
+def test_parquet_of_a_web_server(web: str, rows: Path, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    shutil.copytree(rows, tmp_path / "web" / "rows.parquet")
+    given = ("--image-column", "picture", "--to", "shards", "--out")
+    remote = ("--root", f"{web}/rows.parquet/", *given, tmp_path / "remote")
+    require_said(convert("parquet", *remote), 0)
+    require_said(convert("parquet", "--root", rows, *given, tmp_path / "local"), 0)
+    require_same(tmp_path / "remote", tmp_path / "local")

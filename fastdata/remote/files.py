@@ -24,7 +24,7 @@ class RemotePath:
     """A file behind a URL, as far as readers of local files need one; picklable.
 
     Who reads all of it, or nearly, is read ahead for, up to 8 MiB; of what lies far apart, little
-    more is fetched than is asked for. Some 24 MiB are held.
+    more is fetched than is asked for. Some 24 MiB are held until a reader is closed.
 
     Args:
         location: The file's URL.
@@ -40,9 +40,7 @@ class RemotePath:
         self.size = size
         self.mtime_ns = mtime_ns
         self._options = storage_options
-        self._kept: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
-        self._ahead = _LEAST
-        self._next = 0
+        self.forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemotePath, (self.location, self.size, self.mtime_ns, self._options)
@@ -75,6 +73,12 @@ class RemotePath:
             offset += len(piece)
         return b"".join(pieces)
 
+    def forget(self) -> None:
+        """Gives back the memory of what was read."""
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
+        self._ahead = _LEAST
+        self._next = 0
+
     def _around(self, offset: int, end: int) -> tuple[int, bytes]:
         """Bytes that the one at ``offset`` is among, and where they begin."""
         for start, data in self._kept:
@@ -102,6 +106,10 @@ class _Reader(io.RawIOBase):
     def __init__(self, path: RemotePath) -> None:
         self._path = path
         self._at = 0
+
+    def close(self) -> None:
+        self._path.forget()
+        super().close()
 
     def readable(self) -> bool:
         return True

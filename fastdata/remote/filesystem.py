@@ -320,6 +320,11 @@ def file_info(url: str, storage_options: StorageOptions | None = None) -> Remote
         return found
 
     info = retrying(ask, what=redact(url))
+    if info.get("size") is None:
+        raise RemoteError(
+            f"{redact(url)}: the server does not say how long it is",
+            "Copy it to a server or bucket that does.",
+        )
     crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
     return RemoteFile(
         int(info["size"]),

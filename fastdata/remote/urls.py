@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
-#: Where ``?`` begins a query; in the name of an object in a bucket it is a character.
+#: Where ``?`` begins a query, and ``%`` quotes; in a bucket's names they are characters.
 _WITH_QUERY = ("http", "https")
 
 _SECRET_NAME = re.compile(
@@ -49,6 +50,11 @@ def name_of(url: str) -> str:
     """The last part of a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
     path = _split_query(url)[0].partition("://")[2].rstrip("/")
     return path.rpartition("/")[2]
+
+
+def listed_name(url: str, name: str) -> str:
+    """A path in the listing of a URL as a disk has it: those of web servers are quoted."""
+    return unquote(name) if scheme_of(url) in _WITH_QUERY else name
 
 
 def redact(url: str) -> str:
