@@ -20,10 +20,8 @@ from fastdata.converters.files import SourceFile
 from fastdata.converters.imagefolder import ClassFolders, class_shards, require_folder
 from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import (
-    class_folders,
     is_folder,
     is_image_name,
-    record_of,
     scan,
     storable,
 )
@@ -41,7 +39,7 @@ _VAL_TAR = "ILSVRC2012_img_val.tar"
 _DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _META = "ILSVRC2012_devkit_t12/data/meta.mat"
 _GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
-_KAGGLE_DATA = Path("ILSVRC/Data/CLS-LOC")
+_KAGGLE_DATA = "ILSVRC/Data/CLS-LOC"
 _KAGGLE_VAL = "LOC_val_solution.csv"
 
 
@@ -62,7 +60,7 @@ class ImageNet:
     training set. A key is ``<wnid>/<file name without extension>``.
 
     Args:
-        root: The folder that holds one of the layouts; or its URL (*kaggle* for ``train`` only).
+        root: The folder that holds one of the layouts, or its URL.
         split: ``train`` or ``val``.
         allow_empty: Whether a class of this split may be without images.
         storage_options: Options of the driver of a URL.
@@ -133,28 +131,23 @@ def splits(
     return found
 
 
-def _place(
-    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> Path | RemoteTree:
+def _place(root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Tree:
     if is_url(root):
         return RemoteTree(os.fspath(root), storage_options)
-    return require_folder(Path(root))
+    return LocalTree(require_folder(Path(root)))
 
 
-def _nothing_found(root: Path | RemoteTree, split: str) -> SourceError:
+def _nothing_found(root: Tree, split: str) -> SourceError:
     flat = root / split
-    if isinstance(flat, Path) and _holds_images(flat):
+    if isinstance(flat.location, Path) and _holds_images(flat.location):
         return SourceError(
             f"{flat}: holds images, but no class folders n########",
             "Sort them into <wnid> folders, or use the archives as downloaded "
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
-    kaggle = f"{_KAGGLE_DATA}/{split}/, "
-    if split == "val" and isinstance(root, RemoteTree):
-        kaggle = ""
     return SourceError(
         f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
-        f"{kaggle}{_TRAIN_TAR if split == 'train' else _VAL_TAR}",
+        f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
         "Say where ImageNet is with --root or $IMAGENET_DIR; for other trees use "
         "fastdata convert imagefolder.",
     )
@@ -167,25 +160,15 @@ def _holds_images(folder: Path) -> bool:
 _Layout: TypeAlias = "_Folders | _KaggleVal | _TrainArchive | _ValArchive"
 
 
-def _find(root: Path | RemoteTree, split: str) -> Callable[[], _Layout] | None:
+def _find(root: Tree, split: str) -> Callable[[], _Layout] | None:
     """What opens the split in the first layout that has it: folders, Kaggle's, the archives."""
-    if isinstance(root, RemoteTree):
-        for tree, name in ((root / split, "folders"), (root / f"{_KAGGLE_DATA}/{split}", "kaggle")):
-            # Kaggle's validation images are not in class folders.
-            if any(map(_WNID.fullmatch, tree.classes())):
-                return partial(_Folders, tree, name)
-        return _find_archive(root, split)
-    if _has_wnids(root / split):
-        return partial(_Folders, LocalTree(root / split), "folders")
     data = root / _KAGGLE_DATA
+    if _has_wnids(root / split):
+        return partial(_Folders, root / split, "folders")
     if split == "train" and _has_wnids(data / "train"):
-        return partial(_Folders, LocalTree(data / "train"), "kaggle")
-    if split == "val" and is_folder(data / "val"):
-        return partial(_KaggleVal, data / "val", root / _KAGGLE_VAL)
-    return _find_archive(LocalTree(root), split)
-
-
-def _find_archive(root: Tree, split: str) -> Callable[[], _Layout] | None:
+        return partial(_Folders, data / "train", "kaggle")
+    if split == "val" and "val" in _folders(data):
+        return partial(_KaggleVal, root)
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
         return None
@@ -194,8 +177,15 @@ def _find_archive(root: Tree, split: str) -> Callable[[], _Layout] | None:
     return partial(_ValArchive, archive, root)
 
 
-def _has_wnids(folder: Path) -> bool:
-    return is_folder(folder) and any(map(_WNID.fullmatch, class_folders(folder)))
+def _has_wnids(tree: Tree) -> bool:
+    return any(map(_WNID.fullmatch, _folders(tree)))
+
+
+def _folders(tree: Tree) -> list[str]:
+    """The names of the folders in a folder; none where there is no such folder."""
+    if isinstance(tree.location, Path) and not is_folder(tree.location):
+        return []
+    return tree.classes()
 
 
 class _Folders:
@@ -230,18 +220,22 @@ class _KaggleVal:
 
     name = "kaggle"
 
-    def __init__(self, folder: Path, solution: Path) -> None:
-        self._folder = folder
-        self._solution = solution
-        self.root: str | None = str(folder)
-        self.inputs = [folder]
-        self._wnid_of = self._read_solution()
+    def __init__(self, root: Tree) -> None:
+        self._data = root / _KAGGLE_DATA
+        folder = self._data / "val"
+        self.root: str | None = folder.root
+        self.inputs = [folder.location]
+        self._solution = str(root / _KAGGLE_VAL)
+        self._wnid_of = self._read_solution(root.file(_KAGGLE_VAL))
 
-    def _read_solution(self) -> dict[str, str]:
+    def _read_solution(self, file: SourceFile | None) -> dict[str, str]:
         """Reads ``ImageId,PredictionString``: the string is a wnid, a box, and so on."""
         try:
-            with self._solution.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
+            if file is None:
+                raise FileNotFoundError("it is not there")
+            with file.open() as opened:
+                text = opened.read().decode("utf-8")
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
             wnids = {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
         except (OSError, LookupError, AttributeError, UnicodeDecodeError, csv.Error) as error:
             raise SourceError(
@@ -252,26 +246,28 @@ class _KaggleVal:
         return wnids
 
     def wnids(self) -> list[str]:
-        present = (Path(e.name).stem for e in scan(self._folder) if is_image_name(e.name))
-        return sorted({self._class(stem) for stem in present})
+        return sorted({wnid for wnid, _ in self._images()})
 
-    def _class(self, stem: str) -> str:
-        try:
-            return self._wnid_of[stem]
-        except KeyError:
-            raise SourceError(
-                f"{self._folder / stem}: {self._solution.name} does not name this image",
-                "Remove the image, or complete the file.",
-            ) from None
+    def _images(self) -> Iterator[tuple[str, Record]]:
+        """The wnid of each image, and a record of it, as if it were of a class ``val``."""
+        for record in self._data.records("val", 0):
+            folder, _, stem = record.key.rpartition("/")
+            if folder != "val":  # it lies deeper
+                continue
+            wnid = self._wnid_of.get(stem)
+            if wnid is None:
+                raise SourceError(
+                    f"{self._data / record.key}: {_KAGGLE_VAL} does not name this image",
+                    "Remove the image, or complete the file.",
+                )
+            yield wnid, record
 
     def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
-        entries = [entry for entry in scan(self._folder) if is_image_name(entry.name)]
-        entries.sort(key=lambda entry: (self._class(Path(entry.name).stem), entry.name))
-        for entry in entries:
-            stem = Path(entry.name).stem
-            wnid = self._class(stem)
-            yield record_of(entry, f"{wnid}/{stem}", labels[wnid])
+        # The sort is stable: within a class, images stay in the order of their names.
+        for wnid, record in sorted(self._images(), key=lambda image: image[0]):
+            stem = record.key.rpartition("/")[2]
+            yield record._replace(key=f"{wnid}/{stem}", label=labels[wnid])
 
 
 class _TrainArchive:

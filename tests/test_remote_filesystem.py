@@ -291,8 +291,10 @@ def test_how_much_is_read_ahead(gcs: Bucket, tmp_path: Path) -> None:
             proxy.clear()
             for offset in range(0, len(LARGE), step):
                 path.read(offset, 512)
-            assert proxy.count("GET") <= requests
-            assert proxy.received("GET") <= received + (1 << 18)
+            # By range: where the machine is busy, a request may be made again.
+            found = {exchange.range: exchange.received for exchange in proxy.matching("GET")}
+            assert len(found) <= requests
+            assert sum(found.values()) <= received + (1 << 18)
         proxy.clear()
         whole = remote_path(url, slow.storage_options).open().read()
         assert whole == LARGE[:-1] + b"x"
@@ -325,4 +327,5 @@ def test_what_was_read_is_held_until_it_is_closed(gcs: Bucket, local: Path) -> N
                 for offset in (0, 70_000, 5):
                     file.seek(offset)
                     assert file.read(9) == local.read_bytes()[offset : offset + 9]
-            assert proxy.count("GET") == opened
+            found = [exchange for exchange in proxy.matching("GET") if exchange.status == 206]
+            assert len(found) == opened

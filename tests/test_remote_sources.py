@@ -19,6 +19,7 @@ from sources import (
     convert,
     encoded,
     make_archives,
+    make_kaggle,
     make_tree,
     picture,
     require_said,
@@ -191,16 +192,19 @@ def test_a_malicious_pickle_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
     assert not (tmp_path / "proof").exists()
 
 
-def test_imagenets_archives_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["archives", "kaggle"])
+def test_imagenet_in_a_bucket(layout: str, gcs: Bucket, tmp_path: Path) -> None:
     wnids = [f"n0000000{number}" for number in range(4)]
     names = [f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in wnids for number in range(6)]
     names += [f"val/{wnid}/ILSVRC2012_val_0000000{n}.JPEG" for n, wnid in enumerate(wnids, 1)]
-    folder = make_archives(make_tree(tmp_path / "tree", names), tmp_path / "in")
-    url = send_tree(gcs, folder, "archives")
+    tree = make_tree(tmp_path / "tree", names)
+    folder = (make_kaggle if layout == "kaggle" else make_archives)(tree, tmp_path / layout)
+    shutil.copytree(folder, tmp_path / "in")  # Kaggle's are made of links
+    url = send_tree(gcs, tmp_path / "in", "imagenet")
     given = ("imagenet", "--to", "shards", "--shard-size", "5KiB", "--workers", 2)
     with gcs.through_proxy() as (slow, proxy):
         for fault in ("503", "reset", "truncate"):
-            proxy.inject(fault, lambda exchange: bool(exchange.range) and ".tar" in exchange.path)
+            proxy.inject(fault, lambda exchange: bool(exchange.range))
         remote = ("--root", url, "--out", tmp_path / "remote-{split}", *slow.arguments)
         require_said(convert(*given, *remote), 0)
         assert sum(exchange.fault is not None for exchange in proxy.exchanges) == 3
@@ -208,9 +212,10 @@ def test_imagenets_archives_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
     require_said(convert(*given, *local), 0)
     for split in ("train", "val"):
         require_same(tmp_path / f"remote-{split}", tmp_path / f"local-{split}")
-    remove(f"{url}/ILSVRC2012_devkit_t12.tar.gz", gcs.storage_options)
+    labels = "LOC_val_solution.csv" if layout == "kaggle" else "ILSVRC2012_devkit_t12.tar.gz"
+    remove(f"{url}/{labels}", gcs.storage_options)
     alone = ("--root", url, "--split", "val", "--out", tmp_path / "val", *gcs.arguments)
-    require_said(convert(*given, *alone), 1, f"{url}/ILSVRC2012_devkit_t12.tar.gz: missing")
+    require_said(convert(*given, *alone), 1, f"{url}/{labels}: ")
 
 
 def test_parquet_of_a_web_server(web: str, rows: Path, tmp_path: Path) -> None:

@@ -205,8 +205,7 @@ def _imagenet(
     """ImageNet (ILSVRC 2012), in any of its layouts.
 
     Class folders (train/<wnid>/*.JPEG), the archives as downloaded
-    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …). In a bucket, Kaggle's
-    is read for --split train only.
+    (ILSVRC2012_img_train.tar, …), or Kaggle's (ILSVRC/Data/CLS-LOC, …).
 
     \b
     Examples:
