@@ -201,7 +201,8 @@ def test_imagenet_in_a_bucket(layout: str, gcs: Bucket, tmp_path: Path) -> None:
     folder = (make_kaggle if layout == "kaggle" else make_archives)(tree, tmp_path / layout)
     shutil.copytree(folder, tmp_path / "in")  # Kaggle's are made of links
     url = send_tree(gcs, tmp_path / "in", "imagenet")
-    given = ("imagenet", "--to", "shards", "--shard-size", "5KiB", "--workers", 2)
+    workers = 2 if layout == "archives" else 1
+    given = ("imagenet", "--to", "shards", "--shard-size", "20KiB", "--workers", workers)
     with gcs.through_proxy() as (slow, proxy):
         for fault in ("503", "reset", "truncate"):
             proxy.inject(fault, lambda exchange: bool(exchange.range))
