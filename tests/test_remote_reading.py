@@ -509,6 +509,33 @@ def test_a_damaged_piece_is_not_trusted(gcs: Bucket, tmp_path: Path, damage: str
     assert found.cache_fills == len(pieces(tmp_path / "cache")[::2])
 
 
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+@pytest.mark.parametrize("damage", ["changed", "cut", "unreadable"])
+def test_a_damaged_index_is_fetched_again(
+    gcs: Bucket, tmp_path: Path, kind: str, damage: str
+) -> None:
+    put(gcs)
+    rows = [ImageDataset(dataset("shards")).row(i) for i in range(SAMPLES)]
+    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    with gcs.through_proxy() as (bucket, proxy):
+        for _ in range(2):
+            remote(f"{bucket.url}/shards", bucket, cache)
+        assert proxy.count("GET", "index.arrow") == 1
+        (index,) = (tmp_path / "cache").rglob("index.arrow")
+        data = bytearray(index.read_bytes())
+        if damage == "unreadable":
+            index.unlink()
+            index.symlink_to(index)
+        elif damage == "changed":
+            data[len(data) // 2] ^= 1
+            index.write_bytes(data)
+        else:
+            index.write_bytes(data[:-1])
+        again = remote(f"{bucket.url}/shards", bucket, cache)
+        assert proxy.count("GET", "index.arrow") == 2
+    assert [again.row(i) for i in range(SAMPLES)] == rows
+
+
 def test_a_piece_that_cannot_be_read_is_fetched_again(gcs: Bucket, tmp_path: Path) -> None:
     url = put(gcs)
     assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(local()))

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.checksum import crc32c_file
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, UsageError
 from fastdata.extents import ExtentTable
 from fastdata.index import Index, Row
-from fastdata.manifest import MANIFEST_NAME, Manifest
+from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.remote.cache import PieceCache
 from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
 from fastdata.remote.options import RemoteOptions
@@ -70,7 +71,7 @@ class RemoteBlobs:
     """Index and files of a dataset that lies behind a URL, as `fastdata.blobs.Blobs` has them.
 
     Opening fetches the manifest, and the index unless an earlier opening on this machine has
-    left it here. Safe to use from several threads, and after a fork. Not picklable.
+    left it here, and its checksum is still right. Safe to use from several threads, and after a fork. Not picklable.
 
     Args:
         url: The dataset.
@@ -140,10 +141,12 @@ class RemoteBlobs:
         entry = self.manifest.index
         path = folder / Path(entry.name).name
         try:
+            if _is_sound(path, entry):
+                return path
             folder.mkdir(parents=True, exist_ok=True)
             # All processes of this machine want it at once: one fetches it.
             with file_lock(folder.with_name(name + ".lock")):
-                if not path.exists() or path.stat().st_size != entry.size:
+                if not _is_sound(path, entry):
                     download(
                         join_url(self.url, entry.name),
                         path,
@@ -298,6 +301,27 @@ class RemoteBlobs:
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""
         return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+
+
+def _is_sound(path: Path, entry: FileEntry) -> bool:
+    """Whether an index that was left here is the manifest's; compared once in a process."""
+    try:
+        stat = path.stat()
+        state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
+        if _sound.get(path) != state:
+            threads = 1 if stat.st_size < _LARGE else _CHECKING
+            if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
+                return False
+            _sound[path] = state
+    except OSError:  # it is not there, or cannot be read: another takes its place
+        return False
+    return True
+
+
+#: Indexes that this process has compared with their checksums, and what they were then.
+_sound: dict[Path, tuple[int, int, int, str]] = {}
+_LARGE = 256 << 20  # bytes from which on an index is compared by several threads
+_CHECKING = 4
 
 
 def own_file(url: str, stop: int) -> FileRef:
