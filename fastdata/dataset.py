@@ -42,7 +42,8 @@ class ImageDataset:
         target_transform: Applied to each label.
         staged: Whether to look for a staged copy.
         cache: For a URL: "ranges", the default, to fetch byte ranges and keep nothing; or a
-            folder of this machine that keeps pieces of the files, for all its processes.
+            folder of this machine that keeps pieces of the files, for all its processes
+            (write "./range" for one of such a name, which is taken for a slip of "ranges").
         cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how it is read.
@@ -76,7 +77,7 @@ class ImageDataset:
         self.transform = transform
         self.target_transform = target_transform
         self._staged = staged
-        self._cache = RANGES if cache is None else os.fspath(cache)
+        self._cache = RANGES if cache is None else cache
         self._cache_bytes = cache_bytes
         self._storage_options = storage_options
         self._remote = remote

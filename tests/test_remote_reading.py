@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -649,6 +650,22 @@ def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(FastdataError):
         ImageDataset(url, cache=file, **options)
+
+
+def test_a_slip_of_ranges_makes_no_folder(
+    gcs: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = put(gcs)
+    for slip in ("range", "Ranges", "rangse", "RANGES", "byte-ranges", "rages"):
+        with pytest.raises(UsageError, match=rf"cache='{slip}'.*\n.*'ranges'.*'\./{slip}'"):
+            remote(url, gcs, slip)
+    assert not list(tmp_path.glob("*ange*"))
+    for folder in ("./range", Path("oranges"), "images", "ssd"):
+        found = remote(url, gcs, folder)
+        found.read([0])
+        assert pieces(tmp_path / folder)
+        assert pickle.loads(pickle.dumps(found)).read([0]) == found.read([0])
 
 
 def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import posixpath
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +76,8 @@ class RemoteBlobs:
 
     Args:
         url: The dataset.
-        cache: "ranges", or the folder that keeps what was read.
+        cache: "ranges", or the folder that keeps what was read. Text without a slash that is
+            nearly "ranges" is taken for a slip.
         cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
         options: How it is read.
@@ -103,6 +105,11 @@ class RemoteBlobs:
             raise UsageError(
                 f"cache={redact(os.fspath(cache))!r} is a URL",
                 "Give a folder of this machine, such as /dev/shm/cache.",
+            )
+        if isinstance(cache, str) and _is_meant_for_ranges(cache):
+            raise UsageError(
+                f"cache={cache!r} is neither {RANGES!r} nor clearly a folder",
+                f"Give cache={RANGES!r}; or cache={f'./{cache}'!r} for a folder of that name.",
             )
         self.cache = None if os.fspath(cache) == RANGES else Path(cache).absolute()
         if self.cache is None and cache_bytes is not None:
@@ -301,6 +308,17 @@ class RemoteBlobs:
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""
         return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+
+
+def _is_meant_for_ranges(cache: str) -> bool:
+    """Whether a word looks like a slip of "ranges": it would make a folder of that name."""
+    word = cache.lower()
+    if cache == RANGES or os.sep in cache:
+        return False
+    return "range" in word or SequenceMatcher(None, word, RANGES).ratio() >= _ALIKE
+
+
+_ALIKE = 0.75  # "rangse" and "rnages" are, "images" is not
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:
