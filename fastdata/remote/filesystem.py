@@ -380,20 +380,63 @@ def read_bytes(
 
     Raises:
         FileNotFoundError: There is no such file.
-        RemoteError: It cannot be read, or the server keeps sending fewer bytes.
+        RemoteError: It cannot be read, or the server keeps sending fewer bytes, or knows no
+            ranges.
     """
 
     def read() -> bytes:
         fs, path = open_filesystem(url, storage_options)
-        length = (end or 0) - (start or 0)
-        data: bytes = fs.cat_file(path, start=start, end=end, **_limit(fs, length))
-        if start is not None and end is not None and len(data) != end - start:
-            raise TruncatedError(f"{len(data)} bytes came of {end - start}")
+        if start is None or end is None:
+            whole: bytes = fs.cat_file(path, start=start, end=end, **_limit(fs, 0))
+            return whole
+        length = end - start
+        options = {**_limit(fs, length), **range_options(fs, url, start, end)}
+        data: bytes = fs.cat_file(path, start=start, end=end, **options)
+        require_length(data, url, length)
         return data
 
     if start is not None and start == end:
         return b""  # no server knows such a range: some answer with everything, or an error
     return retrying(read, what=f"{redact(url)}: reading it")
+
+
+def range_options(fs: fsspec.AbstractFileSystem, url: str, start: int, stop: int) -> dict[str, Any]:
+    """What a driver's ``cat_file`` is to be given besides, for a range of a file.
+
+    A server may answer with the whole file. Over HTTP that is seen by the answer's status, before
+    all of it comes; of other drivers' answers, by their length.
+    """
+    names = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+    if not {"http", "https"} & set(names):
+        return {}
+
+    async def check(response: Any) -> None:
+        whole = start == 0 and response.content_length in (None, stop)
+        if response.status == 200 and not whole:
+            raise _ranges_ignored(url)
+
+    return {"raise_for_status": check}  # aiohttp calls it when it has the headers
+
+
+def require_length(data: bytes, url: str, length: int) -> None:
+    """Checks that what came is as long as what was asked for.
+
+    Raises:
+        TruncatedError: It is shorter.
+        RemoteError: It is longer: the server does not answer ranges.
+    """
+    if len(data) > length:
+        raise _ranges_ignored(url)
+    if len(data) < length:
+        raise TruncatedError(f"{len(data)} bytes came of {length}")
+
+
+def _ranges_ignored(url: str) -> RemoteError:
+    return RemoteError(
+        f"{redact(url)}: a range of its bytes was asked for, and its server sends the whole file",
+        "Use a server that answers HTTP's Range header (a bucket, nginx, Apache; Python's "
+        "http.server does not), or download the dataset and give its folder.",
+    )
 
 
 def download(

@@ -72,7 +72,8 @@ class RemoteBlobs:
     """Index and files of a dataset that lies behind a URL, as `fastdata.blobs.Blobs` has them.
 
     Opening fetches the manifest, and the index unless an earlier opening on this machine has
-    left it here, and its checksum is still right. Safe to use from several threads, and after a fork. Not picklable.
+    left it here, and its checksum is still right. Safe to use from several threads, and after a
+    fork. Not picklable.
 
     Args:
         url: The dataset.

@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.checksum import crc32c
-from fastdata.errors import RemoteError
-from fastdata.remote.filesystem import open_filesystem, redact
+from fastdata.errors import FastdataError, RemoteError
+from fastdata.remote.filesystem import (
+    open_filesystem,
+    range_options,
+    redact,
+    require_length,
+)
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.retries import TruncatedError, describe_error, may_pass, wait_before
+from fastdata.remote.retries import describe_error, may_pass, wait_before
 
 #: What lies between merged neighbours is at most this part of what is needed.
 _MOST_WASTE = 32
@@ -176,7 +181,7 @@ class RangeReader:
         """One range, tried again while that may help; on `loop`.
 
         Raises:
-            RemoteError: It cannot be had.
+            RemoteError: It cannot be had; or its server knows no ranges.
         """
         if start == stop:
             return b""
@@ -190,14 +195,15 @@ class RangeReader:
                     self.counts.requests += 1
                     self.counts.bytes += stop - start
                     data = await asyncio.wait_for(self._get(url, start, stop), limit)
-                if len(data) != stop - start:
-                    raise TruncatedError(f"{len(data)} bytes came of {stop - start}")
+                require_length(data, url, stop - start)
                 return data
             except FileNotFoundError:
                 raise RemoteError(
                     f"{what}: there is no such file, though the index names it",
                     "Put it back: upload the dataset again.",
                 ) from None
+            except FastdataError:
+                raise
             except Exception as error:
                 if not may_pass(error):
                     raise RemoteError(
@@ -258,7 +264,8 @@ class RangeReader:
         path = self._fs._strip_protocol(url)
         data: bytes
         if self._async:
-            data = await self._fs._cat_file(path, start=start, end=stop)
+            options = range_options(self._fs, url, start, stop)
+            data = await self._fs._cat_file(path, start=start, end=stop, **options)
         else:
             data = await asyncio.to_thread(self._fs.cat_file, path, start=start, end=stop)
         return data

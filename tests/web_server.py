@@ -1,0 +1,87 @@
+"""A folder behind HTTP: a server that may not know ranges, or that wants a token."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import threading
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Request:
+    """A request, and how many bytes of a body it was sent."""
+
+    path: str
+    range: str
+    sent: int = 0
+
+
+class WebServer:
+    """Serves a folder on loopback; a context manager.
+
+    Args:
+        folder: The folder.
+        ranges: Whether it answers Range; else it sends the whole file, as HTTP lets it.
+        query: The query that each request must have; others are refused.
+
+    Attributes:
+        url: Where it is, with no slash at its end.
+        requests: Each request so far.
+    """
+
+    def __init__(self, folder: Path, *, ranges: bool = True, query: str = "") -> None:
+        self.requests: list[Request] = []
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                path, _, given = self.path.partition("?")
+                file = folder / urllib.parse.unquote(path).lstrip("/")
+                asked = self.headers.get("Range") or ""
+                request = Request(path, asked)
+                server.requests.append(request)
+                status, data = 200, b""
+                if given != query:
+                    status = 403
+                elif not file.is_file():
+                    status = 404
+                else:
+                    data = file.read_bytes()
+                    found = re.fullmatch(r"bytes=(\d+)-(\d+)", asked) if ranges else None
+                    if found:
+                        first, last = int(found[1]), int(found[2])
+                        whole, data, status = len(data), data[first : last + 1], 206
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                if status == 206:
+                    self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
+                self.end_headers()
+                if self.command == "GET":
+                    for at in range(0, len(data), 1 << 16):
+                        request.sent += self.wfile.write(data[at : at + (1 << 16)])
+
+            do_HEAD = do_GET  # noqa: N815 - http.server's name
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, *_: Any) -> None:
+                pass  # who has hung up, has
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> WebServer:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
