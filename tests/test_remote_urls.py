@@ -6,25 +6,23 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import Progress, Silent, pack
-from flaky_proxy import Exchange, wait_until
+from flaky_proxy import Exchange, FlakyProxy, wait_until
 from object_stores import Bucket, send_tree
-from sources import (
-    contents,
-    contents_but_source,
-    convert,
-    make_tree,
-    require_said,
-)
+from sources import contents, contents_but_source, convert, make_tree, require_said
 
 from fastdata import ImageDataset
+from fastdata.checksum import crc32c
 from fastdata.cli import cli
 from fastdata.errors import DataError
+from fastdata.manifest import FileEntry
 from fastdata.remote.filesystem import (
     join_url,
     list_files,
@@ -32,6 +30,7 @@ from fastdata.remote.filesystem import (
     remove,
     upload,
 )
+from fastdata.remote.sending import Sender
 from fastdata.staged import find_staged
 
 
@@ -217,6 +216,67 @@ def test_a_refused_upload_loses_nothing(s3: Bucket, tree: Path, tmp_path: Path) 
         assert not any(exchange.path in sent for exchange in proxy.matching("PUT"))
     assert remote_contents(s3, url, tmp_path / "back") == contents(tmp_path / "local")
     assert not (tmp_path / "making").exists()
+
+
+def uploads_of(proxy: FlakyProxy) -> int:
+    return sum(exchange.method in ("POST", "PUT") for exchange in proxy.exchanges)
+
+
+@pytest.mark.parametrize("bucket", ["gcs", "s3"], indirect=True)
+def test_uploads_under_way_are_given_up_at_ctrl_c(bucket: Bucket, tmp_path: Path) -> None:
+    entries = []
+    for number in range(7):  # more than are sent at once
+        path = tmp_path / f"shard-{number:06d}.tar"
+        path.write_bytes(bytes([number]) * 100_000)
+        entries.append(FileEntry(path.name, 100_000, f"{crc32c(path.read_bytes()):08x}"))
+    ledger = tmp_path / "sent.jsonl"
+    with bucket.through_proxy() as (slow, proxy):
+        proxy.inject("stall", lambda exchange: exchange.method in ("POST", "PUT"), times=1000)
+        sender = Sender(f"{slow.url}/ds", slow.storage_options, ledger)
+
+        def interrupted() -> None:
+            with sender:
+                for entry in entries:
+                    sender.add(tmp_path / entry.name, entry, then_remove=True)
+                wait_until(lambda: uploads_of(proxy) == 4)
+                interrupted_at.append(time.monotonic())
+                raise KeyboardInterrupt
+
+        interrupted_at: list[float] = []
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert time.monotonic() - interrupted_at[0] < 2
+        if bucket.url.startswith("gs:"):  # at Amazon's, it is the look at what was sent that hangs
+            assert not [one for one in threading.enumerate() if one.name == "fastdata-send"]
+        time.sleep(0.5)
+        assert uploads_of(proxy) == 4  # nothing goes on behind the user's back
+        assert not ledger.exists()
+        assert all((tmp_path / entry.name).exists() for entry in entries)
+        proxy.clear()
+        with Sender(f"{slow.url}/ds", slow.storage_options, ledger) as again:
+            for entry in entries:
+                again.add(tmp_path / entry.name, entry, then_remove=True)
+            again.finish()
+            assert again.arrived(entries) == {entry.name for entry in entries}
+    assert not any((tmp_path / entry.name).exists() for entry in entries)
+
+
+def test_ctrl_c_ends_a_packing_whose_uploads_hang(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
+    arguments = ("imagefolder", "--root", tree, "--to", "shards", *SMALL)
+    require_said(convert(*arguments, "--out", tmp_path / "local"), 0)
+    url = f"{gcs.url}/ds"
+    with gcs.through_proxy() as (slow, proxy):
+        proxy.inject("stall", is_upload, times=1000)
+        command = ("convert", *arguments, "--workers", 1, "--out", url, *slow.arguments)
+        process = start(*command)
+        wait_until(lambda: sum(is_upload(exchange) for exchange in proxy.exchanges) == 4)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        assert process.wait(30) != 0
+        assert time.monotonic() - began < 5  # its workers end, and the interpreter
+        proxy.clear()
+        require_said(run(*command), 0)
+    assert remote_contents(gcs, url, tmp_path / "back") == contents(tmp_path / "local")
 
 
 class Removing(Silent):

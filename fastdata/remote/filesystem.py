@@ -12,13 +12,16 @@ import importlib
 import json
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastdata.checksum import crc32c, crc32c_file
 from fastdata.errors import CorruptionError, RemoteError, UsageError
+from fastdata.remote.abandoning import Abandon
 from fastdata.remote.retries import TRIES, TruncatedError, describe_error, may_pass, retrying
 from fastdata.remote.urls import (
     is_url,
@@ -303,8 +306,17 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
     }
 
 
-def file_info(url: str, storage_options: StorageOptions | None = None) -> RemoteFile:
+def file_info(
+    url: str,
+    storage_options: StorageOptions | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> RemoteFile:
     """What a bucket says of a file.
+
+    Args:
+        url: The file.
+        storage_options: See `open_filesystem`.
+        pause: See `retrying`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -319,7 +331,7 @@ def file_info(url: str, storage_options: StorageOptions | None = None) -> Remote
             raise FileNotFoundError(path)
         return found
 
-    info = retrying(ask, what=redact(url))
+    info = retrying(ask, what=redact(url), pause=pause)
     if info.get("size") is None:
         raise RemoteError(
             f"{redact(url)}: the server does not say how long it is",
@@ -502,6 +514,7 @@ def upload(
     crc32c: str | None = None,
     storage_options: StorageOptions | None = None,
     tries: int = TRIES,
+    abandon: Abandon | None = None,
 ) -> RemoteFile:
     """Uploads a file, unless the bucket is known to have it.
 
@@ -514,6 +527,8 @@ def upload(
         crc32c: Its CRC-32C, 8 hexadecimal digits; None to compute it.
         storage_options: See `open_filesystem`.
         tries: How often it is tried in all.
+        abandon: Ends it from another thread; where a driver is not asynchronous, only between
+            requests.
 
     Returns:
         What the bucket says of the file.
@@ -521,15 +536,21 @@ def upload(
     Raises:
         RemoteError: It cannot be uploaded.
         OSError: It cannot be read.
+        AbandonedError: ``abandon`` has ended it.
     """
+    ending = abandon or Abandon()
     length = os.stat(local).st_size
     checksum = crc32c or f"{crc32c_file(Path(local)):08x}"
 
     def send() -> RemoteFile:
         fs, path = open_filesystem(url, storage_options)
+        ending.check()
         _make_folder(fs, path)
-        fs.put_file(os.fspath(local), path, **_limit(fs, length))
-        sent = file_info(url, storage_options)
+        if getattr(fs, "async_impl", False):
+            ending.run(partial(fs._put_file, os.fspath(local), path), fs.loop, _longest(length))
+        else:
+            fs.put_file(os.fspath(local), path)
+        sent = file_info(url, storage_options, ending.pause)
         if sent.size != length or sent.crc32c not in (None, checksum):
             raise TruncatedError(
                 f"{sent.size} bytes arrived of {length}, with the checksum {sent.crc32c}"
@@ -537,14 +558,15 @@ def upload(
         return sent
 
     try:
-        found = file_info(url, storage_options)
+        found = file_info(url, storage_options, ending.pause)
     except FileNotFoundError:
         found = None
     # Elsewhere, an equal size proves nothing: see `Ledger`.
     if found is not None and found.size == length and found.crc32c == checksum:
         return found
     try:
-        return retrying(send, what=f"{redact(url)}: uploading it", tries=tries)
+        what = f"{redact(url)}: uploading it"
+        return retrying(send, what=what, tries=tries, pause=ending.pause)
     except FileNotFoundError:
         raise RemoteError(
             f"{redact(url)}: cannot be uploaded: its bucket or folder is not there",
@@ -580,4 +602,9 @@ def _limit(fs: fsspec.AbstractFileSystem, length: int) -> dict[str, float]:
     """Has a transfer end that hangs where no time-out of the driver's sees it."""
     if not getattr(fs, "async_impl", False):
         return {}
-    return {"timeout": 10 * _STALLED + length / _SLOWEST}
+    return {"timeout": _longest(length)}
+
+
+def _longest(length: int) -> float:
+    """Seconds after which a transfer of so many bytes hangs."""
+    return 10 * _STALLED + length / _SLOWEST

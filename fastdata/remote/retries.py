@@ -65,6 +65,7 @@ def retrying(
     tries: int = TRIES,
     retry: Callable[[BaseException], bool] | None = None,
     on_retry: Callable[[BaseException, int], None] | None = None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> T:
     """Calls something until it succeeds, waiting longer each time.
 
@@ -79,6 +80,7 @@ def retrying(
         tries: How often it is tried in all.
         retry: Further errors to try again after; None for `may_pass` alone.
         on_retry: Called before each wait with the error and the number of tries so far.
+        pause: Waits for so many seconds; what it raises ends the trying.
 
     Raises:
         FileNotFoundError: The server says that there is no such thing; its text is ``what``.
@@ -102,7 +104,7 @@ def retrying(
                 ) from None
             if on_retry is not None:
                 on_retry(error, number)
-        time.sleep(wait_before(number))
+        pause(wait_before(number))
     raise ValueError(f"tries={tries}: nothing would be tried")
 
 

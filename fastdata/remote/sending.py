@@ -19,6 +19,7 @@ from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.remote.abandoning import Abandon, Threads
 from fastdata.remote.filesystem import (
     file_info,
     join_url,
@@ -33,6 +34,7 @@ from fastdata.remote.filesystem import (
 LEDGER_NAME = "sent.jsonl"
 
 _THREADS = 4  # uploads at once: one connection rarely fills a line
+_PATIENCE = 1.0  # seconds for uploads that are given up to end
 _ASKING = 16  # requests at once that only ask
 #: Files that may wait for their turn; beyond, who makes them waits, so that a slow line does
 #: not fill the disk.
@@ -41,6 +43,9 @@ MOST_WAITING = 4
 
 class Sender:
     """Sends files to a folder in a bucket, several at once, in threads of this process.
+
+    Leaving it waits for what is on its way, unless for Ctrl-C or another exception that is no
+    `Exception`: then that is given up, and counts as not sent.
 
     Args:
         url: The dataset's URL.
@@ -55,11 +60,12 @@ class Sender:
         self._ledger = ledger
         self._sent = _read_ledger(ledger)
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
+        self._abandon = Abandon()
         self._running: set[Future[None]] = set()
 
     def __enter__(self) -> Sender:
-        self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send")
+        self._pool = Threads(_THREADS, "fastdata-send")
         return self
 
     def __exit__(
@@ -69,9 +75,21 @@ class Sender:
         trace: TracebackType | None,
     ) -> None:
         assert self._pool is not None
-        # What is on its way arrives: it would have to be sent again.
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._pool = None
+        pool, self._pool = self._pool, None
+        try:
+            if kind is None or issubclass(kind, Exception):
+                pool.close()  # what is on its way arrives: it would have to be sent again
+                return
+        except BaseException:
+            self._leave(pool)
+            raise
+        self._leave(pool)
+
+    def _leave(self, pool: Threads) -> None:
+        """Gives up what is on its way: at Ctrl-C, the user waits for nothing."""
+        with self._lock:  # so that nothing is noted or removed any more
+            self._abandon.now()
+        pool.close(_PATIENCE)
 
     def manifest(self) -> Manifest | None:
         """The manifest that is in the bucket; None where there is none.
@@ -165,14 +183,23 @@ class Sender:
                     f"{path}: has {path.stat().st_size} bytes, but had {entry.size} when packed",
                     "Run the same command again with --force.",
                 )
-            sent = upload(path, url, crc32c=entry.crc32c, storage_options=self._options)
+            sent = upload(
+                path,
+                url,
+                crc32c=entry.crc32c,
+                storage_options=self._options,
+                abandon=self._abandon,
+            )
             self._note(entry, str(sent.version))
         if then_remove:
-            path.unlink()
+            with self._lock:
+                self._abandon.check()  # who packs again may be making it anew
+                path.unlink()
 
     def _note(self, entry: FileEntry, version: str) -> None:
         line = json.dumps(asdict(entry) | {"version": version}) + "\n"
         with self._lock:
+            self._abandon.check()
             self._sent[entry.name] = entry.size, entry.crc32c, version
             with self._ledger.open("a", encoding="utf-8") as ledger:
                 ledger.write(line)
