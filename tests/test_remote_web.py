@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from loader_data import CROPS, SAMPLES, dataset, same
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from loader_data import CROPS, SAMPLES, dataset, same, tree
+from sources import require_said
 from web_server import WebServer
 
-from fastdata import DataLoader, ImageDataset, RemoteError
+from fastdata import DataLoader, DatasetError, ImageDataset, RemoteError, UsageError
+from fastdata.cli import cli
 from fastdata.remote import RemoteOptions
-from fastdata.remote.filesystem import download, read_bytes
+from fastdata.remote.filesystem import download, list_files, read_bytes
+from fastdata.remote.urls import join_url, redact_text, resolve_url
 
 pytest.importorskip("aiohttp")
 
 SMALL = RemoteOptions(concurrency=4, piece_bytes=16 << 10, progress=False)
 NO_RANGES = r"shard-\d+\.tar: a range of its bytes .*whole file\n.*Range header"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def test_a_dataset_on_a_web_server(tmp_path: Path) -> None:
@@ -26,6 +38,76 @@ def test_a_dataset_on_a_web_server(tmp_path: Path) -> None:
             far = ImageDataset(server.url, CROPS, cache=cache, remote=SMALL)
             one, other = (DataLoader(of, 8, seed=3, num_workers=1) for of in (far, near))
             assert same(list(one), list(other))
+
+
+TOKEN = "token=s3cr3t-value&v=1"
+
+
+@pytest.mark.parametrize("container", ["shards", "folder"])
+def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
+    """What a server wants behind the ``?`` is sent with every file's name, and never shown."""
+    packed = tmp_path / "site" / "packed"
+    shutil.copytree(dataset(container), packed)
+    manifest = json.loads((packed / "dataset.json").read_text())
+    if manifest["root"] is not None:
+        shutil.copytree(tree(), tmp_path / "site" / "tree")
+        (packed / "dataset.json").write_text(json.dumps(manifest | {"root": "../tree"}))
+    near = ImageDataset(packed, CROPS, staged=False)
+    with WebServer(tmp_path / "site", query=TOKEN) as server:
+        url = f"{server.url}/{packed.name}?{TOKEN}"
+        for cache in ("ranges", tmp_path / "pieces"):
+            far = ImageDataset(url, CROPS, cache=cache, remote=SMALL)
+            one, other = (DataLoader(of, 8, seed=3, num_workers=1) for of in (far, near))
+            assert same(list(one), list(other))
+            assert far.read([5]) == near.read([5])
+            assert "s3cr3t" not in repr(far) + str(far.path)
+        fast = run("verify", "--fast", url)
+        require_said(fast, 0)
+        require_said(run("verify", "--workers", 1, url), 0)
+        staged = run("stage", url, "--to", tmp_path / "fast")
+        require_said(staged, 0)
+        copy = ImageDataset(staged.stdout.partition(": ")[0])
+        assert copy.read([5]) == near.read([5])
+        assert Path(ImageDataset(url).location).is_relative_to(tmp_path / "fast")
+        again = run("stage", url, "--unstage", "--to", tmp_path / "fast")
+        require_said(again, 0)
+        left = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        assert left and not any(b"s3cr3t" in data for data in left)
+        for result in (fast, staged, again):
+            assert "s3cr3t" not in result.output
+
+
+def test_the_query_is_in_no_error(tmp_path: Path) -> None:
+    with WebServer(dataset("shards"), query="token=other") as server:
+        with pytest.raises(RemoteError, match="403") as refused:
+            ImageDataset(f"{server.url}/?{TOKEN}")
+        with pytest.raises(UsageError, match=r"cannot be listed .*query\n.*headers=") as listed:
+            list_files(f"{server.url}/?{TOKEN}")
+    with WebServer(tmp_path, query=TOKEN) as server:
+        with pytest.raises(DatasetError, match="no dataset here") as missing:
+            ImageDataset(f"{server.url}/?{TOKEN}")
+        (tmp_path / "dataset.json").write_text("{}")
+        with pytest.raises(DatasetError, match=r"/dataset\.json\?\*\*\*") as damaged:
+            ImageDataset(f"{server.url}/?{TOKEN}")
+    for found in (refused, listed, missing, damaged):
+        assert "s3cr3t" not in str(found.value)
+    assert "s3cr3t" not in redact_text(f"GET /ds/file?{TOKEN} failed: s3cr3t-value")
+
+
+@given(
+    st.sampled_from(["https://host", "http://host:1/a", "https://host/a/b", "gs://bucket/ds"]),
+    st.lists(st.sampled_from(["..", ".", "x", "y.jpg"]), min_size=1, max_size=4),
+    st.text("abc=&%/.", max_size=8),
+)
+def test_a_folder_beside_another(base: str, parts: list[str], query: str) -> None:
+    """Its path is as if there were no query, and the query is behind it."""
+    path = "/".join(parts)
+    plain = resolve_url(base, path)
+    if base.startswith("http"):
+        assert resolve_url(f"{base}?{query}", path) == f"{plain}?{query}"
+        assert join_url(f"{base}?{query}", "f") == f"{base}/f?{query}"
+    folder = Path(os.path.normpath("/" + base.partition("://")[2] + "/" + path))
+    assert Path("/" + plain.partition("://")[2]) == folder or ".." in parts
 
 
 @pytest.mark.parametrize("kind", ["ranges", "cache"])

@@ -21,7 +21,6 @@ from fastdata.remote.filesystem import (
     download,
     file_info,
     join_url,
-    list_files,
     read_bytes,
     redact,
 )
@@ -113,7 +112,7 @@ class Fetching:
                 "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest "
                 "last.",
             ) from None
-        manifest = Manifest.parse(text, Path(f"{self.name}/{MANIFEST_NAME}"))
+        manifest = Manifest.parse(text, self._place.shown(MANIFEST_NAME))
         self._text = text
         (self._folder / MANIFEST_NAME).write_bytes(text)
         self._require_space(manifest.index.size)
@@ -139,19 +138,20 @@ class Fetching:
             loose: Whether to look at the images of a ``folder`` dataset, too.
         """
         manifest = self.blobs.manifest
-        sizes = list_files(self._url, self._options)
+        sizes = self._place.sizes(entry.name for entry in manifest.files)
         for entry in manifest.files:
             found = sizes.get(entry.name)
             if found != entry.size:
-                yield f"{self.name}/{entry.name}", _size_problem(found, entry.size, "manifest")
+                yield self._place.shown(entry.name), _size_problem(found, entry.size, "manifest")
         if manifest.root is None or not loose:
             return
         root = self._place.root(manifest.root)
-        sizes = list_files(root.url, self._options)
+        rows = self.blobs.index.rows(0, manifest.samples)
+        sizes = root.sizes(row.path or "" for row in rows)
         for row in self.blobs.index.rows(0, manifest.samples):
             found = sizes.get(row.path or "")
             if found != row.length:
-                yield f"{root}/{row.path}", _size_problem(found, row.length, "index")
+                yield root.shown(row.path or ""), _size_problem(found, row.length, "index")
 
     def views(self) -> Iterator[View]:
         """Yields the dataset in parts that are whole in themselves.

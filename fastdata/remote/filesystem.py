@@ -14,7 +14,8 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,8 +30,10 @@ from fastdata.remote.urls import (
     name_of,
     redact,
     redact_text,
+    remember_query,
     remember_secrets,
     scheme_of,
+    split_query,
 )
 from fastdata.storage import whole_file
 
@@ -45,6 +48,7 @@ __all__ = [
     "exists",
     "file_entry",
     "file_info",
+    "file_sizes",
     "is_url",
     "join_url",
     "list_entries",
@@ -73,6 +77,7 @@ _STALLED = 60.0
 _CONNECT = 15.0
 #: Slowest transfer that is not taken for a stalled one, in bytes a second.
 _SLOWEST = 256 << 10
+_ASKING = 16  # requests at once that only ask
 _BLOCK = 32 << 20  # bytes that are downloaded by one request
 
 # By process: after a fork, the child finds none of its parent's. They stay in it, though:
@@ -117,6 +122,7 @@ def open_filesystem(
     scheme = scheme_of(url)
     options = _options_of(scheme, storage_options or {})
     remember_secrets(options)
+    remember_query(url)
     if "::" in url.partition("://")[0] or "://" not in url:
         raise UsageError(
             f"{redact(url)}: URLs within URLs cannot be opened", "Use scheme://host/path."
@@ -263,6 +269,7 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
     Raises:
         RemoteError: The listing fails for good.
     """
+    _require_listing(url)
 
     def ask() -> list[dict[str, Any]]:
         fs, path = open_filesystem(url, storage_options)
@@ -280,6 +287,7 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
 
 def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, Entry]:
     """As `list_files`, with all that is known of each file."""
+    _require_listing(url)
 
     def find() -> dict[str, Any]:
         fs, path = open_filesystem(url, storage_options)
@@ -304,6 +312,39 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
         # Consoles make an empty object, name/, for a folder.
         if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
     }
+
+
+def _require_listing(url: str) -> None:
+    if split_query(url)[1]:
+        raise UsageError(
+            f"{redact(url)}: a folder cannot be listed behind a URL with a query",
+            "Give the credentials in a header: --storage-option "
+            """'headers={"Authorization": "Bearer …"}'; or download the folder.""",
+        )
+
+
+def file_sizes(
+    url: str, names: Iterable[str], storage_options: StorageOptions | None = None
+) -> dict[str, int]:
+    """The sizes in bytes of those files of a folder that are there, by name.
+
+    Raises:
+        RemoteError: A request fails for good.
+    """
+    names = list(names)
+    if not split_query(url)[1]:
+        listed = list_files(url, storage_options)
+        return {name: listed[name] for name in names if name in listed}
+
+    def ask(name: str) -> int | None:
+        try:
+            return file_info(join_url(url, name), storage_options).size
+        except FileNotFoundError:
+            return None
+
+    with ThreadPoolExecutor(_ASKING) as pool:
+        sizes = zip(names, pool.map(ask, names), strict=True)
+        return {name: size for name, size in sizes if size is not None}
 
 
 def file_info(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import posixpath
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from fastdata.remote.cache import PieceCache
 from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import RangeReader, Request, Wanted
+from fastdata.remote.urls import resolve_url, split_query
 from fastdata.storage import file_lock
 
 #: Value of ``cache=`` that keeps nothing on this machine.
@@ -125,7 +125,7 @@ class RemoteBlobs:
                 "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
             )
         text = self._read_manifest()
-        self.manifest = Manifest.parse(text, f"{self.path}/{MANIFEST_NAME}")
+        self.manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
         self.id = hashlib.sha256(text).hexdigest()
         self.index = Index(self._fetch_index(text), self.manifest.samples)
         self._root = self._find_root()
@@ -179,19 +179,20 @@ class RemoteBlobs:
         if root is None:
             return None
         if "://" in root:
-            return root.rstrip("/")
+            return root
         if root.startswith("/"):
             raise DatasetError(
                 f"{self.path}: its images are files in {root} of the machine that indexed them",
                 "Pack it: fastdata convert … --to shards.",
             )
-        scheme, separator, rest = self.url.partition("://")
-        return scheme + separator + posixpath.normpath(posixpath.join(rest, root))
+        return resolve_url(self.url, root)
 
     def extents(self) -> ExtentTable:
         """The index as the native core reads it; its files are URLs, which nobody opens."""
         sizes = [entry.size for entry in self.manifest.files]
-        return ExtentTable(self.index, self._urls, sizes, self._root)
+        # Without the query, which comes behind a name.
+        root = None if self._root is None else split_query(self._root)[0].rstrip("/")
+        return ExtentTable(self.index, self._urls, sizes, root)
 
     def file(self, row: Row, number: int) -> str:
         """The URL that a row's blob lies in; ``number`` is the row's, for error messages.
@@ -218,7 +219,10 @@ class RemoteBlobs:
 
     def ref(self, extents: _native.Extents, place: int, file: int, stop: int) -> FileRef:
         """The file of a gathered sample that is not corrupt."""
-        return self.shared_file(file) if file >= 0 else own_file(extents.path(place), stop)
+        if file >= 0:
+            return self.shared_file(file)
+        query = "" if self._root is None else split_query(self._root)[1]
+        return own_file(extents.path(place) + query, stop)
 
     def read(self, row: Row, number: int) -> bytes:
         """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
@@ -345,7 +349,9 @@ _CHECKING = 4
 
 def own_file(url: str, stop: int) -> FileRef:
     """The file of a sample that has one for itself."""
-    return FileRef(url, stop, "p" + hashlib.sha256(url.encode()).hexdigest()[:24])
+    # Not of the query: with another token, it is the same file.
+    name = split_query(url)[0]
+    return FileRef(url, stop, "p" + hashlib.sha256(name.encode()).hexdigest()[:24])
 
 
 #: What is wrong with a sample whose bytes are not those that were packed.

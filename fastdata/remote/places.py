@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -14,8 +13,8 @@ from fastdata.checksum import crc32c_file
 from fastdata.copying import CopiedFile
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.manifest import FileEntry
-from fastdata.remote.filesystem import download, list_files, read_bytes
-from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.remote.filesystem import download, file_sizes, read_bytes
+from fastdata.remote.urls import is_url, join_url, redact, resolve_url
 
 
 class Place(ABC):
@@ -28,6 +27,10 @@ class Place(ABC):
     @abstractmethod
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """The sizes in bytes of those files that are there, by name."""
+
+    @abstractmethod
+    def shown(self, name: str) -> str:
+        """A file of it as messages name it."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -54,7 +57,7 @@ class Place(ABC):
             if found != entry.size:
                 what = "is missing" if found is None else f"has {found} bytes, not {entry.size}"
                 raise CorruptionError(
-                    f"{self}/{entry.name}: the original is damaged, or was changed after "
+                    f"{self.shown(entry.name)}: the original is damaged, or was changed after "
                     f"packing: it {what}",
                     "See what else is with fastdata verify; copy or pack the dataset again.",
                 )
@@ -77,6 +80,10 @@ class LocalPlace(Place):
         """See `Place.sizes`."""
         paths = {name: self._folder / name for name in names}
         return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+
+    def shown(self, name: str) -> str:
+        """See `Place.shown`."""
+        return str(self._folder / name)
 
     def read(self, name: str) -> bytes:
         """See `Place.read`."""
@@ -108,8 +115,11 @@ class RemotePlace(Place):
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """See `Place.sizes`."""
-        listed = list_files(self.url, self._options)
-        return {name: listed[name] for name in names if name in listed}
+        return file_sizes(self.url, names, self._options)
+
+    def shown(self, name: str) -> str:
+        """See `Place.shown`."""
+        return redact(join_url(self.url, name))
 
     def read(self, name: str) -> bytes:
         """See `Place.read`."""
@@ -128,8 +138,7 @@ class RemotePlace(Place):
                 f"{self}: its images are files in {root} of the machine that indexed them",
                 "Pack them there: fastdata convert … --to shards.",
             )
-        scheme, separator, path = self.url.partition("://")
-        return RemotePlace(scheme + separator + posixpath.normpath(f"{path}/{root}"), self._options)
+        return RemotePlace(resolve_url(self.url, root), self._options)
 
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
         """See `Place.local_index`; fetches it, if it is not there."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
@@ -34,21 +35,36 @@ def scheme_of(url: str) -> str:
     return url.partition(":")[0].lower()
 
 
+def split_query(url: str) -> tuple[str, str]:
+    """A URL's part before its query, and the query or fragment with its mark; of http only."""
+    if scheme_of(url) not in _WITH_QUERY:
+        return url, ""
+    at = min((at for at in (url.find("?"), url.find("#")) if at >= 0), default=len(url))
+    return url[:at], url[at:]
+
+
 def join_url(url: str, name: str) -> str:
     """The URL of a file in a folder."""
-    base, query = _split_query(url)
+    base, query = split_query(url)
     return f"{base.rstrip('/')}/{name}{query}"
 
 
 def folder_of(url: str) -> str:
     """The URL of the folder that a file lies in."""
-    base, query = _split_query(url)
+    base, query = split_query(url)
     return base.rstrip("/").rpartition("/")[0] + query
+
+
+def resolve_url(url: str, path: str) -> str:
+    """The URL of a folder that is named relative to another one, with ``..`` resolved."""
+    base, query = split_query(url)
+    scheme, separator, rest = base.partition("://")
+    return scheme + separator + posixpath.normpath(posixpath.join(rest, path)) + query
 
 
 def name_of(url: str) -> str:
     """The last part of a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
-    path = _split_query(url)[0].partition("://")[2].rstrip("/")
+    path = split_query(url)[0].partition("://")[2].rstrip("/")
     return path.rpartition("/")[2]
 
 
@@ -59,7 +75,7 @@ def listed_name(url: str, name: str) -> str:
 
 def redact(url: str) -> str:
     """A URL as messages may hold it: without user, password, query and fragment."""
-    base, query = _split_query(str(url))
+    base, query = split_query(str(url))
     scheme, separator, rest = base.partition("://")
     if not separator:
         return base
@@ -85,6 +101,14 @@ def remember_secrets(options: Mapping[str, Any]) -> None:
     _secrets.update(dict.fromkeys(_secret_values(options, False)))
 
 
+def remember_query(url: str) -> None:
+    """Has `redact_text` leave out a URL's query, which drivers may print without the URL."""
+    query = split_query(url)[1].partition("#")[0][1:]
+    named = dict(parse_qsl(query))
+    found = (query, *_secret_values(named, False))
+    _secrets.update(dict.fromkeys(one for one in found if len(one) >= _SHORTEST_SECRET))
+
+
 def _secret_values(value: Any, secret: bool) -> Iterable[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -105,10 +129,3 @@ def _redact_any(url: str) -> str:
     """Redacts a URL of a driver's own, whose ``?`` begins a query whatever its scheme is."""
     base, mark, _ = url.partition("?")
     return redact(base) + ("?***" if mark else "")
-
-
-def _split_query(url: str) -> tuple[str, str]:
-    if scheme_of(url) not in _WITH_QUERY:
-        return url, ""
-    at = min((at for at in (url.find("?"), url.find("#")) if at >= 0), default=len(url))
-    return url[:at], url[at:]
