@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,10 @@ def _forever(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     layout = torch.channels_last if setting.channels_last else torch.contiguous_format
     mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) * 255 for v in (MEAN, STD))
-    while True:
+    sampler = getattr(loader, "sampler", None)
+    for epoch in itertools.count():
+        if isinstance(sampler, DistributedSampler):
+            sampler.set_epoch(epoch)  # or every epoch would have the first one's order
         for images, labels in loader:
             images = images.to(device, non_blocking=setting.pin)
             labels = labels.to(device, non_blocking=setting.pin)

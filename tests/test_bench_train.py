@@ -120,6 +120,19 @@ def test_the_sources_give_the_same_kind_of_pixels(data: dict[str, Path]) -> None
         torch.testing.assert_close(kind, kinds[0], atol=0.15, rtol=0)
 
 
+@pytest.mark.parametrize("source", ["tree", "lmdb", "fastdata"])
+def test_every_epoch_of_a_rank_has_another_order(data: dict[str, Path], source: str) -> None:
+    setting = replace(base(data), source=source, batch=32, uint8=True)
+    found = []
+    for rank in (0, 1):
+        batches = train_sources.batches(setting, torch.device("cpu"), torch.bfloat16, rank, 2)
+        epochs = [torch.cat([next(batches)[1] for _ in range(5)]) for _ in range(2)]
+        assert not torch.equal(*epochs)
+        found.append(epochs)
+    for one, other in zip(*found, strict=True):
+        assert torch.cat((one, other)).bincount().tolist() == [40] * 4  # ranks share an epoch
+
+
 def test_too_few_images_are_told(data: dict[str, Path]) -> None:
     with pytest.raises(UsageError, match="too few images"):
         train_rung.train(replace(base(data), batch=161))

@@ -109,6 +109,28 @@ def test_learns_and_goes_on_where_it_was_stopped(data: dict[str, Path], tmp_path
     assert_right_score(whole, data["val"], done["val"])
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_run_that_ends_with_an_epoch_validates_it(
+    data: dict[str, Path], tmp_path: Path, accumulate: int
+) -> None:
+    steps = -(-10 // accumulate)
+    options = ["--val", str(data["val"]), "--tensorboard", "--epochs", "2", "--log-samples"]
+    options += ["--accumulate", str(accumulate)]
+    given = arguments(data, tmp_path, *options)
+    ended = train_imagenet.main([*given, "--max-steps", str(steps)])
+    assert (ended["steps"], ended["epochs"]) == (steps, 1)
+    assert ended["val"]["samples"] == 53 and ended["best_top1"] == ended["val"]["top1"]
+    assert (tmp_path / "best.pt").exists()
+    # Nothing of that epoch is done again; and an end in the middle of one still validates nothing.
+    middle = train_imagenet.main([*given, "--resume", "auto", "--max-steps", str(steps + 1)])
+    assert middle["val"] is None and middle["epochs"] == 1
+    assert len(samples(tmp_path)) == 160 + 16 * accumulate
+    whole = train_imagenet.main([*given, "--resume", "auto"])
+    assert whole["steps"] == 2 * steps
+    assert Counter(sample for *_, sample in samples(tmp_path)) == dict.fromkeys(range(160), 2)
+    assert [step for step, _ in scalars(tmp_path)["val/top1"]] == [steps, 2 * steps]
+
+
 def assert_same(one: Any, other: Any) -> None:
     """Whether two checkpoints hold the same, to the bit."""
     assert type(one) is type(other)

@@ -61,7 +61,7 @@ class Board:
 
     Args:
         folder: Where to.
-        step: The first step of this run; what an earlier one wrote from there on was undone.
+        step: The steps that are done; what an earlier run wrote of later ones was undone.
 
     Raises:
         UsageError: TensorBoard is not installed.
@@ -75,7 +75,7 @@ class Board:
                 f"TensorBoard scalars need {error.name}, which is not installed",
                 "pip install 'fastdata[train]', or give --no-tensorboard.",
             ) from error
-        self._writer = SummaryWriter(str(folder), purge_step=step)
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def add(self, group: str, values: dict[str, float], step: int) -> None:
         """Writes scalars under group/name."""

@@ -144,8 +144,9 @@ class Trainer:
         last: dict[str, float] = {}
         epoch = self.data.loader.state_dict()["epoch"]
         while epoch < self.config.epochs and not self._enough():
-            last = self._train(epoch, board, samples) or last
-            if self._enough():
+            scalars, ended = self._train(epoch, board, samples)
+            last = scalars or last
+            if not ended:
                 self.save()
                 break
             if self.validation is not None:
@@ -162,10 +163,17 @@ class Trainer:
 
     def _train(
         self, epoch: int, board: Board | None, samples: SampleLog | None
-    ) -> dict[str, float]:
-        """One epoch, or what is left of it; the scalars that were reported last."""
+    ) -> tuple[dict[str, float], bool]:
+        """One epoch, or what is left of it.
+
+        Returns:
+            The scalars that were reported last, and whether the epoch has ended: --max-steps may
+            end the run before.
+        """
         self.data.loader.set_epoch(epoch)
-        places = weights(self.data.remaining(), self.config.accumulate)
+        remaining = self.data.remaining()
+        end = self.step + math.ceil(len(remaining) / self.config.accumulate)  # on every rank
+        places = weights(remaining, self.config.accumulate)
         meter = Meter(self.ranks, self.timer)
         last: dict[str, float] = {}
         unreported = False
@@ -179,9 +187,9 @@ class Trainer:
             every = self.config.checkpoint_every
             if every and self.step % every == 0:
                 self.save()
-            if self._enough():
+            if self._enough() and self.step < end:  # else the loader ends its epoch, too
                 break
-        return self._report(epoch, meter, board) if unreported else last
+        return self._report(epoch, meter, board) if unreported else last, self.step >= end
 
     def _report(self, epoch: int, meter: Meter, board: Board | None) -> dict[str, float]:
         rate = float(self.stepper.optimiser.param_groups[0]["lr"])
