@@ -441,3 +441,50 @@ def test_a_batch_is_finished_once_and_whole_where_pipelines_must_grow() -> None:
             assert taken == [*range(2 * count)]
     finally:
         runner.close()
+
+
+class Failing(BothKinds):
+    """A batch that has an error of its own."""
+
+    def __init__(self, count: int, where: str) -> None:
+        super().__init__(count)
+        self.where = where
+
+    def wait(self) -> None:
+        self.fail("read")
+
+    def sort(self) -> list[Run]:
+        self.fail("sort")
+        first, second = super().sort()
+        if self.where == "feed":  # there are no boxes for these: the pipeline is fed by half
+            second = Run(RAW, second.places + 100, second.samples)
+        return [first, second]
+
+    def take(self, run: Run, outputs: list[Any]) -> None:
+        self.fail("take")
+        super().take(run, outputs)
+
+    def fail(self, where: str) -> None:
+        if where == self.where:
+            raise OSError(f"no {where}")
+
+
+@pytest.mark.parametrize("where", ["read", "sort", "feed", "take"])
+def test_a_batch_that_fails_by_itself_costs_no_other(where: str) -> None:
+    recipe = compile_recipe(Resize((16, 16)))
+    assert isinstance(recipe, Recipe)
+    runner = Runner(Graph(recipe, 1, DALIOptions(prefetch_queue_depth=8), 1, None), 2)
+    try:
+        works = [BothKinds(2), BothKinds(2), Failing(2, where), BothKinds(2), BothKinds(2)]
+        for work in works:
+            runner.submit(work)
+        taken = [work.at_finish.get(timeout=60) for work in works]
+    finally:
+        runner.close()
+    for work, places in zip(works, taken, strict=True):
+        if not isinstance(work, Failing):
+            assert work.error is None
+            assert places == [0, 1, 2, 3]
+    error = works[2].error
+    assert error is not None
+    assert where == "feed" or str(error) == f"no {where}"

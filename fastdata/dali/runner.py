@@ -224,19 +224,44 @@ class _Server:
         under.runs = 1  # this: collecting others, for a larger pipeline, must not finish it
         try:
             work.read.wait()
-            for run in [] if work.cancelled else work.sort():
-                lane = self._lane(run)
-                if not self._under_way:
-                    self._busy_since = time.perf_counter()
-                lane.feed(work, run)
-                under.lanes[run.kind] = lane
-                under.runs += 1
-                self._under_way.append((under, run))
+            runs = [] if work.cancelled else work.sort()
+        except Exception as error:  # its own: the batches before it are none the worse
+            runs = []
+            _blame(work, error)
+        try:
+            for run in runs:
+                if not self._feed(under, run):
+                    break
         except Exception as error:
             self._fail(under, error)
         under.runs -= 1
         if not under.runs:
             work.finish(under.seconds)
+
+    def _feed(self, under: _Under, run: Run) -> bool:
+        """Begins a run; False if it cannot be fed to a pipeline, which is its batch's own error."""
+        lane = self._lane(run)
+        if not self._under_way:
+            self._busy_since = time.perf_counter()
+        try:
+            lane.feed(under.work, run)
+        except DALIError:
+            raise
+        except Exception as error:
+            _blame(under.work, error)
+            lane.discard()  # it may have been fed a part
+            self._feed_again(lane, run.kind)
+            return False
+        under.lanes[run.kind] = lane
+        under.runs += 1
+        self._under_way.append((under, run))
+        return True
+
+    def _feed_again(self, lane: _Lane, kind: str) -> None:
+        """Begins anew what was under way in a pipeline that was given up."""
+        for under, run in self._under_way:
+            if run.kind == kind and under.lanes[kind] is lane:
+                lane.feed(under.work, run)
 
     def _lane(self, run: Run) -> _Lane:
         """The pipeline for a run; a larger one, once the others are through, if need be."""
@@ -271,12 +296,10 @@ class _Server:
             lane.discard()
             if not work.cancelled:
                 self._sift(lane, work, run)
-            for other, later in self._under_way:
-                if later.kind == run.kind:
-                    lane.feed(other.work, later)
+            self._feed_again(lane, run.kind)
         else:
             if not work.cancelled:
-                work.take(run, outputs)
+                _hand(work, run, outputs)
 
     def _sift(self, lane: _Lane, work: Work, run: Run) -> None:
         """Runs what has failed in parts, to find the samples that it fails for."""
@@ -291,14 +314,27 @@ class _Server:
                 lane.discard()
                 self._sift(lane, work, half)
             else:
-                work.take(half, outputs)
+                _hand(work, half, outputs)
 
     def _fail(self, under: _Under, error: Exception) -> None:
         """DALI as such does not work: everything under way has failed."""
         for one in (under, *(other for other, _ in self._under_way)):
-            if one.work.error is None:
-                one.work.error = error
+            _blame(one.work, error)
         self._lanes.clear()
+
+
+def _blame(work: Work, error: Exception) -> None:
+    """Notes why a batch has failed, unless something before has made it."""
+    if work.error is None:
+        work.error = error
+
+
+def _hand(work: Work, run: Run, outputs: list[Any]) -> None:
+    """Gives a batch its pixels; what it makes of them is its own affair."""
+    try:
+        work.take(run, outputs)
+    except Exception as error:
+        _blame(work, error)
 
 
 _THREADS: weakref.WeakKeyDictionary[threading.Thread, SimpleQueue[Work | None]] = (
