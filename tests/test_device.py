@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -232,6 +233,66 @@ def test_no_more_is_taken_ahead_than_asked_for(prefetch: int) -> None:
         ahead.append(source.given - number - 1)
     # The first batch does not wait for all of them.
     assert ahead == [min(number + 1, prefetch, 19 - number) for number in range(20)]
+
+
+class Waiting:
+    """Gives a batch when it may: told so, or closed if closing it ends the waiting."""
+
+    def __init__(self, closable: bool) -> None:
+        self.asked, self.may = threading.Event(), threading.Event()
+        self.closed = 0
+        self._closable = closable
+
+    def __iter__(self) -> Waiting:
+        return self
+
+    def __next__(self) -> Any:
+        self.asked.set()
+        assert self.may.wait(30)
+        if self.closed and self._closable:
+            raise StopIteration
+        return [torch.zeros(1)]
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._closable:
+            self.may.set()
+
+    def generate(self) -> Iterator[Any]:
+        try:
+            while True:
+                yield next(self)
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize("kind", ["closable", "deaf", "generator"])
+def test_closing_while_another_thread_takes_a_batch(kind: str) -> None:
+    source = Waiting(kind == "closable")
+    batches = source.generate() if kind == "generator" else source
+    iterator: Any = iter(DeviceLoader(batches, "cpu"))
+    found: list[Any] = []
+
+    def take() -> None:
+        try:
+            found.append(next(iterator))
+        except BaseException as error:
+            found.append(type(error))
+
+    taking, closing = threading.Thread(target=take), threading.Thread(target=iterator.close)
+    taking.start()
+    assert source.asked.wait(30)
+    closing.start()
+    if kind != "closable":
+        closing.join(0.1)
+        assert closing.is_alive()  # what it would free is being written
+        source.may.set()
+    closing.join(30)
+    taking.join(30)
+    assert found == [StopIteration]
+    assert source.closed == 1
+    with pytest.raises(StopIteration):
+        next(iterator)
 
 
 def test_an_early_break_ends_the_loaders_own_pass() -> None:

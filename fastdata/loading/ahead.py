@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,8 +126,9 @@ class DeviceIterator(Iterator[Any]):
         tracker: Tracker,
         batch_transform: Callable[..., Any] | None = None,
     ) -> None:
-        self._closed = False
+        self._closed = True  # until all is there that closing needs
         self._batches = batches
+        self._close_loader = getattr(batches, "close", None)
         self._prefetch = where.prefetch
         self._ahead = 0
         self._transfer = where.transfer()
@@ -136,6 +138,8 @@ class DeviceIterator(Iterator[Any]):
         self._exhausted = False
         # Two threads that take batches from one iterator must not get the same one.
         self._taking = threading.RLock()
+        self._process = os.getpid()
+        self._closed = False
 
     def __iter__(self) -> DeviceIterator:
         return self
@@ -155,6 +159,8 @@ class DeviceIterator(Iterator[Any]):
             raise StopIteration
         if not self._sent:
             self._send_one()
+        if self._closed:  # by another thread, meanwhile
+            raise StopIteration
         if not self._sent:
             self.close()
             self._tracker.end()
@@ -194,16 +200,32 @@ class DeviceIterator(Iterator[Any]):
         self._sent.append(_Sent(mark, arrival, error))
 
     def close(self) -> None:
-        """Ends the pass: the loader's own, and copies under way. Iteration ends."""
+        """Ends the pass: the loader's own, and copies under way. Iteration ends.
+
+        Where another thread is taking a batch, waits for it; it is given none.
+        """
         if getattr(self, "_closed", True):
             return
         self._closed = True
-        for sent in self._sent:
-            if sent.arrival is not None:
-                sent.arrival.give_up()
-        self._sent.clear()
-        self._transfer.close()
-        close = getattr(self._batches, "close", None)
+        if os.getpid() != self._process:
+            self._taking = threading.RLock()  # a thread of the parent may hold the other
+        if not self._taking.acquire(blocking=False):
+            # Ours stop waiting when they are closed; a generator cannot be while it runs.
+            if not isinstance(self._batches, Generator):
+                self._close_batches()
+            self._taking.acquire()
+        try:
+            for sent in self._sent:
+                if sent.arrival is not None:
+                    sent.arrival.give_up()
+            self._sent.clear()
+            self._transfer.close()
+            self._close_batches()
+        finally:
+            self._taking.release()
+
+    def _close_batches(self) -> None:
+        close, self._close_loader = self._close_loader, None
         if callable(close):
             close()
 
