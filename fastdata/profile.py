@@ -190,16 +190,18 @@ class StepTimer:
                 "End one before the next, so that no time is counted twice.",
             )
         self._open = name
-        with record_function(name), self._range(name):
-            self._synchronise()
-            began = time.perf_counter()
-            try:
-                yield
+        try:
+            with record_function(name), self._range(name):
                 self._synchronise()
-            finally:
-                self._open = None
-                seconds = time.perf_counter() - began
-                self._phases[name] = self._phases.get(name, 0.0) + seconds
+                began = time.perf_counter()
+                try:
+                    yield
+                    self._synchronise()
+                finally:
+                    seconds = time.perf_counter() - began
+                    self._phases[name] = self._phases.get(name, 0.0) + seconds
+        finally:
+            self._open = None
 
     def _move_to_device(self, seconds: float) -> None:
         """Takes what was no waiting for data out of "wait"."""
@@ -309,16 +311,20 @@ class StepTimer:
         self._recordings.append(_Planned(block, start, start + steps))
 
     def _begin_recordings(self) -> None:
-        for planned in self._recordings:
+        for planned in list(self._recordings):
             if not planned.under_way and self._all.steps >= planned.start:
+                # What cannot be begun is not tried again, nor ended.
+                self._recordings.remove(planned)
                 planned.block.__enter__()
                 planned.under_way = True
+                self._recordings.append(planned)
 
     def _end_recordings(self, steps: float) -> None:
-        for planned in list(self._recordings):
-            if planned.under_way and steps >= planned.stop:
-                self._recordings.remove(planned)
-                planned.block.__exit__(None, None, None)
+        with ExitStack() as ends:  # all are ended, also where one cannot be written
+            for planned in list(self._recordings):
+                if planned.under_way and steps >= planned.stop:
+                    self._recordings.remove(planned)
+                    ends.callback(planned.block.__exit__, None, None, None)
 
 
 def capture(

@@ -264,6 +264,26 @@ def test_what_was_recorded_before_an_error_is_kept(tmp_path: Path) -> None:
     assert ranges(tmp_path / "trace.json") == ["wait", "loss"]
 
 
+def test_a_recording_that_cannot_begin_is_not_tried_again(tmp_path: Path) -> None:
+    timer = quiet()
+    timer.capture(tmp_path / "wrong.json", first=0, steps=1, shapes="all")
+    timer.capture(tmp_path / "good.json", first=1, steps=1)
+    with pytest.raises(TypeError):
+        list(timer.batches(slow([0.0] * 2)))
+    assert len(list(timer.batches(slow([0.0] * 3)))) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["good.json"]
+
+
+def test_a_phase_that_cannot_begin_is_not_open() -> None:
+    timer = quiet()
+    wrong: Any = 3
+    with pytest.raises((TypeError, RuntimeError)), timer.phase(wrong):
+        pass
+    with timer.phase("forward"):
+        time.sleep(0.01)
+    assert list(timer.totals()) == ["forward", "other"]
+
+
 def test_a_trace_has_what_was_asked_for(tmp_path: Path) -> None:
     with capture(tmp_path / "trace.json", shapes=True, memory=True, stacks=True) as recorder:
         train(quiet(), 1)
