@@ -631,6 +631,15 @@ def test_a_driver_that_is_not_asynchronous() -> None:
     assert far.stats().remote is not None
 
 
+def test_a_local_dataset_needs_no_event_loop() -> None:
+    """Importing asyncio takes as long as opening a dataset."""
+    code = "import sys, fastdata; fastdata.ImageDataset(sys.argv[1])[0]; print(*sys.modules)"
+    command = [sys.executable, "-c", code, str(dataset("shards"))]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "fastdata.remote.opening" in loaded
+    assert not {"asyncio", "fsspec"} & set(loaded)
+
+
 def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="are for URLs"):
         ImageDataset(dataset("shards"), cache="ranges")

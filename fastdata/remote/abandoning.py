@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -10,9 +9,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import FastdataError
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class AbandonedError(FastdataError):
@@ -57,6 +59,7 @@ class Abandon:
             AbandonedError: `now` was called.
             TimeoutError: It took longer than so many seconds; asyncio's.
         """
+        import asyncio  # not with this module, which all that reads remotely imports
 
         async def limited() -> Any:
             return await asyncio.wait_for(work(), timeout)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.extents import ExtentTable
 from fastdata.remote.options import RemoteStats
-from fastdata.remote.ranges import RangeCounts, Request, Wanted, plan
+from fastdata.remote.ranges import Request, Wanted, plan
+from fastdata.remote.reader import RangeCounts
 from fastdata.remote.retries import describe_error
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING
 from fastdata.checksum import crc32c
 from fastdata.errors import DatasetError, FastdataError, UsageError
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import RangeReader, Request, Wanted
+from fastdata.remote.ranges import Request, Wanted
+from fastdata.remote.reader import RangeReader
 from fastdata.storage import human_bytes, is_no_space, sync
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,15 @@ from fastdata.errors import CorruptionError, DatasetError, FastdataError, UsageE
 from fastdata.extents import ExtentTable
 from fastdata.index import Index, Row
 from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.remote.cache import PieceCache
 from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import RangeReader, Request, Wanted
+from fastdata.remote.ranges import Request, Wanted
 from fastdata.remote.urls import resolve_url, split_query
 from fastdata.storage import file_lock
+
+if TYPE_CHECKING:
+    from fastdata.remote.cache import PieceCache
+    from fastdata.remote.reader import RangeReader
 
 #: Value of ``cache=`` that keeps nothing on this machine.
 RANGES = "ranges"
@@ -273,6 +276,10 @@ class RemoteBlobs:
             return found
         if found is not None:
             self._opening = threading.Lock()  # the parent may have held the old one
+        # Not with this module: they need asyncio, which local datasets do without.
+        from fastdata.remote.cache import PieceCache
+        from fastdata.remote.reader import RangeReader
+
         with self._opening:
             if self._process is None or self._process.id != os.getpid():
                 reader = RangeReader(self.url, self.options, self._storage_options)

@@ -1,0 +1,155 @@
+"""Reading byte ranges of remote files: many under way, each one checked, tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastdata.checksum import crc32c
+from fastdata.errors import FastdataError, RemoteError
+from fastdata.remote.filesystem import (
+    open_filesystem,
+    range_options,
+    redact,
+    require_length,
+)
+from fastdata.remote.options import RemoteOptions
+from fastdata.remote.ranges import Request
+from fastdata.remote.retries import describe_error, may_pass, wait_before
+
+#: Slowest transfer that is not taken for a stalled one, in bytes a second.
+_SLOWEST = 256 << 10
+
+
+@dataclass
+class RangeCounts:
+    """Counted on the event loop's thread alone."""
+
+    requests: int = 0
+    bytes: int = 0
+    retries: int = 0
+    refetched: int = 0
+
+
+class RangeReader:
+    """Reads byte ranges of remote files, several at once; for one process.
+
+    Requests run on fsspec's event loop, in a thread of its own, and share the driver's
+    connections. Where a driver is not asynchronous, they run in threads.
+
+    Args:
+        url: The dataset.
+        options: How much at once, how patiently.
+        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: RemoteOptions,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        from fsspec.asyn import get_loop
+
+        self.options = options
+        self.counts = RangeCounts()
+        self._fs, _ = open_filesystem(url, storage_options)
+        #: Runs all requests.
+        self.loop: asyncio.AbstractEventLoop = getattr(self._fs, "loop", None) or get_loop()
+        self._async = bool(getattr(self._fs, "async_impl", False))
+        self._slots = asyncio.Semaphore(options.concurrency)
+
+    async def read(self, url: str, start: int, stop: int) -> bytes:
+        """One range, tried again while that may help; on `loop`.
+
+        Raises:
+            RemoteError: It cannot be had; or its server knows no ranges.
+        """
+        if start == stop:
+            return b""
+        what = f"{redact(url)}: reading bytes {start} to {stop}"
+        limit = self.options.timeout + (stop - start) / _SLOWEST
+        number = 0
+        while True:
+            number += 1
+            try:
+                async with self._slots:
+                    self.counts.requests += 1
+                    self.counts.bytes += stop - start
+                    data = await asyncio.wait_for(self._get(url, start, stop), limit)
+                require_length(data, url, stop - start)
+                return data
+            except FileNotFoundError:
+                raise RemoteError(
+                    f"{what}: there is no such file, though the index names it",
+                    "Put it back: upload the dataset again.",
+                ) from None
+            except FastdataError:
+                raise
+            except Exception as error:
+                if not may_pass(error):
+                    raise RemoteError(
+                        f"{what}: {describe_error(error)}",
+                        "Check the URL, the credentials and what they may do.",
+                    ) from None
+                if number >= self.options.tries:
+                    raise RemoteError(
+                        f"{what}: failed {number} times; the last time: {describe_error(error)}",
+                        "Check the network and the service's status, and go on from the last "
+                        "checkpoint.",
+                    ) from None
+            self.counts.retries += 1
+            await asyncio.sleep(wait_before(number))
+
+    async def read_checked(
+        self, request: Request, found: Callable[[Any, bytes], None]
+    ) -> list[Any]:
+        """A request's samples, each compared with its checksum; on `loop`.
+
+        Those that are wrong are fetched again, alone.
+
+        Args:
+            request: What to read; its members are `Wanted`.
+            found: Called with each sample that is right, and its bytes.
+
+        Returns:
+            The samples that were wrong however often they were fetched.
+
+        Raises:
+            RemoteError: It cannot be had.
+        """
+        wrong: list[Any] = []
+        for number in range(1, self.options.tries + 1):
+            data = memoryview(await self.read(request.url, request.start, request.stop))
+            wrong = []
+            for one in request.members:
+                # Copied, so that memory is freed sample by sample.
+                part = bytes(data[one.start - request.start : one.stop - request.start])
+                if crc32c(part) == one.crc:
+                    found(one, part)
+                else:
+                    wrong.append(one)
+            if not wrong:
+                break
+            if number < self.options.tries:
+                self.counts.refetched += len(wrong)
+                stop = max(one.stop for one in wrong)
+                request = Request(request.url, min(one.start for one in wrong), stop, wrong)
+                await asyncio.sleep(wait_before(number))
+        return wrong
+
+    def run(self, work: Any) -> Any:
+        """Runs a coroutine on `loop`, and waits for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    async def _get(self, url: str, start: int, stop: int) -> bytes:
+        path = self._fs._strip_protocol(url)
+        data: bytes
+        if self._async:
+            options = range_options(self._fs, url, start, stop)
+            data = await self._fs._cat_file(path, start=start, end=stop, **options)
+        else:
+            data = await asyncio.to_thread(self._fs.cat_file, path, start=start, end=stop)
+        return data
