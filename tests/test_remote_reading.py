@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flaky_proxy import wait_until
@@ -33,6 +34,7 @@ from fastdata import (
 )
 from fastdata.errors import RemoteError
 from fastdata.remote import RemoteOptions
+from fastdata.remote.ahead import CachePass, RangePass
 from fastdata.remote.filesystem import open_filesystem
 
 #: Small enough that everything happens: many requests, pieces smaller than files.
@@ -316,6 +318,36 @@ def test_subsets_states_and_samplers(gcs: Bucket) -> None:
     resumed = loader(far)
     resumed.load_state_dict(state)
     assert same(list(resumed), whole[3:])
+
+
+@pytest.mark.parametrize("kind", ["ranges", "cache"])
+def test_samples_that_turn_out_bad_are_not_kept(gcs: Bucket, tmp_path: Path, kind: str) -> None:
+    """Where a sampler gives some again and again, they were announced for batches to come."""
+    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    far = remote(put(gcs), gcs, cache)
+    blobs: Any = far.blobs
+    table = blobs.extents()
+    random = np.random.default_rng(0)
+    batches = [np.concatenate(([5, 6, 7], random.integers(0, SAMPLES, 5))) for _ in range(30)]
+    bad: set[int] = set()
+    coming: Any = (RangePass if kind == "ranges" else CachePass)(
+        blobs, table, iter([(batch, 0) for batch in batches]), lambda indices: indices, bad
+    )
+    for number, (indices, _) in enumerate(coming):
+        good = np.array([i for i in indices.tolist() if i not in bad])
+        fetch = coming.fetch(table.gather(good), good)
+        assert fetch.wait(30)
+        found = [data for _, data in sorted(fetch.take().items())]
+        assert found == ImageDataset(dataset("shards"), staged=False).read(good)
+        bad |= {6} if number == 0 else {5, 7} if number == 4 else set()
+    wait_until(lambda: not coming._tasks)
+    assert coming._announced == 0
+    if kind == "ranges":
+        assert not coming._known and coming._outstanding == 0
+    else:
+        assert not coming._pieces and not coming._begun and not coming._uses
+        assert not blobs.local_cache._protected
+    coming.close()
 
 
 def test_an_early_break_leaves_nothing_behind(gcs: Bucket, tmp_path: Path) -> None:

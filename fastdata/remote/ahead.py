@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Set
 from contextlib import suppress
 from itertools import islice
@@ -100,6 +100,8 @@ class RemotePass(ABC):
         counts = self._reader.counts
         self._before = RangeCounts(counts.requests, counts.bytes, counts.retries, counts.refetched)
         self._needed = 0
+        # Bad samples that nothing is kept of any more.
+        self._gone = set(bad)
         #: Bytes of samples that were announced and not yet taken.
         self._announced = 0
         self._peak = 0
@@ -111,6 +113,8 @@ class RemotePass(ABC):
 
     def __next__(self) -> tuple[Indices, int]:
         """The next batch: (indices, position after). What comes after it is announced."""
+        if len(self._bad) != len(self._gone):
+            self._leave_out(set(self._bad) - self._gone)
         # A sampler's code runs here, in the consumer's thread, as it may not expect another.
         while not self._ended and (self._announced < self._limit or not self._coming):
             self._pull()
@@ -141,6 +145,14 @@ class RemotePass(ABC):
         except FastdataError:
             return  # the batch will say so
         self._announce([(one, ref) for _, one, ref in self._blobs.wanted(extents, numbers)])
+
+    def _leave_out(self, bad: set[int]) -> None:
+        """Lets go of samples that were announced and have turned out bad: none will be taken."""
+        self._gone |= bad
+        numbers = self._number(np.array(sorted(bad), np.int64))
+        with suppress(FastdataError):  # then they were not announced either
+            extents = self._table.gather(numbers)
+            self._drop([(one, ref) for _, one, ref in self._blobs.wanted(extents, numbers)])
 
     def fetch(self, extents: Any, indices: Indices) -> Fetch:
         """Asks for a batch's bytes.
@@ -196,6 +208,10 @@ class RemotePass(ABC):
     @abstractmethod
     def _announce(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
         """Notes what will be needed; for the consumer's thread."""
+
+    @abstractmethod
+    def _drop(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
+        """Forgets that these were announced; for the consumer's thread."""
 
     @abstractmethod
     def _ask(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
@@ -259,6 +275,18 @@ class RangePass(RemotePass):
             for one, _ in wanted:
                 self._use(self._known.get(one.number) or self._hold(one))
 
+    def _drop(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
+        with self._lock:
+            for one, _ in wanted:
+                held = self._known.pop(one.number, None)
+                if held is None:
+                    continue
+                self._unplanned.pop(one.number, None)
+                self._announced -= held.uses * held.size
+                held.uses = 0  # what comes of it yet is not counted
+                if isinstance(held.data, bytes):
+                    self._outstanding -= held.size
+
     def _hold(self, one: Wanted) -> _Held:
         held = self._known[one.number] = self._unplanned[one.number] = _Held(one)
         return held
@@ -289,9 +317,11 @@ class RangePass(RemotePass):
         with self._lock:
             for held in of_batch:
                 found.append(held.data)
+                if not held.uses:
+                    continue
                 held.uses -= 1
                 self._announced -= held.size
-                if held.uses <= 0 and self._known.get(held.number) is held:
+                if not held.uses and self._known.get(held.number) is held:
                     del self._known[held.number]
                     if isinstance(held.data, bytes):
                         self._outstanding -= held.size
@@ -369,7 +399,7 @@ class RangePass(RemotePass):
                 held.data = data if data is not None or held in wrong else error
                 held.done = True
                 held.request = None
-                if data is not None:
+                if data is not None and held.uses:
                     self._outstanding += held.size
                 for fetch in held.waiting:
                     fetch.missing -= 1
@@ -403,6 +433,8 @@ class CachePass(RemotePass):
         self._most = max(cache.limit // (2 * blobs.options.piece_bytes), 2)
         super().__init__(blobs, table, batches, number, bad)
         self._pieces: dict[tuple[FileRef, int], int] = {}
+        # How often each sample, by its number, was announced and not yet taken.
+        self._uses: Counter[int] = Counter()
         self._begun: set[tuple[FileRef, int]] = set()
         self._asked: deque[tuple[Fetch, list[tuple[Wanted, FileRef]]]] = deque()
         self._filled = cache.fills
@@ -427,8 +459,25 @@ class CachePass(RemotePass):
         with self._lock:
             for one, ref in wanted:
                 self._announced += one.size
+                self._uses[one.number] += 1
                 for piece in self._cache.pieces(one, ref):
                     self._pieces[piece] = self._pieces.get(piece, 0) + 1
+
+    def _drop(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
+        with self._lock:
+            for one, ref in wanted:
+                while self._uses[one.number]:
+                    self._used(one, ref)
+                del self._uses[one.number]
+
+    def _used(self, one: Wanted, ref: FileRef) -> None:
+        """A sample that was announced was taken, or never will be."""
+        self._uses[one.number] -= 1
+        if not self._uses[one.number]:
+            del self._uses[one.number]
+        self._announced -= one.size
+        for piece in self._cache.pieces(one, ref):
+            self._done_with(piece)
 
     def _ask(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
         with self._lock:
@@ -460,9 +509,8 @@ class CachePass(RemotePass):
         def take() -> list[Found]:
             with self._lock:
                 for one, ref in wanted:
-                    self._announced = max(self._announced - one.size, 0)
-                    for piece in self._cache.pieces(one, ref):
-                        self._done_with(piece)
+                    if self._uses[one.number]:
+                        self._used(one, ref)
             self._wake()
             return found
 
@@ -484,6 +532,7 @@ class CachePass(RemotePass):
             self._cache.unprotect(piece)
         self._begun.clear()
         self._pieces.clear()
+        self._uses.clear()
 
 
 def _unexpected(error: Exception) -> FastdataError:
