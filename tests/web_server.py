@@ -72,6 +72,8 @@ class WebServer:
                 pass
 
         class Server(http.server.ThreadingHTTPServer):
+            request_queue_size = 128  # beyond, a connection waits for seconds
+
             def handle_error(self, *_: Any) -> None:
                 pass  # who has hung up, has
 

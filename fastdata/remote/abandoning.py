@@ -87,17 +87,19 @@ class Threads:
 
     def __init__(self, count: int, name: str) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=_work, args=(self._calls,), name=name, daemon=True)
-            for _ in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._count, self._name = count, name
+        self._threads: list[threading.Thread] = []
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
         """Has a thread call something; the result tells when it has, or what it raised."""
         future: Future[None] = Future()
         self._calls.put((future, partial(call, *arguments)))
+        if len(self._threads) < self._count:  # not before: processes may be forked until then
+            thread = threading.Thread(
+                target=_work, args=(self._calls,), name=self._name, daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
         return future
 
     def close(self, patience: float | None = None) -> None:

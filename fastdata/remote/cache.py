@@ -340,7 +340,8 @@ class PieceCache:
                 file.write(data)
                 file.write(_TRAILER.pack(_MAGIC, len(data), crc32c(data), 0))
             os.fsync(descriptor)
-            os.replace(partial, path)
+            with self._usage():  # who counts might see it under neither name
+                os.replace(partial, path)
             sync(self._folder)
         except OSError as error:
             if not is_no_space(error):
