@@ -65,6 +65,9 @@ FASTDATA_INLINE bool coefficient(Lane& lane, uint32_t& entry) {
 /// What `coefficient` declined: an end of block, a last coefficient, an escape, a long
 /// code. False: this lane has no more work, or failed.
 FASTDATA_INLINE bool special(Lane& lane, Stream& s, RunSource& runs, uint32_t entry) {
+  // So that `coefficient` does not mask the length for both: its shift needs no mask, and the
+  // instruction would be one more in the chain from a symbol to the next.
+  asm("" : "+r"(entry));
   if (!(entry & kAcEscape << 8)) {
     consume(lane, entry);
     unsigned last = lane.k;

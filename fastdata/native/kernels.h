@@ -43,6 +43,7 @@ struct Kernels {
   void (*deinterleave)(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b);
 
   // Resampling.
+  Triangle triangle;
   PlanHorizontal plan_horizontal;
   ResampleHorizontal horizontal;
   ResampleVertical vertical;

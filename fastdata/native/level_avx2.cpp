@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "bit_reader.h"
@@ -20,6 +21,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "idct_core.h"
 #define FASTDATA_HAVE_F16C
 #include "normalise_core.h"
+#include "triangle_core.h"
 #include "upsample_core.h"
 #include "vertical_core.h"
 
@@ -128,9 +130,9 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx2Kernels = {
-    Level::avx2,   unstuff,       decode_streams, skip_streams, idct_row,     upsample_h2v1,
-    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,  deinterleave, plan_horizontal,
-    horizontal,    vertical,      to_float32,     to_float16,  to_bfloat16,
+    Level::avx2,   unstuff,       decode_streams, skip_streams,    idct_row,     upsample_h2v1,
+    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,      deinterleave, triangle,
+    plan_horizontal, horizontal,  vertical,       to_float32,      to_float16,   to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -7,6 +7,7 @@
 #endif
 #include <immintrin.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "bit_reader.h"
@@ -24,6 +25,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "idct_core.h"
 #define FASTDATA_HAVE_F16C
 #include "normalise_core.h"
+#include "triangle_core.h"
 #include "upsample_core.h"
 #include "vertical_core.h"
 
@@ -126,9 +128,9 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx512Kernels = {
-    Level::avx512, unstuff,       decode_streams, skip_streams, idct_row,     upsample_h2v1,
-    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,  deinterleave, plan_horizontal,
-    horizontal,    vertical,      to_float32,     to_float16,  to_bfloat16,
+    Level::avx512, unstuff,       decode_streams, skip_streams,    idct_row,     upsample_h2v1,
+    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,      deinterleave, triangle,
+    plan_horizontal, horizontal,  vertical,       to_float32,      to_float16,   to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -2,6 +2,7 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "bit_reader.h"
@@ -16,6 +17,7 @@
 #include "horizontal_neon.h"
 #include "idct_neon.h"
 #include "normalise_core.h"
+#include "triangle_core.h"
 #include "upsample_core.h"
 
 namespace fastdata {
@@ -162,9 +164,9 @@ void to_float16_vectors(const uint8_t* in, int n, const float* scale, const floa
 }  // namespace
 
 const Kernels kNeonKernels = {
-    Level::neon,   unstuff,       decode_streams, skip_streams,       idct_row,     upsample_h2v1,
-    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,         deinterleave, plan_horizontal,
-    horizontal,    vertical,      to_float32,     to_float16_vectors, to_bfloat16,
+    Level::neon,   unstuff,       decode_streams, skip_streams,    idct_row,     upsample_h2v1,
+    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,      deinterleave, triangle,
+    plan_horizontal, horizontal,  vertical,       to_float32, to_float16_vectors, to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -1,5 +1,6 @@
 // The plain path: any processor. What the vector paths must agree with.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "bit_reader.h"
@@ -8,6 +9,7 @@
 
 #include "entropy_core.h"
 #include "normalise_core.h"
+#include "triangle_core.h"
 #include "upsample_core.h"
 #include "wide_core.h"
 
@@ -98,9 +100,9 @@ void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, 
 }  // namespace
 
 const Kernels kScalarKernels = {
-    Level::scalar,  unstuff,      decode_streams,  skip_streams, idct_row_scalar, upsample_h2v1,
-    upsample_h2v2,  upsample_h1v2, ycc_to_rgb,     interleave,  deinterleave,    plan_horizontal,
-    horizontal,     vertical,     to_float32,      to_float16,  to_bfloat16,
+    Level::scalar, unstuff,       decode_streams, skip_streams, idct_row_scalar, upsample_h2v1,
+    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,   deinterleave,    triangle,
+    plan_horizontal, horizontal,  vertical,       to_float32,   to_float16,      to_bfloat16,
 };
 
 }  // namespace fastdata

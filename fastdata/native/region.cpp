@@ -11,6 +11,10 @@ namespace {
 
 constexpr size_t kMaxRegionPixels = size_t{1} << 28;
 
+// MCUs of a row that are decoded, then transformed, at a time: their coefficients, of all
+// streams, stay in the first-level cache beside the tables. 8 to 32 are within 1%.
+constexpr int kPieceCols = 16;
+
 }  // namespace
 
 Status RegionDecoder::open(ByteSpan jpeg) {
@@ -87,11 +91,11 @@ Status RegionDecoder::decode_scan() {
   // Without seek points each row begins where the one before ended.
   const int wanted = seeking_ ? kMaxStreams : 1;
   const int streams = std::min(wanted, end_row_ - first_row_);
-  // Coefficients of an MCU row from the seek point on. Zero between images; the inverse
-  // DCT clears what it has read.
+  // Coefficients of a piece of an MCU row, of the first one from the seek point on. Zero
+  // between images; the inverse DCT clears what it has read.
   const int lead = seeking_ ? first_col_ % table_.interval() : 0;
-  const size_t blocks =
-      static_cast<size_t>(end_col_ - first_col_ + lead) * header_.blocks_per_mcu;
+  const size_t blocks = static_cast<size_t>(std::min(end_col_ - first_col_, kPieceCols) + lead) *
+                        header_.blocks_per_mcu;
   Stream* started[kMaxStreams];
   Stream* failed = nullptr;
   int count = 0;
@@ -129,7 +133,6 @@ bool RegionDecoder::open_row(RowStream& row) {
   if (next_row_ == end_row_) return false;
   const bool first = row.index < 0;
   row.index = next_row_++;
-  row.done_cols = 0;
   const int row_start = row.index * header_.mcus_per_row;
   if (seeking_) {
     const int interval = table_.interval(), row_points = row.index * table_.points_per_row();
@@ -141,28 +144,35 @@ bool RegionDecoder::open_row(RowStream& row) {
         after < table_.size() ? std::min(table_.byte_after(after), jpeg_.size) : jpeg_.size;
     if (entry.byte < header_.scan_offset || entry.byte >= end)
       return fail(row.stream, "a seek point out of range");
-    row.first_col = col * interval;
-    row.scan.open(row.stream, jpeg_, header_, entry, row_start + row.first_col, end);
+    row.col = col * interval;
+    row.scan.open(row.stream, jpeg_, header_, entry, row_start + row.col, end);
   } else {
     if (first) {
       EntryPoint start;
       start.byte = header_.scan_offset;
       row.scan.open(row.stream, jpeg_, header_, start, 0, jpeg_.size);
     }
-    row.first_col = first_col_;
+    row.col = first_col_;
     if (!row.scan.skip_to(row.stream, row_start + first_col_, tables_)) return false;
   }
-  return continue_row(row);
+  row.end_col = first_col_;
+  return open_piece(row);
 }
 
-/// Starts a run up to the row's end or the next restart marker.
-bool RegionDecoder::continue_row(RowStream& row) {
+/// Starts the next piece of the row.
+bool RegionDecoder::open_piece(RowStream& row) {
+  row.first_col = row.col;
+  row.end_col = std::min(row.end_col + kPieceCols, end_col_);
+  return continue_piece(row);
+}
+
+/// Starts a run up to the piece's end or the next restart marker.
+bool RegionDecoder::continue_piece(RowStream& row) {
   if (!row.scan.restart_if_due(row.stream)) return false;
-  const int col = row.first_col + row.done_cols;
-  const int count = row.scan.run_length(end_col_ - col);
-  const size_t block = static_cast<size_t>(row.done_cols) * header_.blocks_per_mcu;
+  const int count = row.scan.run_length(row.end_col - row.col);
+  const size_t block = static_cast<size_t>(row.col - row.first_col) * header_.blocks_per_mcu;
   row.scan.advance(count);
-  row.done_cols += count;
+  row.col += count;
   return start_run(row.stream, tables_.plan,
                    static_cast<uint32_t>(count) * header_.blocks_per_mcu,
                    row.coefficients.get<int16_t>() + block * kBlockSize, row.last.get() + block);
@@ -171,15 +181,16 @@ bool RegionDecoder::continue_row(RowStream& row) {
 bool RegionDecoder::next_run(Stream& stream) {
   RowStream& row = rows_[stream.id];
   if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
-  if (row.first_col + row.done_cols < end_col_) return continue_row(row);
-  transform_row(row);
-  return open_row(row);
+  if (row.col < row.end_col) return continue_piece(row);
+  transform_piece(row);
+  return row.col < end_col_ ? open_piece(row) : open_row(row);
 }
 
-/// The row's coefficients to samples.
-void RegionDecoder::transform_row(RowStream& row) {
+/// The piece's coefficients to samples.
+void RegionDecoder::transform_piece(RowStream& row) {
   profile(Stage::inverse_dct);
-  const int lead = first_col_ - row.first_col;
+  const int lead = std::max(first_col_ - row.first_col, 0);
+  const int first_col = row.first_col + lead;
   const size_t lead_blocks = static_cast<size_t>(lead) * header_.blocks_per_mcu;
   auto* coefficients = row.coefficients.get<int16_t>();
   // What lies between the seek point and the region was decoded only to get there.
@@ -191,9 +202,10 @@ void RegionDecoder::transform_row(RowStream& row) {
     const uint16_t* quantisation = header_.quantisation[c.quantisation_table];
     for (int v = 0; v < c.v; v++, block += c.h) {
       const BlockRow blocks = {coefficients + block * kBlockSize, row.last.get() + block,
-                            (end_col_ - first_col_) * c.h, c.h, header_.blocks_per_mcu};
+                            (row.end_col - first_col) * c.h, c.h, header_.blocks_per_mcu};
       uint8_t* out = p.samples.get() +
-                     (static_cast<size_t>(row.index - first_row_) * c.v + v) * p.size * p.stride;
+                     (static_cast<size_t>(row.index - first_row_) * c.v + v) * p.size * p.stride +
+                     static_cast<size_t>(first_col - first_col_) * c.h * p.size;
       if (p.size == 8)
         kernels().idct_row(blocks, quantisation, out, p.stride);
       else

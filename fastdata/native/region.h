@@ -60,16 +60,18 @@ class RegionDecoder final : public RowSource, private RunSource {
     ScanPosition scan;
     Buffer buffer, coefficients, last;
     int index = -1;      // of the MCU row; -1: none yet
-    int first_col = 0;   // of the coefficients
-    int done_cols = 0;   // decoded, from first_col on
+    int col = 0;         // the next MCU to decode
+    int first_col = 0;   // of the coefficients: MCUs [first_col, col) are decoded, not transformed
+    int end_col = 0;     // where this piece of the row ends
   };
 
   void plan_planes(const Box& box, int scale);
   Status decode_scan();
   bool next_run(Stream& stream) override;
   bool open_row(RowStream& row);
-  bool continue_row(RowStream& row);
-  void transform_row(RowStream& row);
+  bool open_piece(RowStream& row);
+  bool continue_piece(RowStream& row);
+  void transform_piece(RowStream& row);
   const uint8_t* chroma_row(int component, int y);
 
   ByteSpan jpeg_;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels.h"
+
 namespace fastdata {
 namespace {
 
 // Pillow's filters (Resample.c), each with its support, the half-width at scale 1, and
 // whether it has weights below zero.
-struct Triangle {
+struct Bilinear {
   static constexpr double kSupport = 1.0;
   static constexpr bool kOvershoots = false;
   double operator()(double x) const {
@@ -157,6 +159,63 @@ void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide
   if (axis.wide) axis.max_taps = axis.stride;
 }
 
+/// Makes the weights of an output sum to 2^13, and drops taps that came to nothing: they would
+/// only make the vector paths' windows wider. Without branches that depend on the weights.
+void settle(const int* rounded, int16_t* weights, int32_t& first, int32_t& taps) {
+  constexpr int kTaps = 4;
+  int sum = 0, largest = 0;
+  unsigned some = 0;
+  for (int t = 0; t < kTaps; t++) sum += rounded[t];
+  for (int t = 1; t < kTaps; t++) largest = rounded[t] > rounded[largest] ? t : largest;
+  uint64_t packed = 0;
+  for (int t = 0; t < kTaps; t++) {
+    const int weight = rounded[t] + (t == largest ? (1 << kWeightBits) - sum : 0);
+    packed |= static_cast<uint64_t>(weight) << 16 * t;
+    some |= static_cast<unsigned>(weight != 0) << t;
+  }
+  const int skipped = __builtin_ctz(some);
+  first += skipped;
+  taps = 32 - __builtin_clz(some) - skipped;
+  packed >>= 16 * skipped;
+  for (int t = 0; t < kTaps; t++) weights[t] = static_cast<int16_t>(packed >> 16 * t);
+}
+
+/// build_filtered for the triangle, if no output has more than four taps.
+void build_triangle(double scale, int inputs, int first, bool wide, Axis& axis) {
+  constexpr int kTaps = 4;
+  const int count = axis.outputs;
+  axis.wide = wide;
+  axis.stride = axis.max_taps = kTaps;
+  axis.scratch.resize(static_cast<size_t>(count) * kTaps);
+  int32_t* found = axis.scratch.data();
+  const double one = 1 << (wide ? kWideWeightBits : kWeightBits);
+  kernels().triangle({scale, one, inputs, first}, count, axis.first.data(), axis.taps.data(),
+                     found);
+  if (wide) {
+    axis.wide_weights.resize(axis.scratch.size());
+    for (int i = 0; i < count; i++)
+      for (int t = 0; t < kTaps; t++) axis.wide_weights[i * kTaps + t] = found[t * count + i];
+    return;
+  }
+  axis.weights.resize(axis.scratch.size());
+  axis.max_taps = 0;
+  for (int i = 0; i < count; i++) {
+    const int rounded[kTaps] = {found[i], found[count + i], found[2 * count + i],
+                                found[3 * count + i]};
+    settle(rounded, axis.weights.data() + static_cast<size_t>(i) * kTaps, axis.first[i],
+           axis.taps[i]);
+    axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
+  }
+}
+
+void build_bilinear(int inputs, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = static_cast<double>(inputs) / outputs;
+  if (scale < 2)
+    build_triangle(scale, inputs, first, wide, axis);
+  else
+    build_filtered(Bilinear{}, inputs, outputs, first, wide, axis);
+}
+
 template <typename T>
 void mirror_weights(std::vector<T>& weights, const Axis& axis) {
   for (int i = 0, j = axis.outputs - 1; i < j; i++, j--)
@@ -198,7 +257,7 @@ void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool
   if (filter == Filter::nearest || inputs == outputs)
     build_nearest(inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bilinear)
-    build_filtered(Triangle{}, inputs, outputs, window.first, vertical, axis);
+    build_bilinear(inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)
     build_filtered(Cubic{}, inputs, outputs, window.first, vertical, axis);
   else

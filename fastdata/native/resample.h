@@ -43,6 +43,7 @@ struct Axis {
   std::vector<int16_t> weights;  // unless wide
   std::vector<int32_t> wide_weights;
   std::vector<WeightPair> pairs;  // of the wide weights, if asked for
+  std::vector<int32_t> scratch;   // of who makes it
   int begin = 0, end = 0;  // the source samples that any output needs
 
   const int16_t* weights_of(int output) const {
@@ -55,6 +56,18 @@ struct Axis {
     return pairs.data() + static_cast<size_t>(output) * stride / 2;
   }
 };
+
+/// Bilinear taps of outputs `first` and on: `scale` source samples, of `inputs`, for each;
+/// less than 2. Weights sum to about `one`.
+struct TriangleTaps {
+  double scale, one;
+  int inputs, first;
+};
+
+/// For `count` outputs the first source sample, the number of taps, at most 4, and, one tap
+/// of all outputs after the other, the weights rounded to integers.
+using Triangle = void (*)(const TriangleTaps& of, int count, int32_t* first, int32_t* taps,
+                          int32_t* weights);
 
 /// Of an axis's outputs those that are wanted: `count` from `first` on.
 struct OutputRange {
