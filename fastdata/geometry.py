@@ -166,6 +166,13 @@ def _high(step: Any) -> int:
     return int(step.size[0])
 
 
+def _per_image(values: _Ints, count: int) -> npt.NDArray[np.int64]:
+    found = np.asarray(values, np.int64)
+    if found.shape != (count,):  # broadcasting costs several times the rest
+        found = np.broadcast_to(found, (count,))
+    return np.ascontiguousarray(found)
+
+
 def _columns(count: int, *columns: _Ints) -> npt.NDArray[np.int32]:
     table = np.empty((count, len(columns)), np.int32)
     for number, column in enumerate(columns):
@@ -242,8 +249,8 @@ def _random_boxes(
     boxes = np.empty((4, count), np.int64)
     _native.random_resized_crops(
         np.ascontiguousarray(keys),
-        np.ascontiguousarray(np.broadcast_to(np.asarray(frame_width, np.int64), (count,))),
-        np.ascontiguousarray(np.broadcast_to(np.asarray(frame_height, np.int64), (count,))),
+        _per_image(frame_width, count),
+        _per_image(frame_height, count),
         draw,
         step.scale,
         step.ratio,
