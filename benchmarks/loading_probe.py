@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import click
 import psutil
 import torch  # noqa: F401 - private memory counts from here
+from fastdata.benchmarks.memory import private_memory
 
 
 def start(path: Path, threads: int, batch: int) -> dict[str, float]:
@@ -68,12 +70,11 @@ def consumer(path: Path, threads: int, batch: int) -> dict[str, float]:
 
 
 def memory(path: Path, threads: int, batch: int) -> dict[str, float]:
-    """Most private memory (USS) above that of a bare ``import torch``, over two epochs.
+    """Most private memory above that of a bare ``import torch``, over two epochs.
 
     Pages of the dataset's files are not private; those in use are counted by themselves.
     """
-    process = psutil.Process()
-    bare = process.memory_full_info().uss
+    bare = private_memory(os.getpid())
     from fastdata.benchmarks.loading import native_dataset
 
     from fastdata import DataLoader
@@ -84,15 +85,9 @@ def memory(path: Path, threads: int, batch: int) -> dict[str, float]:
     private = shared = 0
     for _ in range(2):
         for _images, _labels in loader:
-            found = _rollup()
-            private, shared = max(private, found[0]), max(shared, found[1])
+            private = max(private, private_memory(os.getpid()))
+            shared = max(shared, psutil.Process().memory_info().shared)
     return {"private": private - bare, "shared": shared}
-
-
-def _rollup() -> tuple[int, int]:
-    """Private memory, and pages of files that are mapped, in bytes."""
-    full = psutil.Process().memory_full_info()
-    return full.uss, full.shared
 
 
 def soak(path: Path, threads: int, batch: int, seconds: float) -> dict[str, Any]:
@@ -125,7 +120,7 @@ def soak(path: Path, threads: int, batch: int, seconds: float) -> dict[str, Any]
         del _images, _labels
         gc.collect()
         return {
-            "private MB": process.memory_full_info().uss / 1e6,
+            "private MB": private_memory(os.getpid()) / 1e6,
             "threads": process.num_threads(),
             "file descriptors": process.num_fds(),
         }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from fastdata.benchmarks.memory import private_memory
 from rich.console import Console
 from rich.table import Table
 
@@ -61,8 +62,8 @@ class Run(NamedTuple):
 
     Attributes:
         seconds: Wall time.
-        private_bytes: Largest sum of private memory (USS) of it and its children; 0 if
-            that was not asked for.
+        private_bytes: Largest sum of `private_memory` of it and its children; 0 if that was
+            not asked for.
     """
 
     seconds: float
@@ -105,18 +106,6 @@ def run_command(command: list[str], cwd: Path | None = None, *, sample_memory: b
         print(err, file=sys.stderr)
         raise subprocess.CalledProcessError(process.returncode, command, out, err)
     return Run(seconds, peak)
-
-
-def private_memory(pid: int) -> int:
-    """Private memory (USS) of a process and all below it, in bytes."""
-    total = 0
-    try:
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            total += process.memory_full_info().uss
-    except psutil.NoSuchProcess:
-        pass
-    return total
 
 
 class Figures(NamedTuple):

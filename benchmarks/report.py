@@ -27,7 +27,7 @@ Median of {rounds} rounds in which all contenders took turns, lowest and highest
 the ratio to tar is taken round by round. Each run is a fresh `fastdata convert`, page cache
 warm, ending with everything flushed to the disk, against `tar -cf` and `sync` over the same
 tree. Start-up is what a tree of one image a worker takes. Every dataset was compared with its
-source, byte for byte, before anything was timed. Private memory is the largest sum (USS) over
+source, byte for byte, before anything was timed. Private memory is the largest sum over
 all processes.
 
 Repeat it:
@@ -68,7 +68,7 @@ anything was timed, pixels were compared with Pillow's.
 First batches, the consumer's thread and memory are measured in fresh processes, imports done.
 The consumer's CPU time is that of `next(iterator)` for a batch of {probe_batch} that is
 ready; it does not decode. The GIL is held no longer than that, so one process feeds as many
-decode threads as decode a batch in that time. Private memory (USS) is beyond that of
+decode threads as decode a batch in that time. Private memory, what is in no file, is beyond that of
 `import torch`, batches of {probe_batch}; pages of the dataset's files belong to the page cache,
 and are counted by themselves.
 {soak}
