@@ -27,7 +27,10 @@ def _anonymous(process: psutil.Process) -> int:
     try:
         lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
-        uss: int = process.memory_full_info().uss  # no Linux, or it has ended: NoSuchProcess
-        return uss
-    found = (line.split() for line in lines)
-    return sum(int(words[1]) << 10 for words in found if words[0] == "Pss_Anon:")
+        lines = []
+    for line in lines:
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) << 10
+    # No Linux, or one before 5.3; or it has ended: NoSuchProcess.
+    uss: int = process.memory_full_info().uss
+    return uss

@@ -255,7 +255,7 @@ def test_cut_short_while_open(tmp_path: Path) -> None:
 
 
 def test_cut_short_while_it_is_read(tmp_path: Path) -> None:
-    """A file's map raises SIGBUS where the file has ended meanwhile; nobody must die of it."""
+    """Whatever it is read by: a map would raise SIGBUS, of which nobody must die."""
     size = 48 << 20
     file = tmp_path / "blobs"
     file.write_bytes(b"\x01" * size)
@@ -266,7 +266,7 @@ def test_cut_short_while_it_is_read(tmp_path: Path) -> None:
         try:
             for turn in range(40):
                 os.truncate(file, size)
-                file.read_bytes()  # it must be in memory to be read by a map
+                file.read_bytes()  # into memory
                 cutting = threading.Timer(turn % 10 / 1000, os.truncate, (file, 4096))
                 cutting.start()
                 try:

@@ -26,6 +26,7 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.loading.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
 # What ends by itself needs milliseconds; the machine may be busy with other things.
@@ -231,6 +232,27 @@ def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request
     assert err.strip().endswith(message) if message else err == ""
     assert "ignored" not in err
     assert ended - float(out) < SOON
+
+
+def test_a_helper_thread_ends_that_is_closed_while_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal's handler may close the loader just then; the interpreter's end joins the thread."""
+    begun = []
+    really_start = threading.Thread.start
+
+    def start_closed(thread: threading.Thread) -> None:
+        helpers.shutdown(wait=False)
+        really_start(thread)
+        begun.append(thread)
+
+    helpers = HelperThreads(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_closed)
+        helpers.submit(int)
+    (thread,) = begun
+    thread.join(SOON)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("kind", ["packed", "packed_png"])

@@ -109,11 +109,11 @@ class Runner:
                 name="fastdata-dali",
                 daemon=True,
             )
+            self._thread = thread
             weakref.finalize(self, _end, self._tasks, self._process)
             with _starting:  # whoever ends all threads finds it started, or it finds the end
                 thread.start()
                 _THREADS[thread] = self._tasks
-            self._thread = thread
 
     def close(self) -> None:
         """Ends the thread when it is done with what was submitted; does not wait for that."""

@@ -79,7 +79,8 @@ class HelperThreads(Executor):
                 self._ended = True
                 if cancel_futures:
                     _cancel_all(self._tasks)
-                for _ in self._threads:
+                # Also for one that is just being started: a signal's handler may have come between.
+                for _ in range(self._limit):
                     self._tasks.put(None)
         if wait:
             for thread in self._threads:

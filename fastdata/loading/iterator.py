@@ -383,13 +383,18 @@ _ender: int | None = None
 def _closed() -> StopIteration:
     """What to raise where an iterator is found closed.
 
-    A daemon thread that iterates while the interpreter ends does not come back from here: it
-    would go on to drop its batches, and torch aborts the process where a thread that frees a
-    tensor is not given the GIL any more.
+    A daemon thread that iterates while the interpreter ends does not come back from here, unless
+    that takes long, as where its atexit functions wait for the thread: it would go on to drop its
+    batches, and torch aborts the process where a thread that frees a tensor is not given the
+    GIL any more.
     """
-    while _ender is not None and _ender != threading.get_ident():
-        time.sleep(3600)
+    if _ender is not None and _ender != threading.get_ident():
+        time.sleep(_PATIENCE)
     return StopIteration()
+
+
+#: Seconds that an interpreter has to end, once iterators are closed.
+_PATIENCE = 5.0
 
 
 @atexit.register

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <deque>
 #include <mutex>
-#include <numeric>
 #include <system_error>
 #include <unordered_map>
 
@@ -50,7 +49,6 @@ FileStamp stamp_of(const struct stat& about) {
 OpenFile::~OpenFile() { close(descriptor_); }
 
 Status OpenFile::read(int64_t offset, size_t length, uint8_t* out, int& error_number) const {
-  if (map_.copy(offset, length, out)) return {};
   while (length > 0) {
     const ssize_t got = pread(descriptor_, out, length, offset);
     if (got < 0) {
@@ -102,12 +100,7 @@ struct Files::Cache {
 };
 
 Files::Files(std::vector<std::string> paths, std::vector<int64_t> sizes)
-    : paths_(std::move(paths)), sizes_(std::move(sizes)), cache_(new Cache) {
-  // Each process that maps a file pays for page tables, 2 MB for a GB that it has read: worth it
-  // where the page cache may hold the files, else they would grow without bound.
-  const double memory = 1.0 * sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  mapped_ = std::accumulate(sizes_.begin(), sizes_.end(), 0.0) <= memory;
-}
+    : paths_(std::move(paths)), sizes_(std::move(sizes)), cache_(new Cache) {}
 
 Files::~Files() {
   // After a fork the parent's cache is left alone, for good, as Engine leaves its pool.
@@ -140,7 +133,6 @@ Status Files::open(size_t number, std::shared_ptr<OpenFile>& file, int& error_nu
     if (shorter) return {Code::cut_short, "the file is shorter than when it was packed"};
     return {Code::changed, "the file is longer than when it was packed"};
   }
-  if (mapped_) file->map();
   std::shared_ptr<OpenFile> oldest;  // closed, if nobody else holds it, after the lock
   const std::lock_guard<std::mutex> lock(kept.mutex);
   const auto [at, inserted] = kept.open.emplace(number, file);

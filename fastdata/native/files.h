@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common.h"
-#include "mapped_file.h"
 #include "status.h"
 
 namespace fastdata {
@@ -35,10 +34,7 @@ class OpenFile {
   int64_t size() const { return stamp_.size; }
   const FileStamp& stamp() const { return stamp_; }
 
-  /// Has it read by a map, where that can be; for files that are read more than once.
-  void map() { map_.open(descriptor_, stamp_.size); }
-
-  /// Reads `length` bytes; `cut_short` if the file ends before.
+  /// `pread` until `length` bytes are there; `cut_short` if the file ends before.
   /// `error_number` gets errno where reading failed.
   Status read(int64_t offset, size_t length, uint8_t* out, int& error_number) const;
 
@@ -48,7 +44,6 @@ class OpenFile {
  private:
   int descriptor_;
   FileStamp stamp_;
-  MappedFile map_;
 };
 
 /// Opens a regular file; `error_number` gets errno where that failed.
@@ -75,7 +70,6 @@ class Files {
 
   std::vector<std::string> paths_;
   std::vector<int64_t> sizes_;
-  bool mapped_ = false;
   std::atomic<Cache*> cache_;
 };
 

@@ -23,6 +23,7 @@ import os
 import re
 import struct
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -97,6 +98,7 @@ class PieceCache:
         self._folder = self._base / f"{id[:24]}-{options.piece_bytes}"
         self._reader = reader
         self._piece = options.piece_bytes
+        self._reporting = threading.Lock()
         self._progress = options.progress
         self._shown = shown
         self._total = total
@@ -418,19 +420,24 @@ class PieceCache:
 
     # Progress.
 
+    def _is_due(self) -> bool:
+        """Whether this thread is to report now; if so, no other, of any process, soon will."""
+        mark = self._folder / "reported"
+        with self._reporting, contextlib.suppress(OSError):
+            try:
+                os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except FileExistsError:
+                if time.time() - mark.stat().st_mtime < _REPORT_EVERY:
+                    return False
+                os.utime(mark)
+            return True
+        return False
+
     def _report(self) -> None:
         """Says how far the folder is filled, one process every ten seconds."""
-        if not self._progress:
+        if not self._progress or not self._is_due():
             return
-        mark = self._folder / "reported"
-        try:
-            if time.time() - mark.stat().st_mtime < _REPORT_EVERY:
-                return
-        except FileNotFoundError:
-            pass
         with contextlib.suppress(OSError):
-            mark.touch()
-            os.utime(mark)
             here = sum(
                 entry.stat().st_size
                 for entry in os.scandir(self._folder)
