@@ -381,21 +381,30 @@ class PieceCache:
         """Evicts pieces that were used least recently until there is room for another.
 
         The file of that one gets its size at once, so that whoever counts next counts it too.
+        Those that are being filled cannot be evicted; they are waited for.
         """
-        with self._usage():
-            if self.used < 0 or self.used + size > self.limit:
-                found = sorted(self._count())
-                # Some more than needed: the next one need not count again.
-                goal = self.limit - size - min(self.limit // 20, 4 * self._piece)
-                for spared in (False, True):
-                    for _, bytes_, path in found:
-                        if self.used <= goal or (spared and self.used + size <= self.limit):
-                            break
-                        if (path in self._protected) == spared and path.exists():
-                            path.unlink(missing_ok=True)
-                            self.used -= bytes_
-            os.ftruncate(descriptor, size)
-            self.used += size
+        end = time.monotonic() + _ROOM_PATIENCE
+        while True:
+            with self._usage():
+                if self.used < 0 or self.used + size > self.limit:
+                    self._evict(size)
+                if self.used + size <= self.limit or time.monotonic() > end:
+                    os.ftruncate(descriptor, size)
+                    self.used += size
+                    return
+            time.sleep(0.005)
+
+    def _evict(self, size: int) -> None:
+        found = sorted(self._count())
+        # Some more than needed: the next one need not count again.
+        goal = self.limit - size - min(self.limit // 20, 4 * self._piece)
+        for spared in (False, True):
+            for _, bytes_, path in found:
+                if self.used <= goal or (spared and self.used + size <= self.limit):
+                    break
+                if (path in self._protected) == spared and path.exists():
+                    path.unlink(missing_ok=True)
+                    self.used -= bytes_
 
     def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
         """(time of last use, size, path) of all pieces of all datasets; sets `used`."""
@@ -452,6 +461,10 @@ class PieceCache:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+#: Seconds for others to have filled their pieces; more only where one has stopped in the middle.
+_ROOM_PATIENCE = 2.0
 
 
 def _is_whole(descriptor: int, size: int) -> bool:
