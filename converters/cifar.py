@@ -12,14 +12,12 @@ import pickle
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.files import SourceFile
-from fastdata.converters.imagefolder import require_folder
+from fastdata.converters.imagefolder import source_tree
 from fastdata.converters.records import Record
-from fastdata.converters.trees import LocalTree, RemoteTree, Tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.urls import is_url
@@ -102,11 +100,7 @@ class Cifar:
         self._published = published = _CIFAR[kind]
         if split not in published.splits:
             raise UsageError(f"{kind} has no split {split}", "Use --split train or --split test.")
-        tree: Tree
-        if is_url(root):
-            tree = RemoteTree(os.fspath(root), storage_options)
-        else:
-            tree = LocalTree(require_folder(Path(root)))
+        tree = source_tree(root, storage_options)
         is_unpacked = tree.root.rpartition("/")[2] == published.folder
         self._folder = tree if is_unpacked else tree / published.folder
         self._archive: SourceFile | None = None

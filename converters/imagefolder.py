@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record
 from fastdata.converters.tree import is_folder, is_utf8, printable
-from fastdata.converters.trees import LocalTree, Tree, tree_of
+from fastdata.converters.trees import LocalTree, RemoteTree, Tree, tree_of
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
@@ -63,6 +63,19 @@ class ImageFolder:
     def shards(self) -> list[ClassFolders]:
         """Shards of the listing: a few classes each."""
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
+
+
+def source_tree(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Tree:
+    """The folder that a source lies in, or what is behind its URL; nothing is asked of that yet.
+
+    Raises:
+        SourceError: The folder is not there, or cannot be read.
+    """
+    if is_url(root):
+        return RemoteTree(os.fspath(root), storage_options)
+    return LocalTree(require_folder(Path(root)))
 
 
 def require_folder(root: Path) -> Path:

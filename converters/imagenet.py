@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.files import SourceFile
-from fastdata.converters.imagefolder import ClassFolders, class_shards, require_folder
+from fastdata.converters.imagefolder import ClassFolders, class_shards, source_tree
 from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import (
     is_folder,
@@ -25,10 +25,9 @@ from fastdata.converters.tree import (
     scan,
     storable,
 )
-from fastdata.converters.trees import LocalTree, RemoteTree, Tree
+from fastdata.converters.trees import Tree
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.urls import is_url
 from fastdata.tars import Member, members
 
 SPLITS = ("train", "val")
@@ -79,7 +78,7 @@ class ImageNet:
     ) -> None:
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
-        place = _place(root, storage_options)
+        place = source_tree(root, storage_options)
         open_layout = _find(place, split)
         if open_layout is None:
             raise _nothing_found(place, split)
@@ -124,17 +123,11 @@ def splits(
         SourceError: It is missing, or holds none.
         RemoteError: It is a URL that cannot be reached.
     """
-    place = _place(root, storage_options)
+    place = source_tree(root, storage_options)
     found = [split for split in SPLITS if _find(place, split)]
     if not found:
         raise _nothing_found(place, "train")
     return found
-
-
-def _place(root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Tree:
-    if is_url(root):
-        return RemoteTree(os.fspath(root), storage_options)
-    return LocalTree(require_folder(Path(root)))
 
 
 def _nothing_found(root: Tree, split: str) -> SourceError:

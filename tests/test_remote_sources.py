@@ -7,12 +7,14 @@ import pickle
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.tasks import reader
+from flaky_proxy import FlakyProxy
 from object_stores import Bucket, send_tree
 from sources import (
     contents_but_source,
@@ -160,6 +162,14 @@ def test_nothing_at_a_url(source: str, text: str, gcs: Bucket, tmp_path: Path) -
         require_said(result, 1, url, text)
 
 
+def require_survived(proxy: FlakyProxy, *given: Any) -> None:
+    """Converts while three answers to ranges go wrong, each in another way."""
+    for fault in ("503", "reset", "truncate"):
+        proxy.inject(fault, lambda exchange: bool(exchange.range))
+    require_said(convert(*given), 0)
+    assert sum(exchange.fault is not None for exchange in proxy.exchanges) == 3
+
+
 @pytest.mark.parametrize("unpacked", [False, True])
 def test_cifar_in_a_bucket(unpacked: bool, gcs: Bucket, tmp_path: Path) -> None:
     made = Made("cifar10")
@@ -168,11 +178,8 @@ def test_cifar_in_a_bucket(unpacked: bool, gcs: Bucket, tmp_path: Path) -> None:
     url = send_tree(gcs, tmp_path / "in", "cifar")
     given = ("cifar10", "--to", "shards")
     with gcs.through_proxy() as (slow, proxy):
-        for fault in ("503", "reset", "truncate"):
-            proxy.inject(fault, lambda exchange: bool(exchange.range))
         remote = ("--root", url, "--out", tmp_path / "remote-{split}", *slow.arguments)
-        require_said(convert(*given, *remote), 0)
-        assert sum(exchange.fault is not None for exchange in proxy.exchanges) == 3
+        require_survived(proxy, *given, *remote)
         proxy.clear()
         proxy.inject("403", lambda exchange: bool(exchange.range), times=1000)
         require_said(convert(*given, *remote, "--force"), 1, url, "credentials")
@@ -204,11 +211,8 @@ def test_imagenet_in_a_bucket(layout: str, gcs: Bucket, tmp_path: Path) -> None:
     workers = 2 if layout == "archives" else 1
     given = ("imagenet", "--to", "shards", "--shard-size", "20KiB", "--workers", workers)
     with gcs.through_proxy() as (slow, proxy):
-        for fault in ("503", "reset", "truncate"):
-            proxy.inject(fault, lambda exchange: bool(exchange.range))
         remote = ("--root", url, "--out", tmp_path / "remote-{split}", *slow.arguments)
-        require_said(convert(*given, *remote), 0)
-        assert sum(exchange.fault is not None for exchange in proxy.exchanges) == 3
+        require_survived(proxy, *given, *remote)
     local = ("--root", folder, "--out", tmp_path / "local-{split}")
     require_said(convert(*given, *local), 0)
     for split in ("train", "val"):
