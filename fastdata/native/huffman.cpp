@@ -105,6 +105,15 @@ void build_skip_lookup(const uint32_t ac_lookup[1 << kAcLookupBits],
   }
 }
 
+void EntropyTables::build_lookups() {
+  if (lookups_built) return;
+  for (int i = 0; i < 4; i++) {
+    if (dc_used >> i & 1) build_dc_lookup(header->dc[i], dc_lookup[i]);
+    if (ac_used >> i & 1) build_ac_lookup(header->ac[i], ac_lookup[i]);
+  }
+  lookups_built = true;
+}
+
 void EntropyTables::build_skip() {
   if (skip_built) return;
   for (int i = 0; i < 4; i++)
@@ -112,30 +121,26 @@ void EntropyTables::build_skip() {
   skip_built = true;
 }
 
-Status EntropyTables::build(const JpegHeader& header) {
-  unsigned dc_done = 0, ac_done = 0;
+Status EntropyTables::build(const JpegHeader& jpeg) {
+  header = &jpeg;
+  dc_used = ac_used = 0;
+  lookups_built = skip_built = false;
   int block = 0;
-  for (int i = 0; i < header.component_count; i++) {
-    const Component& c = header.components[i];
-    if (!(dc_done >> c.dc_table & 1)) {
-      const HuffmanSpec& spec = header.dc[c.dc_table];
-      if (Status s = derive_table(spec, true, dc_table[c.dc_table]); !s.ok()) return s;
-      build_dc_lookup(spec, dc_lookup[c.dc_table]);
-      dc_done |= 1u << c.dc_table;
-    }
-    if (!(ac_done >> c.ac_table & 1)) {
-      const HuffmanSpec& spec = header.ac[c.ac_table];
-      if (Status s = derive_table(spec, false, ac_table[c.ac_table]); !s.ok()) return s;
-      build_ac_lookup(spec, ac_lookup[c.ac_table]);
-      ac_done |= 1u << c.ac_table;
-    }
+  for (int i = 0; i < jpeg.component_count; i++) {
+    const Component& c = jpeg.components[i];
+    if (!(dc_used >> c.dc_table & 1))
+      if (Status s = derive_table(jpeg.dc[c.dc_table], true, dc_table[c.dc_table]); !s.ok())
+        return s;
+    if (!(ac_used >> c.ac_table & 1))
+      if (Status s = derive_table(jpeg.ac[c.ac_table], false, ac_table[c.ac_table]); !s.ok())
+        return s;
+    dc_used |= 1u << c.dc_table;
+    ac_used |= 1u << c.ac_table;
     for (int b = 0; b < c.h * c.v; b++, block++)
       plan[block] = {dc_lookup[c.dc_table], ac_lookup[c.ac_table], skip_lookup[c.ac_table],
                      &dc_table[c.dc_table], &ac_table[c.ac_table], &plan[block + 1], i};
   }
   plan[block - 1].next = &plan[0];
-  ac_used = ac_done;
-  skip_built = false;
   return {};
 }
 

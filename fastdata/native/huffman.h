@@ -87,18 +87,23 @@ struct EntropyTables {
   EntropyTables(const EntropyTables&) = delete;
   EntropyTables& operator=(const EntropyTables&) = delete;
 
-  /// The DHT contents must have been checked by read_header.
+  /// All but the look-ups. The DHT contents must have been checked by read_header, and
+  /// stay where they are.
   Status build(const JpegHeader& header);
 
-  /// For skip_streams, after build; does nothing the second time.
+  /// For decode_streams and skip_streams; does nothing the second time.
+  void build_lookups();
+
+  /// For skip_streams, after build_lookups; does nothing the second time.
   void build_skip();
 
   alignas(64) uint32_t ac_lookup[4][1 << kAcLookupBits];
   alignas(64) uint32_t dc_lookup[4][1 << kDcLookupBits];
   alignas(64) uint16_t skip_lookup[4][1 << kAcLookupBits];
   HuffmanTable ac_table[4], dc_table[4];
-  unsigned ac_used = 0;  // a bit for each AC table
-  bool skip_built = false;
+  const JpegHeader* header = nullptr;
+  unsigned dc_used = 0, ac_used = 0;  // a bit for each table
+  bool lookups_built = false, skip_built = false;
   BlockPlan plan[kMaxBlocksPerMcu];
 };
 

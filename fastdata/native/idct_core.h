@@ -78,19 +78,14 @@ FASTDATA_INLINE void transpose(I* v) {
   v[7] = hi64(b5, b7);
 }
 
-/// kLanes128 blocks side by side. Clears their coefficients.
+/// Rows of coefficients, one block in each 128-bit lane, to rows of samples; kCorner: only
+/// v[0..3] are given, the others are zero.
 template <bool kCorner>
-FASTDATA_NOINLINE void idct_blocks(int16_t* const* blocks, const uint16_t* quantisation,
-                                   uint8_t* out, size_t stride) {
+FASTDATA_INLINE void idct_lanes(I* v, const uint16_t* quantisation, uint8_t* out,
+                                size_t stride) {
   constexpr int kRows = kCorner ? 4 : 8;
-  I v[8];
-  for (int r = 0; r < kRows; r++)
-    v[r] = mullo16(load_lanes(blocks, 8 * r), broadcast128(quantisation + 8 * r));
+  for (int r = 0; r < kRows; r++) v[r] = mullo16(v[r], broadcast128(quantisation + 8 * r));
   for (int r = kRows; r < 8; r++) v[r] = zero();
-  for (int i = 0; i < kLanes128; i++)
-    for (int bytes = 0; bytes < kRows * 16; bytes += kVectorBytes)
-      store(reinterpret_cast<uint8_t*>(blocks[i]) + bytes, zero());
-
   idct_columns<kColumnShift, kCorner>(v);
   transpose<kCorner>(v);
   idct_columns<kRowShift, kCorner>(v);
@@ -105,6 +100,19 @@ FASTDATA_NOINLINE void idct_blocks(int16_t* const* blocks, const uint16_t* quant
   store_halves(out + 2 * stride, out + 3 * stride, add8(hi32(b0, b2), level));
   store_halves(out + 4 * stride, out + 5 * stride, add8(lo32(b1, b3), level));
   store_halves(out + 6 * stride, out + 7 * stride, add8(hi32(b1, b3), level));
+}
+
+/// kLanes128 blocks side by side. Clears their coefficients.
+template <bool kCorner>
+FASTDATA_NOINLINE void idct_blocks(int16_t* const* blocks, const uint16_t* quantisation,
+                                   uint8_t* out, size_t stride) {
+  constexpr int kRows = kCorner ? 4 : 8;
+  I v[8];
+  for (int r = 0; r < kRows; r++) v[r] = load_lanes(blocks, 8 * r);
+  for (int i = 0; i < kLanes128; i++)
+    for (int bytes = 0; bytes < kRows * 16; bytes += kVectorBytes)
+      store(reinterpret_cast<uint8_t*>(blocks[i]) + bytes, zero());
+  idct_lanes<kCorner>(v, quantisation, out, stride);
 }
 
 FASTDATA_INLINE void idct_dc_blocks(int16_t* const* blocks, uint16_t quantum, uint8_t* out,

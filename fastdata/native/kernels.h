@@ -7,6 +7,7 @@
 
 #include "cpu.h"
 #include "entropy.h"
+#include "entropy_vector.h"
 #include "idct.h"
 #include "resample.h"
 
@@ -24,9 +25,11 @@ struct Kernels {
   Unstuff unstuff;
   DecodeStreams decode_streams;
   SkipStreams skip_streams;
+  DecodeVector decode_vector;  // null where there is none; then so is idct_row_zigzag
 
   // Coefficients to samples.
   IdctRow idct_row;
+  IdctRow idct_row_zigzag;
 
   // Chroma upsampling, libjpeg's "fancy" one. `n` samples in, 2n out for h2; the
   // samples left and right of the row are read if they exist (has_left, has_right).

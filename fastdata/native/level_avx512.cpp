@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "bit_reader.h"
 #include "kernels.h"
@@ -22,7 +23,9 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "entropy_core.h"
 #include "wide_core.h"
 #include "horizontal_avx512.h"
+#include "entropy_vector_avx512.h"
 #include "idct_core.h"
+#include "idct_zigzag_avx512.h"
 #define FASTDATA_HAVE_F16C
 #include "normalise_core.h"
 #include "triangle_core.h"
@@ -128,7 +131,7 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx512Kernels = {
-    Level::avx512, unstuff,       decode_streams, skip_streams,    idct_row,     upsample_h2v1,
+    Level::avx512, unstuff,       decode_streams, skip_streams, decode_vector,   idct_row, idct_row_zigzag,     upsample_h2v1,
     upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,      deinterleave, triangle,
     plan_horizontal, horizontal,  vertical,       to_float32,      to_float16,   to_bfloat16,
 };

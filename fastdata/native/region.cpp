@@ -83,10 +83,71 @@ Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale) {
   if (seeking_)
     if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
   plan_planes(box, scale);
+  if (seeking_ && scale == 1 && decode_segments()) return {};
   return decode_scan();
 }
 
+/// By the vector, if that is possible and worth it. False: nothing has been decoded, or not
+/// all; decode_scan will do it, or say what is wrong.
+bool RegionDecoder::decode_segments() {
+  const int points = ceil_div(end_col_, table_.interval()) - first_col_ / table_.interval();
+  const size_t count = static_cast<size_t>(points) * (end_row_ - first_row_);
+  if (header_.restart_interval || count > UINT16_MAX || !VectorDecoder::worth(count)) return false;
+  const SeekTable fresh = table_;
+  if (list_segments() && vector_.run(header_, tables_, segments_, *this)) return true;
+  table_ = fresh;
+  return false;
+}
+
+/// The segments that hold the region. False: one is larger than the vector's buffers, or not
+/// where it can be.
+bool RegionDecoder::list_segments() {
+  segments_.clear();
+  const int interval = table_.interval(), first_point = first_col_ / interval;
+  const int end_point = ceil_div(end_col_, interval);
+  if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > Segment::kMaxBlocks) return false;
+  for (int row = first_row_; row < end_row_; row++) {
+    const int row_points = row * table_.points_per_row();
+    EntryPoint entry = table_.point(row_points + first_point);
+    for (int point = first_point; point < end_point; point++) {
+      const int after = row_points + point + 1;
+      Segment s;
+      s.row = row;
+      s.col = point * interval;
+      s.end_col = std::min(s.col + interval, end_col_);
+      s.blocks = static_cast<uint32_t>(s.end_col - s.col) * header_.blocks_per_mcu;
+      s.bit = entry.bit;
+      std::memcpy(s.predictor, entry.predictor, sizeof s.predictor);
+      const EntryPoint begin = entry;
+      size_t end = jpeg_.size;
+      if (point + 1 < end_point) {
+        entry = table_.point(after);
+        s.checked = true;
+        s.end_bit = entry.bit;
+        std::memcpy(s.end_predictor, entry.predictor, sizeof s.predictor);
+        end = entry.byte + (entry.bit ? 1 : 0);
+      } else if (after < table_.size()) {
+        end = std::min(table_.byte_after(after), jpeg_.size);
+      }
+      if (begin.byte < header_.scan_offset || begin.byte >= end || end > jpeg_.size ||
+          end - begin.byte > Segment::kMaxBytes)
+        return false;
+      s.source = jpeg_.data + begin.byte;
+      s.source_end = jpeg_.data + end;
+      segments_.push_back(s);
+    }
+  }
+  return true;
+}
+
+void RegionDecoder::decoded(const Segment& segment, int16_t* coefficients) {
+  transform(segment.row, segment.col, segment.end_col, coefficients, nullptr);
+}
+
 Status RegionDecoder::decode_scan() {
+  profile(Stage::tables);
+  tables_.build_lookups();
+  profile(Stage::entropy);
   next_row_ = first_row_;
   // Without seek points each row begins where the one before ended.
   const int wanted = seeking_ ? kMaxStreams : 1;
@@ -188,26 +249,32 @@ bool RegionDecoder::next_run(Stream& stream) {
 
 /// The piece's coefficients to samples.
 void RegionDecoder::transform_piece(RowStream& row) {
+  transform(row.index, row.first_col, row.end_col, row.coefficients.get<int16_t>(),
+            row.last.get());
+}
+
+void RegionDecoder::transform(int row, int first_col, int end_col, int16_t* coefficients,
+                              uint8_t* last) {
   profile(Stage::inverse_dct);
-  const int lead = std::max(first_col_ - row.first_col, 0);
-  const int first_col = row.first_col + lead;
+  const int lead = std::max(first_col_ - first_col, 0);
+  first_col += lead;
   const size_t lead_blocks = static_cast<size_t>(lead) * header_.blocks_per_mcu;
-  auto* coefficients = row.coefficients.get<int16_t>();
   // What lies between the seek point and the region was decoded only to get there.
   std::memset(coefficients, 0, lead_blocks * kBlockSize * sizeof *coefficients);
   size_t block = lead_blocks;
+  const IdctRow idct_row = last ? kernels().idct_row : kernels().idct_row_zigzag;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
     Plane& p = planes_[i];
     const uint16_t* quantisation = header_.quantisation[c.quantisation_table];
     for (int v = 0; v < c.v; v++, block += c.h) {
-      const BlockRow blocks = {coefficients + block * kBlockSize, row.last.get() + block,
-                            (row.end_col - first_col) * c.h, c.h, header_.blocks_per_mcu};
+      const BlockRow blocks = {coefficients + block * kBlockSize, last ? last + block : nullptr,
+                               (end_col - first_col) * c.h, c.h, header_.blocks_per_mcu};
       uint8_t* out = p.samples.get() +
-                     (static_cast<size_t>(row.index - first_row_) * c.v + v) * p.size * p.stride +
+                     (static_cast<size_t>(row - first_row_) * c.v + v) * p.size * p.stride +
                      static_cast<size_t>(first_col - first_col_) * c.h * p.size;
       if (p.size == 8)
-        kernels().idct_row(blocks, quantisation, out, p.stride);
+        idct_row(blocks, quantisation, out, p.stride);
       else
         idct_row_scaled(blocks, quantisation, p.size, out, p.stride);
     }

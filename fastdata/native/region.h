@@ -8,6 +8,7 @@
 #include "buffer.h"
 #include "common.h"
 #include "entropy.h"
+#include "entropy_vector.h"
 #include "jpeg_header.h"
 #include "pixels.h"
 #include "restart.h"
@@ -17,7 +18,7 @@
 namespace fastdata {
 
 /// Decodes one region at a time, with memory that it keeps for the next. For one thread.
-class RegionDecoder final : public RowSource, private RunSource {
+class RegionDecoder final : public RowSource, private RunSource, private SegmentSink {
  public:
   /// Reads the header. `jpeg` must outlive all further calls.
   Status open(ByteSpan jpeg);
@@ -66,12 +67,17 @@ class RegionDecoder final : public RowSource, private RunSource {
   };
 
   void plan_planes(const Box& box, int scale);
+  bool decode_segments();
+  bool list_segments();
+  void decoded(const Segment& segment, int16_t* coefficients) override;
   Status decode_scan();
   bool next_run(Stream& stream) override;
   bool open_row(RowStream& row);
   bool open_piece(RowStream& row);
   bool continue_piece(RowStream& row);
   void transform_piece(RowStream& row);
+  /// Coefficients of the MCUs [first_col, end_col) of a row to samples.
+  void transform(int row, int first_col, int end_col, int16_t* coefficients, uint8_t* last);
   const uint8_t* chroma_row(int component, int y);
 
   ByteSpan jpeg_;
@@ -87,6 +93,9 @@ class RegionDecoder final : public RowSource, private RunSource {
   int next_row_ = 0;
   RowStream rows_[kMaxStreams];
   bool dirty_ = false;  // coefficients are left from a failed image
+
+  std::vector<Segment> segments_;
+  VectorDecoder vector_;
 
   Buffer rgb_, upsampled_, sums_;
 };

@@ -1,0 +1,126 @@
+// Entropy-coded data to coefficients, sixteen streams at a time, one in each lane of a vector.
+//
+// The loop of entropy_core.h decodes a symbol of this stream, then of that, and spends much
+// of its time on branches that nobody can predict: where a block ends, which symbols
+// escape. Here a step decodes a symbol of every stream, each end of a block is a bit of a
+// mask, and what is left to branches is rare. It takes a processor that gathers and scatters,
+// an image with enough seek points to keep the lanes busy, and no restart markers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "buffer.h"
+#include "common.h"
+#include "entropy.h"
+#include "huffman.h"
+#include "jpeg_header.h"
+
+namespace fastdata {
+
+constexpr int kVectorStreams = 16;
+constexpr int kVectorLookupBits = 11;
+
+/// MCUs from a seek point on, in one MCU row.
+struct Segment {
+  const uint8_t* source = nullptr;      // their bytes of the scan, zeros stuffed, to
+  const uint8_t* source_end = nullptr;  // where the next segment begins, its byte included
+  int bit = 0;      // of the first byte; from the most significant on
+  int end_bit = 0;  // of the last byte: where the next segment begins; 0 if in the one after
+  bool checked = false;  // the next segment follows, and must begin where this one ends
+  int16_t predictor[kMaxComponents] = {};
+  int16_t end_predictor[kMaxComponents] = {};  // the next segment's, if checked
+  uint32_t blocks = 0;
+  int row = 0, col = 0, end_col = 0;  // the MCUs [col, end_col)
+
+  static constexpr uint32_t kMaxBlocks = 64;
+  static constexpr size_t kMaxBytes = 8192;
+};
+
+/// Takes decoded segments, in no order.
+class SegmentSink {
+ public:
+  virtual ~SegmentSink() = default;
+  /// Coefficients in zig-zag order, 64 a block. Must leave them zero.
+  virtual void decoded(const Segment& segment, int16_t* coefficients) = 0;
+};
+
+// A look-up entry, by bits: 0-4 length of the code and its extra bits, 5-8 how many of
+// these are extra, 9-15 how far the symbol advances in the block: run + 1, kVectorEndOfBlock,
+// kVectorDeclined (the code is longer than the look-up, or does not exist). Indices count
+// from 1, so that 64 is a block's last coefficient, more an end of block (or a run beyond
+// it), and bit 7 a symbol to be declined.
+constexpr uint32_t kVectorEndOfBlock = 64;
+constexpr uint32_t kVectorDeclined = 127;
+
+struct VectorTables {
+  static constexpr int kEntries = 1 << kVectorLookupBits;
+  static constexpr int kAcTables = 4 * kEntries;  // behind the DC tables
+  static constexpr int kIdle = 8 * kEntries;      // entries that stand still
+
+  /// `plan` is the image's.
+  void build(const JpegHeader& header, const BlockPlan* plan);
+
+  alignas(64) uint16_t lookup[kIdle + 2] = {};  // read four bytes at a time
+  // By block of the MCU: where its look-ups are, and the block after it. The last place is
+  // an idle lane's.
+  alignas(64) uint32_t dc[kVectorStreams], ac[kVectorStreams], next[kVectorStreams];
+};
+
+/// What the loop keeps in registers.
+struct VectorLanes {
+  alignas(64) uint32_t position[kVectorStreams];    // of the next bit in `bytes`
+  alignas(64) uint32_t lookup[kVectorStreams];      // the table of the next symbol
+  alignas(64) uint32_t index[kVectorStreams];       // of the last coefficient, from 1
+  alignas(64) uint32_t block[kVectorStreams];       // its block's place in `coefficients`
+  alignas(64) uint32_t last_block[kVectorStreams];  // that of the segment's last block
+  alignas(64) uint32_t plan[kVectorStreams];        // the block's place in the MCU
+  const uint8_t* bytes;
+  int16_t* coefficients;
+  const VectorTables* tables;
+};
+
+/// Lanes that need attention, a bit each.
+struct VectorStop {
+  uint32_t declined;  // the next symbol is to be decoded by the book
+  uint32_t ended;     // the segment's last block has been decoded
+};
+
+/// Decodes until a lane needs attention. DC coefficients are left as differences.
+using DecodeVector = VectorStop (*)(VectorLanes& lanes);
+
+/// Decodes the segments of one image at a time, with memory that it keeps for the next.
+class VectorDecoder {
+ public:
+  /// Whether this processor can, and it pays: fewer segments leave lanes idle.
+  static bool worth(size_t segments);
+
+  /// False: a segment is not what it should be, and some may not have been handed over.
+  /// Segments that follow one another have been checked to be what one stream would have
+  /// decoded, so that a seek table that lies is found out.
+  bool run(const JpegHeader& header, const EntropyTables& tables,
+           const std::vector<Segment>& segments, SegmentSink& sink);
+
+ private:
+  bool start(int lane);
+  bool decode_symbol(int lane, bool& ended);
+  bool finish(int lane);
+  int16_t* lane_coefficients(int lane) const;
+
+  const EntropyTables* tables_ = nullptr;
+  const std::vector<Segment>* segments_ = nullptr;
+  SegmentSink* sink_ = nullptr;
+  std::vector<uint32_t> order_;  // of the segments, longest first
+  size_t next_ = 0;              // in that order
+  int busy_ = 0;                 // lanes
+  const Segment* segment_[kVectorStreams] = {};
+  uint32_t end_[kVectorStreams] = {};  // position behind the segment's last bit
+  int blocks_per_mcu_ = 0;
+  bool dirty_ = false;  // coefficients are left from a failed image
+
+  VectorTables vector_tables_;
+  VectorLanes lanes_;
+  Buffer bytes_, coefficients_;
+};
+
+}  // namespace fastdata
