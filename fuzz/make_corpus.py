@@ -31,6 +31,14 @@ def main(folder: str) -> None:
                 data = control + len(table).to_bytes(2, "little") + table + jpeg
                 (out / f"seed-{number:03d}").write_bytes(data)
                 number += 1
+        # Seek points enough for the lanes of a vector, all paths compared.
+        for quality in (10, 30, 60):
+            jpeg = encode(picture(64, 64, number), sampling, quality, optimize=quality == 30)
+            table = seek_points(jpeg, 1)
+            control = bytes([0b10011100]) + bytes(15)
+            data = control + len(table).to_bytes(2, "little") + table + jpeg
+            (out / f"seed-{number:03d}").write_bytes(data)
+            number += 1
 
 
 if __name__ == "__main__":
