@@ -24,12 +24,15 @@ constexpr ZigzagOrder kZigzag = zigzag_order();
 
 /// The 128-bit lanes of four vectors, transposed.
 FASTDATA_INLINE void transpose_lanes(const I* in, I* out) {
-  const I a = _mm512_shuffle_i32x4(in[0], in[1], 0x44), b = _mm512_shuffle_i32x4(in[2], in[3], 0x44);
-  const I c = _mm512_shuffle_i32x4(in[0], in[1], 0xEE), d = _mm512_shuffle_i32x4(in[2], in[3], 0xEE);
-  out[0] = _mm512_shuffle_i32x4(a, b, 0x88);
-  out[1] = _mm512_shuffle_i32x4(a, b, 0xDD);
-  out[2] = _mm512_shuffle_i32x4(c, d, 0x88);
-  out[3] = _mm512_shuffle_i32x4(c, d, 0xDD);
+  constexpr int kLower = 0x44, kUpper = 0xEE, kEven = 0x88, kOdd = 0xDD;
+  const I a = _mm512_shuffle_i32x4(in[0], in[1], kLower);
+  const I b = _mm512_shuffle_i32x4(in[2], in[3], kLower);
+  const I c = _mm512_shuffle_i32x4(in[0], in[1], kUpper);
+  const I d = _mm512_shuffle_i32x4(in[2], in[3], kUpper);
+  out[0] = _mm512_shuffle_i32x4(a, b, kEven);
+  out[1] = _mm512_shuffle_i32x4(a, b, kOdd);
+  out[2] = _mm512_shuffle_i32x4(c, d, kEven);
+  out[3] = _mm512_shuffle_i32x4(c, d, kOdd);
 }
 
 /// Four blocks side by side. Clears their coefficients.

@@ -130,9 +130,9 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx2Kernels = {
-    Level::avx2,   unstuff,       decode_streams, skip_streams,    nullptr, idct_row, nullptr,     upsample_h2v1,
-    upsample_h2v2, upsample_h1v2, ycc_to_rgb,     interleave,      deinterleave, triangle,
-    plan_horizontal, horizontal,  vertical,       to_float32,      to_float16,   to_bfloat16,
+    Level::avx2, unstuff, decode_streams, skip_streams, nullptr, idct_row, nullptr, upsample_h2v1,
+    upsample_h2v2, upsample_h1v2, ycc_to_rgb, interleave, deinterleave, triangle, plan_horizontal,
+    horizontal, vertical, to_float32, to_float16, to_bfloat16,
 };
 
 }  // namespace fastdata
