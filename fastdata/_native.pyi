@@ -22,6 +22,13 @@ def set_simd(level: str) -> None:
 def simd_levels() -> list[str]:
     """Those that this processor has, the plainest first."""
 
+def use_vector(use: str) -> None:
+    """Whether entropy decoding goes into a vector's lanes where it can: ``always``, ``never``,
+    or where it is fast (``measured``, the default)."""
+
+def vector_regions() -> int:
+    """Regions that have been decoded so, in this process."""
+
 def profile_start() -> None:
     """Begin to measure where this thread's decoding spends its time."""
 

@@ -120,6 +120,7 @@ std::vector<SeekPoints> build_together(ByteSpan jpeg, int stride) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < kControl + 2) return 0;
+  use_vector(VectorUse::always);
   Request r = read_request(data);
   const size_t table_size = std::min<size_t>(data[kControl] | data[kControl + 1] << 8,
                                              size - kControl - 2);

@@ -21,7 +21,7 @@ mkdir -p "$work/corpus" "$work/crashes"
 import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
 
 flags="-std=c++17 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
-flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all"
+flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"
 sources=$(ls fastdata/native/*.cpp | grep -v bindings)
 
 clang=${CXX:-}

@@ -49,6 +49,12 @@ def made_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session", autouse=True)
+def vector() -> None:
+    """Entropy decoding goes into a vector's lanes, be they slow here or not."""
+    _native.use_vector("always")
+
+
 @pytest.fixture(params=_native.simd_levels())
 def simd(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test once on each instruction set that this processor has."""

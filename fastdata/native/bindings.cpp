@@ -90,6 +90,17 @@ void set_simd(const std::string& name) {
     throw py::value_error("FASTDATA_SIMD asks for " + name + ", which this processor lacks");
 }
 
+void use_vector_named(const std::string& use) {
+  if (use == "measured")
+    use_vector(VectorUse::measured);
+  else if (use == "always")
+    use_vector(VectorUse::always);
+  else if (use == "never")
+    use_vector(VectorUse::never);
+  else
+    throw std::invalid_argument("use: measured, always or never");
+}
+
 std::vector<std::string> simd_levels() {
   std::vector<std::string> names;
   for (Level level : {Level::scalar, Level::avx2, Level::avx512, Level::neon})
@@ -114,6 +125,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("simd", [] { return level_name(kernels().level); });
   m.def("set_simd", &set_simd, py::arg("level"));
   m.def("simd_levels", &simd_levels);
+  m.def("use_vector", &use_vector_named, py::arg("use"));
+  m.def("vector_regions", &vector_regions);
 
   m.def("profile_start", &profile_start);
   m.def("profile_stop", [] {

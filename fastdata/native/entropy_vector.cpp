@@ -1,7 +1,9 @@
 #include "entropy_vector.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -23,13 +25,21 @@ constexpr int kLongestSymbol = 16 + 15;  // by the book
 // of 4096: lanes advance at one speed, and would compete for the same places of the
 // first-level cache. A step writes two coefficients, of which the second is not yet known, and
 // so zero: there is one more behind a lane's last.
-constexpr uint32_t kLaneBytes = Segment::kMaxBytes + 192;
-constexpr uint32_t kLaneCoefficients = Segment::kMaxBlocks * kBlockSize + 32;
+constexpr uint32_t kLaneBytes = SeekSegment::kMaxBytes + 192;
+static_assert(kLaneBytes >= SeekSegment::kMaxBytes + 63 + 8);  // what unstuffing may write, zeros
+constexpr uint32_t kLaneCoefficients = SeekSegment::kMaxBlocks * kBlockSize + 32;
 // A lane whose bits are no JPEG's may read on until its last block is full.
-constexpr uint32_t kOverrun = Segment::kMaxBlocks * kBlockSize * kLongestSymbol / 8 + 64;
+constexpr uint32_t kOverrun = SeekSegment::kMaxBlocks * kBlockSize * kLongestSymbol / 8 + 64;
 constexpr uint32_t kIdleBytes = kVectorStreams * kLaneBytes + kOverrun;  // zeros
 constexpr uint32_t kIdleBlock = kVectorStreams * kLaneCoefficients;
+constexpr uint32_t kBytes = kIdleBytes + 64, kCoefficients = kIdleBlock + kBlockSize;
+constexpr size_t kBefore = 32;  // coefficients: VectorLanes, and alignment
+static_assert(uint64_t{kBytes} * 8 <= INT32_MAX && SeekSegment::kMaxBytes <= UINT16_MAX);
+static_assert(7 + kMaxLength * kVectorTurns <= 64 && kMaxLength < 32);
 constexpr uint32_t kIdlePlan = kVectorStreams - 1;
+
+std::atomic<VectorUse> used{VectorUse::measured};
+std::atomic<uint64_t> regions{0};
 
 void build_lookup(const HuffmanSpec& spec, bool dc, uint16_t* out) {
   uint16_t* const end = out + VectorTables::kEntries;
@@ -105,11 +115,13 @@ bool steps_are_fast() {
   std::fill_n(tables->dc, kVectorStreams, 0);
   std::fill_n(tables->next, kVectorStreams, 0);
   const std::vector<uint8_t> bytes(kSteps / 8 + 64);
-  std::vector<int16_t> coefficients(kVectorStreams * kDistance);
+  std::vector<int16_t> coefficients(1 + kVectorStreams * kDistance);
   VectorLanes lanes;
   lanes.bytes = bytes.data();
-  lanes.coefficients = coefficients.data();
+  lanes.coefficients = coefficients.data() + 1;
   lanes.tables = tables.get();
+  lanes.bytes_size = static_cast<uint32_t>(bytes.size());
+  lanes.coefficients_size = kVectorStreams * kDistance;
   const double steps = least_time([&] {
     for (uint32_t lane = 0; lane < kVectorStreams; lane++) {
       lanes.position[lane] = lanes.lookup[lane] = lanes.plan[lane] = 0;
@@ -130,18 +142,39 @@ bool steps_are_fast() {
 
 }  // namespace
 
+void use_vector(VectorUse use) { used = use; }
+
+uint64_t vector_regions() { return regions; }
+
+void check_lanes(const VectorLanes& lanes, const uint32_t* position, const uint32_t* place,
+                 uint32_t written) {
+  for (int lane = 0; lane < kVectorStreams; lane++) {
+    if (position[lane] / 8 + 8 > lanes.bytes_size) std::abort();
+    // Places count from 1; each write takes the one behind, too.
+    if (written >> lane & 1 && (place[lane] < 1 || place[lane] + 1 > lanes.coefficients_size))
+      std::abort();
+  }
+}
+
 bool VectorDecoder::worth(size_t segments) {
-  if (kernels().decode_vector == nullptr || segments < kWorthwhile) return false;
-  static const bool fast = steps_are_fast();
-  return fast;
+  const VectorUse use = used.load(std::memory_order_relaxed);
+  if (kernels().decode_vector == nullptr || segments < kWorthwhile || use == VectorUse::never)
+    return false;
+  if (use == VectorUse::always) return true;
+  // Without a lock, which a child forked meanwhile would wait for for ever: threads that come
+  // early all measure.
+  static std::atomic<int8_t> fast{-1};
+  int8_t known = fast.load(std::memory_order_relaxed);
+  if (known < 0) fast = known = steps_are_fast();
+  return known != 0;
 }
 
 int16_t* VectorDecoder::lane_coefficients(int lane) const {
-  return coefficients_.get<int16_t>() + lane * kLaneCoefficients;
+  return lanes_.coefficients + lane * kLaneCoefficients;
 }
 
 bool VectorDecoder::run(const JpegHeader& header, const EntropyTables& tables,
-                        const std::vector<Segment>& segments, SegmentSink& sink) {
+                        const std::vector<SeekSegment>& segments, SegmentSink& sink) {
   tables_ = &tables;
   segments_ = &segments;
   sink_ = &sink;
@@ -149,9 +182,11 @@ bool VectorDecoder::run(const JpegHeader& header, const EntropyTables& tables,
   vector_tables_.build(header, tables.plan);
   if (dirty_) coefficients_.release();
   dirty_ = true;
-  lanes_.bytes = bytes_.reserve_zeroed(kIdleBytes + 64);
-  lanes_.coefficients = coefficients_.reserve_zeroed<int16_t>(kIdleBlock + kBlockSize);
+  lanes_.bytes = bytes_.reserve_zeroed(kBytes);
+  lanes_.coefficients = coefficients_.reserve_zeroed<int16_t>(kBefore + kCoefficients) + kBefore;
   lanes_.tables = &vector_tables_;
+  lanes_.bytes_size = kBytes;
+  lanes_.coefficients_size = kCoefficients;
 
   // The longest first, so that the lanes end together.
   order_.clear();
@@ -178,6 +213,7 @@ bool VectorDecoder::run(const JpegHeader& header, const EntropyTables& tables,
     }
   }
   dirty_ = false;
+  regions.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -193,12 +229,14 @@ bool VectorDecoder::start(int lane) {
     lanes_.plan[lane] = kIdlePlan;
     return true;
   }
-  const Segment& segment = (*segments_)[order_[next_++] & 0xFFFF];
+  const SeekSegment& segment = (*segments_)[order_[next_++] & 0xFFFF];
   busy_++;
   segment_[lane] = &segment;
   uint8_t* const bytes = bytes_.get() + lane * kLaneBytes;
   const Unstuffed unstuffed = kernels().unstuff(segment.source, segment.source_end, bytes,
-                                                bytes + Segment::kMaxBytes);
+                                                bytes + SeekSegment::kMaxBytes);
+  // A marker: one stream would end there.
+  if (segment.checked && unstuffed.source != segment.source_end) return false;
   std::memset(unstuffed.out, 0, 8);
   const auto size = static_cast<uint32_t>(unstuffed.out - bytes);
   const uint32_t begin = lane * kLaneBytes * 8;
@@ -225,7 +263,7 @@ bool VectorDecoder::decode_symbol(int lane, bool& ended) {
   const unsigned run = dc ? 0 : symbol.value >> 4, size = symbol.value & 15;
   const auto value = static_cast<int16_t>(extend(bits << symbol.length, size));
   position += symbol.length + size;
-  int16_t* const block = coefficients_.get<int16_t>() + lanes_.block[lane];
+  int16_t* const block = lanes_.coefficients + lanes_.block[lane];
   uint32_t& index = lanes_.index[lane];
   if (dc) {
     block[0] = value;
@@ -248,7 +286,7 @@ bool VectorDecoder::decode_symbol(int lane, bool& ended) {
 
 /// The lane's segment has been decoded. False: it does not end where the next one begins.
 bool VectorDecoder::finish(int lane) {
-  const Segment& segment = *segment_[lane];
+  const SeekSegment& segment = *segment_[lane];
   busy_--;
   if (segment.checked ? lanes_.position[lane] != end_[lane] : lanes_.position[lane] > end_[lane])
     return false;

@@ -23,7 +23,7 @@ constexpr int kVectorLookupBits = 11;  // 10 and 12 cost 3% and 1% of all
 constexpr int kVectorTurns = 3;        // symbols of each stream to a load; 2 and 4 cost 3% and 6%
 
 /// MCUs from a seek point on, in one MCU row.
-struct Segment {
+struct SeekSegment {
   const uint8_t* source = nullptr;      // their bytes of the scan, zeros stuffed, to
   const uint8_t* source_end = nullptr;  // where the next segment begins, its byte included
   int bit = 0;      // of the first byte; from the most significant on
@@ -34,8 +34,8 @@ struct Segment {
   uint32_t blocks = 0;
   int row = 0, col = 0, end_col = 0;  // the MCUs [col, end_col)
 
-  static constexpr uint32_t kMaxBlocks = 64;
-  static constexpr size_t kMaxBytes = 8192;
+  static constexpr uint32_t kMaxBlocks = 128;
+  static constexpr size_t kMaxBytes = 12288;
 };
 
 /// Takes decoded segments, in no order.
@@ -43,12 +43,13 @@ class SegmentSink {
  public:
   virtual ~SegmentSink() = default;
   /// Coefficients in zig-zag order, 64 a block. Must leave them zero.
-  virtual void decoded(const Segment& segment, int16_t* coefficients) = 0;
+  virtual void decoded(const SeekSegment& segment, int16_t* coefficients) = 0;
 };
 
 // A look-up entry, by bits: 0-4 length of the code and its extra bits, 5-8 how many of
 // these are extra, 9-15 how far the symbol advances in the block: run + 1, kVectorEndOfBlock,
-// kVectorDeclined (the code is longer than the look-up, or does not exist). Indices count
+// kVectorDeclined (the code is longer than the look-up or does not exist, or it and its extra
+// bits are longer than a turn's share of a load). Indices count
 // from 1, so that 64 is a block's last coefficient, more an end of block (or a run beyond
 // it), and bit 7 a symbol to be declined.
 constexpr uint32_t kVectorEndOfBlock = 64;
@@ -77,9 +78,15 @@ struct VectorLanes {
   alignas(64) uint32_t last_block[kVectorStreams];  // that of the segment's last block
   alignas(64) uint32_t plan[kVectorStreams];        // the block's place in the MCU
   const uint8_t* bytes;
-  int16_t* coefficients;
+  int16_t* coefficients;  // there is a place before the first
   const VectorTables* tables;
+  uint32_t bytes_size, coefficients_size;  // for check_lanes
 };
+
+/// Aborts if the loop is about to read or write where it must not: no sanitizer sees what a
+/// vector gathers and scatters. Only fuzzing calls it (FASTDATA_CHECK_LANES).
+void check_lanes(const VectorLanes& lanes, const uint32_t* position, const uint32_t* place,
+                 uint32_t written);
 
 /// Lanes that need attention, a bit each.
 struct VectorStop {
@@ -89,6 +96,14 @@ struct VectorStop {
 
 /// Decodes until a lane needs attention. DC coefficients are left as differences.
 using DecodeVector = VectorStop (*)(VectorLanes& lanes);
+
+/// Whether vectors are used: where a measurement says that they pay; or, for tests, always or
+/// never where there are any.
+enum class VectorUse { measured, always, never };
+void use_vector(VectorUse use);
+
+/// Regions that vectors have decoded, by all threads.
+uint64_t vector_regions();
 
 /// Decodes the segments of one image at a time, with memory that it keeps for the next.
 class VectorDecoder {
@@ -100,7 +115,7 @@ class VectorDecoder {
   /// Segments that follow one another have been checked to be what one stream would have
   /// decoded, so that a seek table that lies is found out.
   bool run(const JpegHeader& header, const EntropyTables& tables,
-           const std::vector<Segment>& segments, SegmentSink& sink);
+           const std::vector<SeekSegment>& segments, SegmentSink& sink);
 
  private:
   bool start(int lane);
@@ -109,12 +124,12 @@ class VectorDecoder {
   int16_t* lane_coefficients(int lane) const;
 
   const EntropyTables* tables_ = nullptr;
-  const std::vector<Segment>* segments_ = nullptr;
+  const std::vector<SeekSegment>* segments_ = nullptr;
   SegmentSink* sink_ = nullptr;
   std::vector<uint32_t> order_;  // of the segments, longest first
   size_t next_ = 0;              // in that order
   int busy_ = 0;                 // lanes
-  const Segment* segment_[kVectorStreams] = {};
+  const SeekSegment* segment_[kVectorStreams] = {};
   uint32_t end_[kVectorStreams] = {};  // position behind the segment's last bit
   int blocks_per_mcu_ = 0;
   bool dirty_ = false;  // coefficients are left from a failed image

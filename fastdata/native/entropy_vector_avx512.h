@@ -59,6 +59,12 @@ VectorStop decode_vector(VectorLanes& lanes) {
       const I at = add32(index, advance);
       const __mmask16 inside = _mm512_cmple_epu32_mask(at, block_size);
       const __mmask16 ends = _mm512_cmpge_epu32_mask(at, block_size);
+#ifdef FASTDATA_CHECK_LANES
+      alignas(64) uint32_t read[kVectorStreams], written[kVectorStreams];
+      store(read, position);
+      store(written, add32(block, at));
+      check_lanes(lanes, read, written, inside);
+#endif
       // Writes a zero behind each coefficient, too: a later one's place, or the next block's.
       _mm512_mask_i32scatter_epi32(coefficients, inside, add32(block, at), value, 2);
       const __mmask16 declined =

@@ -32,8 +32,8 @@ constexpr int kRowShift = kIdctBits + 2 + 3;
 /// One row of blocks of one component, as the entropy decoder left them: MCU by MCU,
 /// this component's blocks in between those of the others.
 struct BlockRow {
-  int16_t* coefficients;  // of the row's first block; natural order within a block
-  uint8_t* last;          // its last zig-zag index
+  int16_t* coefficients;  // of the row's first block; natural order within a block, or zig-zag
+  uint8_t* last;          // its last zig-zag index; null in zig-zag order
   int blocks;             // in this row
   int per_mcu;            // this component's blocks in this row of an MCU: 1 or 2
   int mcu_stride;         // blocks in an MCU

@@ -56,6 +56,7 @@ FASTDATA_INLINE void idct_blocks_zigzag(int16_t* const* blocks, const uint16_t* 
   I rows[8], v[8];
   for (int i = 0; i < 4; i++) store(blocks[i], zero());
   if (!more && set >> (kLastInCorner + 1) == 0) {
+    // Indices from 32 on wrap, in columns that a corner does not have.
     for (int i = 0; i < 4; i++)
       rows[i] = _mm512_permutexvar_epi16(load(kZigzag.index), first[i]);
     transpose_lanes(rows, v);

@@ -105,13 +105,13 @@ bool RegionDecoder::list_segments() {
   segments_.clear();
   const int interval = table_.interval(), first_point = first_col_ / interval;
   const int end_point = ceil_div(end_col_, interval);
-  if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > Segment::kMaxBlocks) return false;
+  if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > SeekSegment::kMaxBlocks) return false;
   for (int row = first_row_; row < end_row_; row++) {
     const int row_points = row * table_.points_per_row();
     EntryPoint entry = table_.point(row_points + first_point);
     for (int point = first_point; point < end_point; point++) {
       const int after = row_points + point + 1;
-      Segment s;
+      SeekSegment s;
       s.row = row;
       s.col = point * interval;
       s.end_col = std::min(s.col + interval, end_col_);
@@ -129,9 +129,18 @@ bool RegionDecoder::list_segments() {
       } else if (after < table_.size()) {
         end = std::min(table_.byte_after(after), jpeg_.size);
       }
-      if (begin.byte < header_.scan_offset || begin.byte >= end || end > jpeg_.size ||
-          end - begin.byte > Segment::kMaxBytes)
-        return false;
+      if (begin.byte < header_.scan_offset || begin.byte >= end || end > jpeg_.size) return false;
+      if (s.checked) {
+        if (end - begin.byte > SeekSegment::kMaxBytes) return false;
+        // One stream would take a 0xFF at the end with what is behind it, and has no bits where
+        // a zero was stuffed.
+        if (jpeg_.data[entry.byte - 1] == 0xFF && (entry.bit == 0 || jpeg_.data[entry.byte] == 0))
+          return false;
+      } else if (end - begin.byte > SeekSegment::kMaxBytes) {
+        // There may be more behind the scan; a segment that needs it will be found out.
+        end = begin.byte + SeekSegment::kMaxBytes;
+        if (jpeg_.data[end - 1] == 0xFF) end--;
+      }
       s.source = jpeg_.data + begin.byte;
       s.source_end = jpeg_.data + end;
       segments_.push_back(s);
@@ -140,7 +149,7 @@ bool RegionDecoder::list_segments() {
   return true;
 }
 
-void RegionDecoder::decoded(const Segment& segment, int16_t* coefficients) {
+void RegionDecoder::decoded(const SeekSegment& segment, int16_t* coefficients) {
   transform(segment.row, segment.col, segment.end_col, coefficients, nullptr);
 }
 
@@ -262,6 +271,7 @@ void RegionDecoder::transform(int row, int first_col, int end_col, int16_t* coef
   // What lies between the seek point and the region was decoded only to get there.
   std::memset(coefficients, 0, lead_blocks * kBlockSize * sizeof *coefficients);
   size_t block = lead_blocks;
+  // From segments, which are not scaled, they come in zig-zag order.
   const IdctRow idct_row = last ? kernels().idct_row : kernels().idct_row_zigzag;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];

@@ -69,7 +69,7 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   void plan_planes(const Box& box, int scale);
   bool decode_segments();
   bool list_segments();
-  void decoded(const Segment& segment, int16_t* coefficients) override;
+  void decoded(const SeekSegment& segment, int16_t* coefficients) override;
   Status decode_scan();
   bool next_run(Stream& stream) override;
   bool open_row(RowStream& row);
@@ -94,7 +94,7 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   RowStream rows_[kMaxStreams];
   bool dirty_ = false;  // coefficients are left from a failed image
 
-  std::vector<Segment> segments_;
+  std::vector<SeekSegment> segments_;
   VectorDecoder vector_;
 
   Buffer rgb_, upsampled_, sums_;

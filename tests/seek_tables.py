@@ -1,0 +1,75 @@
+"""Seek tables as docs/formats/seek-points.md has them, read and written without the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from fastdata.checksum import crc32c
+
+
+def scan_offset(jpeg: bytes) -> int:
+    """Where the entropy-coded data begins."""
+    at = jpeg.index(b"\xff\xda")
+    return at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+
+
+def parse(table: bytes, jpeg: bytes, mcus_per_row: int, mcu_rows: int, components: int):
+    """The table as docs/formats/seek-points.md has it, read without the core."""
+    assert table[0] == 1
+    delta_bits, interval = table[1], int.from_bytes(table[2:4], "little")
+    assert int.from_bytes(table[4:8], "little") == len(jpeg)
+    minimum = int.from_bytes(table[12:16], "little")
+    points = -(-mcus_per_row // interval) * mcu_rows
+    at = 16
+    dc = []
+    for _ in range(components):
+        dc.append((int.from_bytes(table[at : at + 2], "little", signed=True), table[at + 2]))
+        at += 3
+    bits = int.from_bytes(table[at:], "little")
+    scan = scan_offset(jpeg)
+    assert int.from_bytes(table[8:12], "little") == crc32c(jpeg[:scan])
+    positions, place = [scan * 8], 0
+    for _ in range(points - 1):
+        positions.append(positions[-1] + minimum + (bits >> place & ((1 << delta_bits) - 1)))
+        place += delta_bits
+    place = (place + 7) // 8 * 8
+    predictors = []
+    for _ in range(points):
+        row = []
+        for low, width in dc:
+            row.append(low + (bits >> place & ((1 << width) - 1)))
+            place += width
+        predictors.append(row)
+    assert len(table) == at + (place + 7) // 8
+    return positions, predictors
+
+
+def pack(
+    jpeg: bytes, interval: int, positions: Sequence[int], predictors: Sequence[Sequence[int]]
+) -> bytes:
+    """A table of these points, whether they are true or not."""
+    deltas = [after - before for before, after in pairwise(positions)]
+    minimum = min(deltas)
+    delta_bits = (max(deltas) - minimum).bit_length()
+    low = [min(column) for column in zip(*predictors, strict=True)]
+    widths = [
+        (max(column) - least).bit_length()
+        for column, least in zip(zip(*predictors, strict=True), low, strict=True)
+    ]
+    out = bytearray([1, delta_bits]) + interval.to_bytes(2, "little")
+    out += len(jpeg).to_bytes(4, "little")
+    out += crc32c(jpeg[: scan_offset(jpeg)]).to_bytes(4, "little") + minimum.to_bytes(4, "little")
+    for least, width in zip(low, widths, strict=True):
+        out += least.to_bytes(2, "little", signed=True) + bytes([width])
+    bits = place = 0
+    for delta in deltas:
+        bits |= delta - minimum << place
+        place += delta_bits
+    out += bits.to_bytes((place + 7) // 8, "little")
+    bits = place = 0
+    for row in predictors:
+        for value, least, width in zip(row, low, widths, strict=True):
+            bits |= value - least << place
+            place += width
+    return bytes(out + bits.to_bytes((place + 7) // 8, "little"))

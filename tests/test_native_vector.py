@@ -1,0 +1,166 @@
+"""Entropy decoding in the lanes of a vector: when it is used, and that it is one stream's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from jpegs import encode, picture, pillow
+from seek_tables import pack, parse
+
+from fastdata import _native
+from fastdata.decode import DecodeError, decode_jpeg, seek_points
+
+pytestmark = pytest.mark.skipif(
+    "avx512" not in _native.simd_levels(), reason="this processor lacks avx512"
+)
+MCU = {"grey": 8, "4:4:4": 8, "4:2:0": 16}
+
+
+@pytest.fixture(autouse=True)
+def avx512() -> Iterator[None]:
+    before = _native.simd()
+    _native.set_simd("avx512")
+    yield
+    _native.set_simd(before)
+    _native.use_vector("always")
+
+
+def regions(jpeg: bytes, stride: int, **options) -> int:
+    """How many of one decode the vector has done."""
+    before = _native.vector_regions()
+    decode_jpeg(jpeg, seek_points=seek_points(jpeg, stride), fallback="never", **options)
+    return _native.vector_regions() - before
+
+
+@pytest.mark.parametrize("sampling", ["grey", "4:4:4", "4:2:2", "4:4:0", "4:2:0"])
+@pytest.mark.parametrize("stride", [64, 128, 256])
+def test_used_for_photographs(sampling, stride):
+    assert regions(encode(picture(500, 375, 1), sampling, 90), stride) == 1
+
+
+def test_used_where_more_bytes_follow_the_image():
+    assert regions(encode(picture(500, 375, 1), "4:4:4", 90) + bytes(20000), 128) == 1
+
+
+def test_not_used():
+    jpeg = encode(picture(500, 375, 1), "4:2:0", 90)
+    assert regions(jpeg, 128, region=(0, 0, 100, 100)) == 0  # few segments
+    assert regions(jpeg, 500) == 0  # long ones
+    assert regions(jpeg, 128, size=(125, 93), dct_scaling=True) == 0
+    assert regions(encode(picture(500, 375, 1), "4:2:0", 90, restart_marker_rows=1), 128) == 0
+    before = _native.vector_regions()
+    decode_jpeg(jpeg)  # without seek points
+    _native.use_vector("never")
+    assert regions(jpeg, 128) == 0 and _native.vector_regions() == before
+    with pytest.raises(ValueError, match="measured, always or never"):
+        _native.use_vector("sometimes")
+
+
+def outcome(jpeg: bytes, box: tuple[int, int, int, int], table: bytes, level: str) -> bytes | str:
+    _native.set_simd(level)
+    try:
+        return decode_jpeg(jpeg, box, seek_points=table, fallback="never").tobytes()
+    except DecodeError as error:
+        return error.code
+
+
+def assert_same(jpeg: bytes, box: tuple[int, int, int, int], table: bytes, what: object) -> None:
+    found = {level: outcome(jpeg, box, table, level) for level in _native.simd_levels()}
+    assert len(set(found.values())) == 1, what
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xd9", b"\xff\xd0", b"\xff\xd9any", b"\xff\xff\xff"])
+def test_a_marker_between_segments(junk):
+    """One stream ends there; a table whose points lie around it does not change that."""
+    jpeg = encode(picture(260, 190, 3), "4:2:0", 88)
+    positions, predictors = parse(seek_points(jpeg, 32), jpeg, 17, 12, 3)
+    for point in range(108):
+        byte, bit = divmod(positions[point], 8)
+        if point % 9 == 0 or 0xFF in jpeg[byte - 1 : byte + 1]:
+            continue
+        shared = 1 if bit else 0  # a byte with bits of both
+        forged = jpeg[: byte + shared] + junk + jpeg[byte:]
+        shift = (len(junk) + shared) * 8
+        moved = positions[:point] + [p + shift for p in positions[point:]]
+        table = pack(forged, 2, moved, predictors)
+        assert isinstance(outcome(forged, (0, 0, 260, 190), table, "scalar"), str)
+        assert_same(forged, (0, 0, 260, 190), table, point)
+
+
+@pytest.mark.parametrize("sampling", MCU)
+def test_a_point_within_a_stuffed_zero(sampling):
+    found = 0
+    for seed in range(30):
+        jpeg = encode(picture(400, 200, seed), sampling, 90)
+        table = seek_points(jpeg, 64)
+        per_row, rows = -(-400 // MCU[sampling]), -(-200 // MCU[sampling])
+        interval = 64 // MCU[sampling]
+        points = -(-per_row // interval)
+        components = 1 if sampling == "grey" else 3
+        positions, predictors = parse(table, jpeg, per_row, rows, components)
+        assert pack(jpeg, interval, positions, predictors) == table
+        for point in range(1, len(positions) - 1):
+            byte, bit = divmod(positions[point], 8)
+            if point % points == 0:
+                continue
+            if bit and jpeg[byte] == 0xFF:
+                lie = positions[point] + 8
+            elif not bit and jpeg[byte - 2 : byte] == b"\xff\x00":
+                lie = positions[point] - 8
+            else:
+                continue
+            if lie > positions[point + 1]:
+                continue
+            lies = [*positions[:point], lie, *positions[point + 1 :]]
+            forged = pack(jpeg, interval, lies, predictors)
+            middle = (point % points * interval + interval // 2) * MCU[sampling]
+            for box in [(0, 0, min(400, middle), 200), (0, 0, 400, 200)]:
+                assert_same(jpeg, box, forged, (seed, point))
+            found += 1
+    assert found > 1
+
+
+def test_a_scan_that_ends_early():
+    """In the last segment, which no other follows."""
+    jpeg = encode(picture(260, 190, 3), "4:4:4", 88)
+    positions, predictors = parse(seek_points(jpeg, 32), jpeg, 33, 24, 3)
+    for cut in range(positions[-1] // 8 + 2, len(jpeg), 7):
+        short = jpeg[:cut]
+        assert_same(short, (0, 0, 260, 190), pack(short, 4, positions, predictors), cut)
+        assert_same(short, (0, 0, 255, 190), pack(short, 4, positions, predictors), cut)
+
+
+def test_a_fork_while_steps_are_measured():
+    """The child's first region must not wait for a thread that it does not have."""
+    jpeg = encode(picture(400, 300, 1), "4:4:4", 90)
+    table = seek_points(jpeg, 64)
+    reference = pillow(jpeg)
+
+    def first_region() -> None:
+        decode_jpeg(jpeg, seek_points=table)
+
+    for turn in range(40):
+        runner = os.fork()
+        if runner == 0:  # nothing has been measured in this process
+            code = 1
+            try:
+                _native.use_vector("measured")
+                thread = threading.Thread(target=first_region)
+                thread.start()
+                time.sleep(turn * 2e-5)
+                child = os.fork()
+                if child == 0:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    signal.alarm(10)
+                    pixels = decode_jpeg(jpeg, seek_points=table)
+                    os._exit(0 if np.array_equal(pixels, reference) else 1)
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            finally:
+                os._exit(0 if code == 0 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(runner, 0)[1]) == 0, turn
