@@ -8,7 +8,6 @@ example's choice), `raw` and `raw256` (raw pixels, at most 500 or 256).
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -98,9 +97,5 @@ def open_loader(request: Request) -> Iterable[Any]:
 
 
 if __name__ == "__main__":
-    serve(open_loader, prepare, packages=["ffcv", "numba"])
-    if sys.argv[1:2] != ["prepare"]:
-        # All has been said. FFCV's threads abort the process now and then when the interpreter
-        # takes them down.
-        sys.stdout.flush()
-        os._exit(0)
+    # FFCV's threads abort the process now and then when the interpreter takes them down.
+    serve(open_loader, prepare, packages=["ffcv", "numba"], end_at_once=True)
