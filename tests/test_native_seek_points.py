@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture, pillow, sample_files
-from seek_tables import parse
+from seek_tables import pack, parse, scan_offset
+from simd_paths import assert_same
 
 from fastdata import _native
 from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points, seek_points_many
@@ -107,50 +108,23 @@ def damaged(jpeg: bytes, at: int, value: int) -> bytes:
 def test_lies_mean_the_same_on_every_path(in_table, in_scan, seed):
     """Streams in turns read on from a row's first point, vectors begin at each: what they make of
     damage is the same all the same, whether pixels or an error."""
-    header = JPEG.index(b"\xff\xda") + 14
-    jpeg = forged(JPEG[header:], in_scan)
-    jpeg = JPEG[:header] + jpeg
+    scan = scan_offset(JPEG)
+    jpeg = JPEG[:scan] + forged(JPEG[scan:], in_scan)
     rng = random.Random(seed)
     x0, y0 = rng.randrange(130), rng.randrange(90)
     box = (x0, y0, rng.randint(x0 + 100, 260), rng.randint(y0 + 60, 190))
-
-    def outcome():
-        table = forged(TABLE, in_table)
-        try:
-            return decode_jpeg(jpeg, box, seek_points=table, fallback="never").tobytes()
-        except DecodeError as error:
-            return error.code
-
-    found = {}
-    before = _native.simd()
-    try:
-        for level in _native.simd_levels():
-            _native.set_simd(level)
-            found[level] = outcome()
-    finally:
-        _native.set_simd(before)
-    assert len(set(found.values())) == 1, {
-        level: one if isinstance(one, str) else "pixels" for level, one in found.items()
-    }
+    assert_same(jpeg, box, forged(TABLE, in_table), "all paths")
 
 
 @pytest.mark.parametrize("by", [1, -1, 8, -8])
 def test_a_point_within_a_row_that_lies(simd, by):
     """Whoever begins there must notice that the bits before it end elsewhere."""
-    delta_bits, first = TABLE[1], (16 + 3 * 3) * 8
-    bits = int.from_bytes(TABLE, "little")
+    positions, predictors = parse(TABLE, JPEG, 17, 12, 3)
     for point in range(2, 9 * 12 - 1):
         if point % 9 == 0:
             continue  # a row's first, which everybody must believe
-        later = first + (point - 1) * delta_bits, first + point * delta_bits
-        deltas = [bits >> at & ((1 << delta_bits) - 1) for at in later]
-        changed = [deltas[0] + by, deltas[1] - by]
-        if min(changed) < 0 or max(changed) >> delta_bits:
-            continue
-        forgery = bits
-        for at, old, new in zip(later, deltas, changed, strict=True):
-            forgery += new - old << at
-        table = forgery.to_bytes(len(TABLE), "little")
+        lies = [*positions[:point], positions[point] + by, *positions[point + 1 :]]
+        table = pack(JPEG, 2, lies, predictors)
         pixels = decode_jpeg(JPEG, seek_points=table, fallback="never")
         assert np.array_equal(pixels, REFERENCE), point
 

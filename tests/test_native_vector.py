@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from jpegs import encode, picture, pillow
 from seek_tables import pack, parse
+from simd_paths import assert_same, outcome
 
 from fastdata import _native
-from fastdata.decode import DecodeError, decode_jpeg, seek_points
+from fastdata.decode import decode_jpeg, seek_points
 
 pytestmark = pytest.mark.skipif(
     "avx512" not in _native.simd_levels(), reason="this processor lacks avx512"
@@ -60,19 +61,6 @@ def test_not_used():
     assert regions(jpeg, 128) == 0 and _native.vector_regions() == before
     with pytest.raises(ValueError, match="measured, always or never"):
         _native.use_vector("sometimes")
-
-
-def outcome(jpeg: bytes, box: tuple[int, int, int, int], table: bytes, level: str) -> bytes | str:
-    _native.set_simd(level)
-    try:
-        return decode_jpeg(jpeg, box, seek_points=table, fallback="never").tobytes()
-    except DecodeError as error:
-        return error.code
-
-
-def assert_same(jpeg: bytes, box: tuple[int, int, int, int], table: bytes, what: object) -> None:
-    found = {level: outcome(jpeg, box, table, level) for level in _native.simd_levels()}
-    assert len(set(found.values())) == 1, what
 
 
 @pytest.mark.parametrize("junk", [b"\xff\xd9", b"\xff\xd0", b"\xff\xd9any", b"\xff\xff\xff"])

@@ -42,41 +42,32 @@ std::atomic<VectorUse> used{VectorUse::measured};
 std::atomic<uint64_t> regions{0};
 
 void build_lookup(const HuffmanSpec& spec, bool dc, uint16_t* out) {
-  uint16_t* const end = out + VectorTables::kEntries;
   constexpr uint16_t kDecline = kVectorDeclined << 9;
-  const uint8_t* symbol = spec.symbols.data();
-  for (int length = 1; length <= kVectorLookupBits; length++) {
-    const int span = 1 << (kVectorLookupBits - length);
-    for (int i = 0; i < spec.counts[length]; i++, out += span) {
-      const int run = dc ? 0 : *symbol >> 4, size = dc ? *symbol : *symbol & 15;
-      symbol++;
-      const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
-      const bool fits = length + size <= kMaxLength;
-      std::fill_n(out, span,
-                  fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9)
-                       : kDecline);
-    }
-  }
-  std::fill(out, end, kDecline);
+  const int used = for_each_code<kVectorLookupBits>(
+      spec, [&](uint8_t symbol, int length, int entry, int span) {
+        const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
+        const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
+        const bool fits = length + size <= kMaxLength;
+        std::fill_n(out + entry, span,
+                    fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9)
+                         : kDecline);
+      });
+  std::fill(out + used, out + VectorTables::kEntries, kDecline);
 }
 
 }  // namespace
 
-void VectorTables::build(const JpegHeader& header, const BlockPlan* plan) {
-  unsigned dc_done = 0, ac_done = 0;
-  for (int i = 0; i < header.component_count; i++) {
-    const Component& c = header.components[i];
-    if (!(dc_done >> c.dc_table & 1))
-      build_lookup(header.dc[c.dc_table], true, lookup + c.dc_table * kEntries);
-    if (!(ac_done >> c.ac_table & 1))
-      build_lookup(header.ac[c.ac_table], false, lookup + kAcTables + c.ac_table * kEntries);
-    dc_done |= 1u << c.dc_table;
-    ac_done |= 1u << c.ac_table;
+void VectorTables::build(const EntropyTables& tables) {
+  const JpegHeader& header = *tables.header;
+  for (int i = 0; i < 4; i++) {
+    if (tables.dc_used >> i & 1) build_lookup(header.dc[i], true, lookup + i * kEntries);
+    if (tables.ac_used >> i & 1)
+      build_lookup(header.ac[i], false, lookup + kAcTables + i * kEntries);
   }
   const int blocks = header.blocks_per_mcu;
   for (int b = 0; b < kVectorStreams; b++) {
     const bool used = b < blocks;
-    const Component& c = header.components[used ? plan[b].component : 0];
+    const Component& c = header.components[used ? tables.plan[b].component : 0];
     dc[b] = used ? c.dc_table * kEntries : kIdle;
     ac[b] = used ? kAcTables + c.ac_table * kEntries : kIdle;
     next[b] = used ? (b + 1) % blocks : kIdlePlan;
@@ -173,13 +164,12 @@ int16_t* VectorDecoder::lane_coefficients(int lane) const {
   return lanes_.coefficients + lane * kLaneCoefficients;
 }
 
-bool VectorDecoder::run(const JpegHeader& header, const EntropyTables& tables,
-                        const std::vector<SeekSegment>& segments, SegmentSink& sink) {
+bool VectorDecoder::run(const EntropyTables& tables, const std::vector<SeekSegment>& segments,
+                        SegmentSink& sink) {
   tables_ = &tables;
   segments_ = &segments;
   sink_ = &sink;
-  blocks_per_mcu_ = header.blocks_per_mcu;
-  vector_tables_.build(header, tables.plan);
+  vector_tables_.build(tables);
   if (dirty_) coefficients_.release();
   dirty_ = true;
   lanes_.bytes = bytes_.reserve_zeroed(kBytes);
@@ -295,12 +285,12 @@ bool VectorDecoder::finish(int lane) {
   std::memcpy(predictor, segment.predictor, sizeof predictor);
   int16_t* const coefficients = lane_coefficients(lane);
   int16_t* block = coefficients;
-  for (uint32_t mcu = 0; mcu < segment.blocks; mcu += blocks_per_mcu_)
-    for (int b = 0; b < blocks_per_mcu_; b++, block += kBlockSize) {
-      uint16_t& dc = predictor[tables_->plan[b].component];
-      dc = static_cast<uint16_t>(dc + static_cast<uint16_t>(*block));
-      *block = static_cast<int16_t>(dc);
-    }
+  const BlockPlan* plan = tables_->plan;
+  for (uint32_t i = 0; i < segment.blocks; i++, block += kBlockSize, plan = plan->next) {
+    uint16_t& dc = predictor[plan->component];
+    dc = static_cast<uint16_t>(dc + static_cast<uint16_t>(*block));
+    *block = static_cast<int16_t>(dc);
+  }
   if (segment.checked && std::memcmp(predictor, segment.end_predictor, sizeof predictor) != 0)
     return false;
   sink_->decoded(segment, coefficients);

@@ -49,9 +49,9 @@ class SegmentSink {
 // A look-up entry, by bits: 0-4 length of the code and its extra bits, 5-8 how many of
 // these are extra, 9-15 how far the symbol advances in the block: run + 1, kVectorEndOfBlock,
 // kVectorDeclined (the code is longer than the look-up or does not exist, or it and its extra
-// bits are longer than a turn's share of a load). Indices count
-// from 1, so that 64 is a block's last coefficient, more an end of block (or a run beyond
-// it), and bit 7 a symbol to be declined.
+// bits are longer than a turn's share of a load). Indices count from 1, so that 64 is a
+// block's last coefficient, more an end of block (or a run beyond it), and bit 7 a symbol to
+// be declined.
 constexpr uint32_t kVectorEndOfBlock = 64;
 constexpr uint32_t kVectorDeclined = 127;
 
@@ -60,8 +60,7 @@ struct VectorTables {
   static constexpr int kAcTables = 4 * kEntries;  // behind the DC tables
   static constexpr int kIdle = 8 * kEntries;      // entries that stand still
 
-  /// `plan` is the image's.
-  void build(const JpegHeader& header, const BlockPlan* plan);
+  void build(const EntropyTables& tables);
 
   alignas(64) uint16_t lookup[kIdle + 2] = {};  // read four bytes at a time
   // By block of the MCU: where its look-ups are, and the block after it. The last place is
@@ -114,8 +113,8 @@ class VectorDecoder {
   /// False: a segment is not what it should be, and some may not have been handed over.
   /// Segments that follow one another have been checked to be what one stream would have
   /// decoded, so that a seek table that lies is found out.
-  bool run(const JpegHeader& header, const EntropyTables& tables,
-           const std::vector<SeekSegment>& segments, SegmentSink& sink);
+  bool run(const EntropyTables& tables, const std::vector<SeekSegment>& segments,
+           SegmentSink& sink);
 
  private:
   bool start(int lane);
@@ -131,7 +130,6 @@ class VectorDecoder {
   int busy_ = 0;                 // lanes
   const SeekSegment* segment_[kVectorStreams] = {};
   uint32_t end_[kVectorStreams] = {};  // position behind the segment's last bit
-  int blocks_per_mcu_ = 0;
   bool dirty_ = false;  // coefficients are left from a failed image
 
   VectorTables vector_tables_;

@@ -27,19 +27,6 @@ Status derive_table(const HuffmanSpec& spec, bool is_dc, HuffmanTable& table) {
 
 namespace {
 
-/// Calls emit(symbol, length, first entry, entries) for each code short enough, in
-/// order of code; returns the first entry without one.
-template <int kBits, typename Emit>
-FASTDATA_INLINE int for_each_code(const HuffmanSpec& spec, Emit emit) {
-  int entry = 0, index = 0;
-  for (int length = 1; length <= kBits; length++) {
-    const int span = 1 << (kBits - length);
-    for (int i = 0; i < spec.counts[length]; i++, index++, entry += span)
-      emit(spec.symbols[index], length, entry, span);
-  }
-  return entry;
-}
-
 FASTDATA_INLINE void fill(uint32_t* out, int count, uint32_t value) {
   // Powers of two from 1 to 1024: whole vectors or single words.
   for (int i = 0; i < count; i++) out[i] = value;
@@ -116,6 +103,7 @@ void EntropyTables::build_lookups() {
 
 void EntropyTables::build_skip() {
   if (skip_built) return;
+  build_lookups();
   for (int i = 0; i < 4; i++)
     if (ac_used >> i & 1) build_skip_lookup(ac_lookup[i], skip_lookup[i]);
   skip_built = true;

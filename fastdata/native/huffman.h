@@ -39,6 +39,19 @@ struct HuffmanTable {
 /// category above 15.
 Status derive_table(const HuffmanSpec& spec, bool is_dc, HuffmanTable& table);
 
+/// Calls emit(symbol, length, first entry, entries) for each code short enough, in
+/// order of code; returns the first entry without one.
+template <int kBits, typename Emit>
+FASTDATA_INLINE int for_each_code(const HuffmanSpec& spec, Emit emit) {
+  int entry = 0, index = 0;
+  for (int length = 1; length <= kBits; length++) {
+    const int span = 1 << (kBits - length);
+    for (int i = 0; i < spec.counts[length]; i++, index++, entry += span)
+      emit(spec.symbols[index], length, entry, span);
+  }
+  return entry;
+}
+
 // An AC entry, by bits:
 //    0-5   length of the code and, unless it escapes, of its extra bits; 0: slow
 //    8-15  how far the symbol advances in the block: run + 1, kAcEndOfBlock for
@@ -91,10 +104,10 @@ struct EntropyTables {
   /// stay where they are.
   Status build(const JpegHeader& header);
 
-  /// For decode_streams and skip_streams; does nothing the second time.
+  /// For decode_streams; does nothing the second time.
   void build_lookups();
 
-  /// For skip_streams, after build_lookups; does nothing the second time.
+  /// For skip_streams, and decode_streams too; does nothing the second time.
   void build_skip();
 
   alignas(64) uint32_t ac_lookup[4][1 << kAcLookupBits];

@@ -12,12 +12,7 @@ struct ZigzagOrder {
 
 constexpr ZigzagOrder zigzag_order() {
   ZigzagOrder order{};
-  int next = 0;
-  for (int diagonal = 0; diagonal < 15; diagonal++)
-    for (int i = 0; i <= diagonal; i++) {
-      const int row = diagonal % 2 ? i : diagonal - i, col = diagonal - row;
-      if (row < 8 && col < 8) order.index[8 * row + col] = static_cast<uint16_t>(next++);
-    }
+  for (uint16_t k = 0; k < kBlockSize; k++) order.index[kNaturalOrder[k]] = k;
   return order;
 }
 constexpr ZigzagOrder kZigzag = zigzag_order();

@@ -94,7 +94,7 @@ bool RegionDecoder::decode_segments() {
   const size_t count = static_cast<size_t>(points) * (end_row_ - first_row_);
   if (header_.restart_interval || count > UINT16_MAX || !VectorDecoder::worth(count)) return false;
   const SeekTable fresh = table_;
-  if (list_segments() && vector_.run(header_, tables_, segments_, *this)) return true;
+  if (list_segments() && vector_.run(tables_, segments_, *this)) return true;
   table_ = fresh;
   return false;
 }
@@ -105,7 +105,8 @@ bool RegionDecoder::list_segments() {
   segments_.clear();
   const int interval = table_.interval(), first_point = first_col_ / interval;
   const int end_point = ceil_div(end_col_, interval);
-  if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > SeekSegment::kMaxBlocks) return false;
+  if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > SeekSegment::kMaxBlocks)
+    return false;
   for (int row = first_row_; row < end_row_; row++) {
     const int row_points = row * table_.points_per_row();
     EntryPoint entry = table_.point(row_points + first_point);

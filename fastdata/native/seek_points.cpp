@@ -190,7 +190,6 @@ bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
     return false;
   }
   if (status = tables_.build(header_); !status.ok()) return false;
-  tables_.build_lookups();
   tables_.build_skip();
   interval_ = std::clamp(stride / header_.mcu_width, 1, 65535);
   stream.buffer = buffer_.reserve(kStreamBuffer);
