@@ -29,9 +29,9 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.dataset import ImageDataset
-from fastdata.engines import usable_cpus
 from fastdata.errors import UsageError
-from fastdata.staging import stage, unstage
+from fastdata.executors import usable_cpus
+from fastdata.staging.stage import stage, unstage
 
 #: Images of the tree that is made to check contenders with, and of the data itself.
 _CHECKED = 48

@@ -16,7 +16,7 @@ import click
 import torch
 from fastdata.benchmarks.measure import Spread, interleave
 
-from fastdata.loading.normalise import normalisation, normalise
+from fastdata.device.normalise import normalisation, normalise
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -31,10 +31,10 @@ from fastdata.converters.packing import SHARD_SIZE
 from fastdata.converters.parts import Part
 from fastdata.converters.records import Listable, Record
 
-from fastdata.engines import InProcess
-from fastdata.index import SCHEMA, Row, rows_to_batch, write_index
-from fastdata.manifest import FileEntry
-from fastdata.storage import sync
+from fastdata.executors import InProcess
+from fastdata.storage.files import sync
+from fastdata.storage.index import SCHEMA, Row, rows_to_batch, write_index
+from fastdata.storage.manifest import FileEntry
 
 _SHARD_ROWS = 100_000
 _MEAN_BYTES = 110_000

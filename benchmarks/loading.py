@@ -30,9 +30,9 @@ from PIL import Image
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.decode import Engine, PendingBatch
-from fastdata.draws import epoch_key, sample_keys
-from fastdata.recipe import Recipe, compile_recipe
+from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+from fastdata.transforms.compile import Recipe, compile_recipe
 
 SIZE = 224
 SEED = 7

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.draws import epoch_key
-from fastdata.order import BLOCK, WINDOW, Order, QuasiRandom, Random
-from fastdata.plotting import INK, finish
+from fastdata.doctor.plotting import INK, finish
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.order import BLOCK, WINDOW, Order, QuasiRandom, Random
 from fastdata.remote import RemoteOptions
 from fastdata.remote.ranges import Wanted, plan
 

@@ -18,13 +18,13 @@ import click
 import pyarrow as pa
 from fastdata.benchmarks.measure import Figures, Spread, machine
 
-from fastdata.index import ROWS_PER_BATCH, Row, rows_to_batch, write_index
+from fastdata.storage.index import ROWS_PER_BATCH, Row, rows_to_batch, write_index
 
 _OPEN = """
 import sys, time
 from pathlib import Path
 import psutil
-from fastdata.index import Index
+from fastdata.storage.index import Index
 process = psutil.Process()
 path, rows = Path(sys.argv[1]), int(sys.argv[2])
 memory = process.memory_full_info().uss

@@ -8,8 +8,8 @@ from typing import Any
 
 from fastdata.benchmarks.bench_figures import Run, median, rate, runs_by_threads
 
+from fastdata.doctor.plotting import INK, check, finish
 from fastdata.errors import UsageError
-from fastdata.plotting import INK, check, finish
 
 # Mid-tones, as the ink.
 OURS = "#2b8cbe"

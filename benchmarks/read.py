@@ -26,10 +26,10 @@ from fastdata.benchmarks.decode import BATCH, SIZE, random_resized_crop
 from fastdata.benchmarks.measure import Spread, interleave
 
 from fastdata import ImageDataset, _native
-from fastdata.blobs import Blobs
 from fastdata.decode import PendingBatch, jpeg_info
 from fastdata.errors import UsageError
-from fastdata.extents import ExtentTable
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.extents import ExtentTable
 
 
 class Work:

@@ -33,11 +33,11 @@ from fastdata.benchmarks.train_rungs import Machine, Planned, Setting, check_nam
 from fastdata.converters import ImageFolder, pack
 from fastdata.examples.training.resnet import MODELS
 
-from fastdata import plotting
-from fastdata.engines import usable_cpus
+from fastdata.doctor import plotting
 from fastdata.errors import FastdataError, UsageError
-from fastdata.staged import default_place
-from fastdata.storage import free_space, human_bytes
+from fastdata.executors import usable_cpus
+from fastdata.staging.staged import default_place
+from fastdata.storage.files import free_space, human_bytes
 
 #: Characters of what a failed process said that are kept.
 _QUOTED = 600

@@ -11,7 +11,7 @@ from fastdata.benchmarks import plots
 from fastdata.benchmarks.measure import Figures
 from fastdata.benchmarks.train_published import PUBLISHED
 
-from fastdata import plotting
+from fastdata.doctor import plotting
 from fastdata.errors import UsageError
 
 NAME = "training-ladder"

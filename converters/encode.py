@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from fastdata.errors import SampleError, UsageError
-from fastdata.probe import ImageInfo, open_image
+from fastdata.storage.probe import ImageInfo, open_image
 
 ENCODINGS = ("original", "jpeg", "raw")
 DEFAULT_QUALITY = 90

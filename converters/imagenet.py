@@ -28,7 +28,7 @@ from fastdata.converters.tree import (
 from fastdata.converters.trees import Tree
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.tars import Member, members
+from fastdata.storage.formats.tars import Member, members
 
 SPLITS = ("train", "val")
 

@@ -24,11 +24,11 @@ import pyarrow as pa
 from fastdata.converters.records import Listable, Record, Source, listing_shards
 from fastdata.converters.tree import printable
 
-from fastdata.arrow import array, as_numpy, update_digest
-from fastdata.engines import Engine, report
 from fastdata.errors import SourceError
+from fastdata.executors import Engine, report
 from fastdata.remote.urls import redact
-from fastdata.storage import temporary_name
+from fastdata.storage.arrow import array, as_numpy, update_digest
+from fastdata.storage.files import temporary_name
 
 _ROWS_PER_BATCH = 2_048
 #: Key hashes that are held in memory at a time.

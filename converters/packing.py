@@ -44,11 +44,7 @@ from fastdata.converters.tree import is_utf8, printable
 from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
-from fastdata import formats
-from fastdata.arrow import array, as_numpy
-from fastdata.checksum import crc32c_file
-from fastdata.decode import DEFAULT_STRIDE
-from fastdata.engines import Engine, InProcess, local_engine, usable_cpus
+from fastdata.decode.engine import DEFAULT_STRIDE
 from fastdata.errors import (
     BadSamplesError,
     CorruptionError,
@@ -56,18 +52,12 @@ from fastdata.errors import (
     SpaceError,
     UsageError,
 )
-from fastdata.formats import lmdb
-from fastdata.index import INDEX_NAME, SCHEMA, write_index
-from fastdata.manifest import (
-    BAD_SAMPLES_NAME,
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    WORK_NAME,
-    FileEntry,
-    Manifest,
-)
+from fastdata.executors import Engine, InProcess, local_engine, usable_cpus
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage import (
+from fastdata.storage import formats
+from fastdata.storage.arrow import array, as_numpy
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     free_space,
     human_bytes,
@@ -76,6 +66,16 @@ from fastdata.storage import (
     publish,
     sync,
     whole_file,
+)
+from fastdata.storage.formats import lmdb
+from fastdata.storage.index import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.manifest import (
+    BAD_SAMPLES_NAME,
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    WORK_NAME,
+    FileEntry,
+    Manifest,
 )
 from fastdata.version import VERSION
 

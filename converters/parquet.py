@@ -23,8 +23,8 @@ from fastdata.converters.tree import is_folder
 from fastdata.converters.trees import LocalTree, RemoteTree, Tree
 
 from fastdata.errors import SampleError, SourceError, UsageError
-from fastdata.probe import probe
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
+from fastdata.storage.probe import probe
 
 #: What a column of class indices or class names is called, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",

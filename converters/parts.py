@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fastdata.arrow import array
-from fastdata.index import SCHEMA, Row, rows_to_batch
-from fastdata.manifest import FileEntry
+from fastdata.storage.arrow import array
+from fastdata.storage.index import SCHEMA, Row, rows_to_batch
+from fastdata.storage.manifest import FileEntry
 
 #: Rows that are held as Python objects, which take five times the memory of a batch.
 _ROWS_HELD = 1024

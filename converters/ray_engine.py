@@ -19,9 +19,9 @@ import numpy as np
 import PIL
 import pyarrow as pa
 
-from fastdata import engines
+from fastdata import executors as engines
 from fastdata.errors import DataError, UsageError
-from fastdata.storage import name_process
+from fastdata.storage.files import name_process
 from fastdata.version import VERSION
 
 Item = TypeVar("Item")
@@ -110,7 +110,7 @@ class RayEngine:
         tick: Callable[[], None] = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `fastdata.engines.Engine.run`.
+        """See `fastdata.executors.Engine.run`.
 
         Results that are not consumed yet lie in the cluster's memory, not in this process's.
         """
@@ -185,7 +185,7 @@ class RayEngine:
             ) from None
 
     def reported(self) -> tuple[int, int]:
-        """See `fastdata.engines.Engine.reported`. Of the tasks that are finished."""
+        """See `fastdata.executors.Engine.reported`. Of the tasks that are finished."""
         return self._images, self._bytes
 
 

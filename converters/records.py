@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
-from fastdata.storage import read_exactly
+from fastdata.storage.files import read_exactly
 
 
 class Record(NamedTuple):

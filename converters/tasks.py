@@ -24,16 +24,16 @@ from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
 from fastdata.converters.tree import printable
 
-from fastdata import formats
-from fastdata.checksum import crc32c
-from fastdata.engines import report
 from fastdata.errors import DataError, SampleError, SourceError, UnreadableError
-from fastdata.index import Row
-from fastdata.manifest import FileEntry
-from fastdata.probe import ImageInfo, probe
+from fastdata.executors import report
+from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
 from fastdata.remote.urls import redact
-from fastdata.seeking import SEEK_BATCH, seek_tables
-from fastdata.storage import publish, temporary_name, whole_file, written_behind
+from fastdata.storage import formats
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
+from fastdata.storage.index import Row
+from fastdata.storage.manifest import FileEntry
+from fastdata.storage.probe import ImageInfo, probe
 
 #: Bytes of blobs, and records, that a task prepares for a file that another process writes.
 #: A few such pieces a worker are in flight, so this bounds memory.

@@ -17,12 +17,12 @@ from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
 
-from fastdata.engines import usable_cpus
 from fastdata.errors import DataError, UsageError
-from fastdata.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
+from fastdata.executors import usable_cpus
 from fastdata.remote.sending import LEDGER_NAME, MOST_WAITING, Sender
 from fastdata.remote.urls import name_of, redact
-from fastdata.storage import whole_file
+from fastdata.storage.files import whole_file
+from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
 
 _ID_DIGITS = 12
 _NAME_BYTES = 200  # of 255: the rest is for the id

@@ -24,11 +24,11 @@ from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import IMAGE_EXTENSIONS, is_folder, is_utf8, scan, storable
 
 from fastdata.errors import SourceError
-from fastdata.probe import EXTENSIONS
 from fastdata.remote.files import RemotePath, list_paths
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage import read_exactly
-from fastdata.tars import Member, members
+from fastdata.storage.files import read_exactly
+from fastdata.storage.formats.tars import Member, members
+from fastdata.storage.probe import EXTENSIONS
 
 #: The class list is held in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fastdata.errors import BusyError, UsageError
-from fastdata.manifest import MANIFEST_NAME, WORK_NAME
-from fastdata.storage import file_lock, is_no_space
+from fastdata.storage.files import file_lock, is_no_space
+from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
 
 #: The files that packing makes: nothing else in a dataset's folder is ever removed.
 _OURS = re.compile(

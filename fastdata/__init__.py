@@ -22,17 +22,17 @@ from fastdata.errors import (
     UsageError,
     VersionError,
 )
-from fastdata.index import Row
-from fastdata.manifest import Manifest
-from fastdata.staging import Staged, Unstaged, stage, unstage
-from fastdata.verification import Verification, verify
+from fastdata.maintenance.verify import Verification, verify
+from fastdata.staging.stage import Staged, Unstaged, stage, unstage
+from fastdata.storage.index import Row
+from fastdata.storage.manifest import Manifest
 from fastdata.version import VERSION
 
 if TYPE_CHECKING:
-    from fastdata.collate import fast_collate
-    from fastdata.device import DeviceLoader
-    from fastdata.iterable import ShardedIterable
-    from fastdata.loader import DataLoader
+    from fastdata.device.loader import DeviceLoader
+    from fastdata.loading.collate import fast_collate
+    from fastdata.loading.iterable import ShardedIterable
+    from fastdata.loading.loader import DataLoader
     from fastdata.loading.stats import Stats
 
 __version__ = VERSION
@@ -67,11 +67,11 @@ __all__ = [
 
 # Public names that need torch, and the module that has each.
 _NEED_TORCH = {
-    "DataLoader": "fastdata.loader",
-    "DeviceLoader": "fastdata.device",
+    "DataLoader": "fastdata.loading.loader",
+    "DeviceLoader": "fastdata.device.loader",
     "Stats": "fastdata.loading.stats",
-    "ShardedIterable": "fastdata.iterable",
-    "fast_collate": "fastdata.collate",
+    "ShardedIterable": "fastdata.loading.iterable",
+    "fast_collate": "fastdata.loading.collate",
 }
 
 

@@ -49,7 +49,7 @@ def random_resized_crops(
     ratio: tuple[float, float],
     out: npt.NDArray[np.int64],
 ) -> None:
-    """Boxes as torchvision's RandomResizedCrop draws them, from draws of ``fastdata.draws``.
+    """Boxes as torchvision's RandomResizedCrop draws them, from draws of ``fastdata.plan.draws``.
 
     Uses draws ``draw`` to ``draw`` + 21 of each key. ``widths``, ``heights``: pixels, (N,), 1
     or more. ``out``: (4, N): left, top, width, height.
@@ -92,7 +92,7 @@ class Extents:
 
     @property
     def encodings(self) -> npt.NDArray[np.int8]:
-        """(N,), places in ``fastdata.probe.ENCODINGS``; -1 where unknown."""
+        """(N,), places in ``fastdata.storage.probe.ENCODINGS``; -1 where unknown."""
 
     @property
     def seekable(self) -> npt.NDArray[np.uint8]:
@@ -139,7 +139,7 @@ FixedColumn = tuple[int, Buffer]
 VariableColumn = tuple[int, Buffer | None, Buffer, Buffer | None]
 
 class ExtentTable:
-    """The columns of an index, in place. ``fastdata.extents.ExtentTable`` feeds it."""
+    """The columns of an index, in place. ``fastdata.storage.extents.ExtentTable`` feeds it."""
 
     def __init__(
         self,

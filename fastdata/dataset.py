@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.blobs import Blobs
 from fastdata.errors import CorruptionError, SampleError, UsageError
-from fastdata.index import Row
-from fastdata.manifest import Manifest
-from fastdata.probe import ImageInfo, open_image
 from fastdata.remote.opening import RANGES, RemoteBlobs
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
-from fastdata.staged import find_staged, telling_of_copy
+from fastdata.staging.staged import find_staged, telling_of_copy
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.index import Row
+from fastdata.storage.manifest import Manifest
+from fastdata.storage.probe import ImageInfo, open_image
 
 
 class ImageDataset:

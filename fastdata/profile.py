@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, tensorboard_trace_handler
 
+from fastdata.device.transfer import DEVICE_WAIT
 from fastdata.errors import UsageError
-from fastdata.loading.transfer import DEVICE_WAIT
 
 __all__ = ["PHASES", "Interval", "StepTimer", "capture"]
 

@@ -25,9 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import ImageDataset, formats, verify
+from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError
-from fastdata.index import Row
+from fastdata.storage import formats
+from fastdata.storage.index import Row
 
 #: Small enough that the trees of these tests become several files, or commits to an LMDB.
 UNIT_SIZE = 2_000_000

@@ -36,7 +36,7 @@ from sources import (
 from fastdata import ImageDataset
 from fastdata.cli import cli
 from fastdata.errors import CorruptionError, DatasetError, SpaceError, VersionError
-from fastdata.manifest import FORMAT_VERSION
+from fastdata.storage.manifest import FORMAT_VERSION
 
 CONTAINERS = ("lmdb", "parquet", "shards")
 ALL_CONTAINERS = (*CONTAINERS, "folder")
@@ -1029,7 +1029,7 @@ class TestInterrupted:
 
 def interrupt_at(data: bytes) -> Callable[[bytes], Any]:
     """A probe that is interrupted at one image."""
-    from fastdata.probe import probe
+    from fastdata.storage.probe import probe
 
     def probe_or_interrupt(blob: bytes) -> Any:
         if blob == data:

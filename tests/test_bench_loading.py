@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from fastdata.benchmarks import loading, report  # noqa: E402
 
-from fastdata.recipe import compile_recipe  # noqa: E402
 from fastdata.transforms import RandomResizedCrop  # noqa: E402
+from fastdata.transforms.compile import compile_recipe  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

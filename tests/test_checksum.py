@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata import checksum
-from fastdata.checksum import crc32c, crc32c_combine, crc32c_file, crc32c_range
+from fastdata.storage import checksum
+from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_file, crc32c_range
 
 
 def crc32c_bit_by_bit(data: bytes) -> int:

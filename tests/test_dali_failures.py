@@ -30,16 +30,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.checksum import crc32c  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
 from fastdata.dali.graph import ENCODED, RAW, Graph  # noqa: E402
 from fastdata.dali.options import DALIOptions  # noqa: E402
 from fastdata.dali.runner import Run, Runner  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
-from fastdata.geometry import Geometry  # noqa: E402
-from fastdata.index import write_index  # noqa: E402
-from fastdata.recipe import Recipe, compile_recipe  # noqa: E402
+from fastdata.storage.checksum import crc32c  # noqa: E402
+from fastdata.storage.index import write_index  # noqa: E402
 from fastdata.transforms import RandomCrop, Resize  # noqa: E402
+from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms.geometry import Geometry  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -30,7 +30,7 @@ from torch.utils.data import DistributedSampler, Subset, TensorDataset  # noqa: 
 
 import fastdata  # noqa: E402
 from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
-from fastdata.loading.transfer import Staging  # noqa: E402
+from fastdata.device.transfer import Staging  # noqa: E402
 from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Resize  # noqa: E402
 
 pytestmark = [

@@ -20,7 +20,7 @@ from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # 
 from loader_data import images, same  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
-from fastdata.loading.transfer import copy_stream  # noqa: E402
+from fastdata.device.transfer import copy_stream  # noqa: E402
 from fastdata.profile import StepTimer, capture  # noqa: E402
 
 pytestmark = [

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata.direct import DirectFile
+from fastdata.storage.direct import DirectFile
 
 _BUFFER = 4 << 20
 

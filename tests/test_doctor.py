@@ -23,7 +23,7 @@ from fastdata import DataError, DatasetError, UsageError, _native, stage
 from fastdata.cli import cli
 from fastdata.doctor import diagnose, page_cache, report
 from fastdata.doctor.page_cache import Extent
-from fastdata.seeking import add_seek_points
+from fastdata.maintenance.seek_points import add_seek_points
 
 _TESTS = Path(__file__).resolve().parent
 

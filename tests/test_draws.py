@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.draws import bits, child, epoch_key, integers, sample_keys, uniforms
 from fastdata.errors import UsageError
+from fastdata.plan.draws import bits, child, epoch_key, integers, sample_keys, uniforms
 
 ANY_INT = st.integers(-(2**200), 2**200)
 WORDS = st.integers(0, 2**64 - 1)

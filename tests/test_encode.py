@@ -15,8 +15,8 @@ from sources import convert, encoded, jpeg, make_tree, picture, require_said
 
 from fastdata import ImageDataset
 from fastdata.errors import SampleError, UsageError
-from fastdata.probe import ImageInfo, probe
-from fastdata.verification import verify
+from fastdata.maintenance.verify import verify
+from fastdata.storage.probe import ImageInfo, probe
 
 LANCZOS = Image.Resampling.LANCZOS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastdata import engines
-from fastdata.engines import cgroup_cpus, cpus_for_this_rank, usable_cpus
+from fastdata import executors as engines
+from fastdata.executors import cgroup_cpus, cpus_for_this_rank, usable_cpus
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from test_extents import IMAGES, SIZE, row, run, table_of
 
 from fastdata import ImageDataset, _native
-from fastdata.blobs import Blobs
 from fastdata.decode import decode_batch
 from fastdata.errors import CorruptionError
-from fastdata.extents import ExtentTable
-from fastdata.index import ROWS_PER_BATCH, SCHEMA, Index, rows_to_batch, write_index
-from fastdata.probe import ENCODINGS
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.extents import ExtentTable
+from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Index, rows_to_batch, write_index
+from fastdata.storage.probe import ENCODINGS
 
 
 def open_table(folder: Path) -> ExtentTable:

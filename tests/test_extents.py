@@ -18,7 +18,6 @@ from jpegs import encode, picture
 from PIL import Image
 
 from fastdata import ImageDataset, _native
-from fastdata.checksum import crc32c
 from fastdata.decode import (
     DecodeError,
     Engine,
@@ -27,10 +26,11 @@ from fastdata.decode import (
     jpeg_info,
     seek_points,
 )
-from fastdata.extents import ExtentTable
-from fastdata.index import Index, rows_to_batch, write_index
-from fastdata.index import Row as IndexRow
-from fastdata.probe import ENCODINGS
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.extents import ExtentTable
+from fastdata.storage.index import Index, rows_to_batch, write_index
+from fastdata.storage.index import Row as IndexRow
+from fastdata.storage.probe import ENCODINGS
 
 SIZE = (40, 32)
 IMAGES = [

@@ -16,7 +16,8 @@ from containers import (
 )
 from fastdata.converters import Encoding, ImageNet, WebDataset
 
-from fastdata import DatasetError, ImageDataset, UsageError, formats, verify
+from fastdata import DatasetError, ImageDataset, UsageError, verify
+from fastdata.storage import formats
 
 
 class TestFolder(ContainerConformance):

@@ -28,7 +28,7 @@ from sources import (
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
-from fastdata.verification import verify
+from fastdata.maintenance.verify import verify
 
 LAYOUTS = ("folders", "kaggle", "archives")
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError
-from fastdata.index import ROWS_PER_BATCH, SCHEMA, Index, Row, rows_to_batch, write_index
-from fastdata.manifest import FileEntry, Manifest
-from fastdata.probe import ENCODINGS
+from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Index, Row, rows_to_batch, write_index
+from fastdata.storage.manifest import FileEntry, Manifest
+from fastdata.storage.probe import ENCODINGS
 
 #: As many as ImageNet has, roughly; not a multiple of anything.
 LARGE = 1_281_167
@@ -188,7 +188,7 @@ def test_batches_of_any_size_give_the_same_rows(
     folder = tmp_path_factory.mktemp("index")
     total = sum(sizes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastdata.index.ROWS_PER_BATCH", rows_per_batch)
+        patch.setattr("fastdata.storage.index.ROWS_PER_BATCH", rows_per_batch)
         written(folder / "index", *sizes)
     index = Index(folder / "index", total)
     assert len(index) == total
@@ -291,7 +291,7 @@ _READ_DAMAGED = """
 import random, sys
 from pathlib import Path
 from fastdata.errors import CorruptionError
-from fastdata.index import Index
+from fastdata.storage.index import Index
 
 path, rows = Path(sys.argv[1]), int(sys.argv[2])
 data = path.read_bytes()
@@ -327,7 +327,7 @@ _READ_AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.index import Index
+from fastdata.storage.index import Index
 path = Path(sys.argv[1])
 path.chmod(0)
 if os.geteuid() == 0:

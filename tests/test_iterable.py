@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Subset  # noqa: E402
 
 from fastdata import ImageDataset, ShardedIterable, UsageError, fast_collate  # noqa: E402
-from fastdata.iterable import _positions, _turns  # noqa: E402
-from fastdata.order import ORDERS, make_order  # noqa: E402
-from fastdata.sharding import Epoch  # noqa: E402
+from fastdata.loading.iterable import _positions, _turns  # noqa: E402
+from fastdata.plan.order import ORDERS, make_order  # noqa: E402
+from fastdata.plan.sharding import Epoch  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
 pytestmark = [

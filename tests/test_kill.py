@@ -103,7 +103,7 @@ import importlib, os, shutil, sys
 from pathlib import Path
 
 from containers import digests, pack_tree
-from fastdata.formats.lmdb import LmdbWriter
+from fastdata.storage.formats.lmdb import LmdbWriter
 
 tree, folder, container = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 KILLED = 9

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import jpeg, make_tree, tar_bytes
 
-from fastdata.engines import InProcess
 from fastdata.errors import SourceError
+from fastdata.executors import InProcess
 
 
 class Shard(NamedTuple):

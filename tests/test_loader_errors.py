@@ -28,8 +28,8 @@ from fastdata.errors import (  # noqa: E402
     SampleError,
     UsageError,
 )
-from fastdata.index import write_index  # noqa: E402
-from fastdata.order import make_order  # noqa: E402
+from fastdata.plan.order import make_order  # noqa: E402
+from fastdata.storage.index import write_index  # noqa: E402
 from fastdata.transforms import RandomCrop, Resize  # noqa: E402
 
 THREADS = [0, 1, 2, 8]

@@ -17,9 +17,9 @@ from torch.utils.data import Subset, random_split
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, fast_collate
-from fastdata.draws import epoch_key, sample_keys
 from fastdata.errors import SampleError, UsageError
-from fastdata.recipe import Recipe, compile_recipe
+from fastdata.plan.draws import epoch_key, sample_keys
+from fastdata.transforms.compile import Recipe, compile_recipe
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

@@ -12,8 +12,7 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.draws import epoch_key, sample_keys  # noqa: E402
-from fastdata.recipe import Recipe, compile_recipe  # noqa: E402
+from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
     CenterCrop,
     Compose,
@@ -23,6 +22,7 @@ from fastdata.transforms import (  # noqa: E402
     RandomResizedCrop,
     Resize,
 )
+from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from fastdata.errors import SampleError  # noqa: E402
-from fastdata.loading.schedule import Planned, Schedule, ordered, sampled  # noqa: E402
-from fastdata.order import make_order  # noqa: E402
-from fastdata.sharding import Epoch  # noqa: E402
+from fastdata.plan.order import make_order  # noqa: E402
+from fastdata.plan.schedule import Planned, Schedule, ordered, sampled  # noqa: E402
+from fastdata.plan.sharding import Epoch  # noqa: E402
 
 
 def cut(order: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[np.ndarray, int]]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
-from fastdata.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
+from fastdata.storage.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
 
 _PATH = Path("dataset/dataset.json")
 

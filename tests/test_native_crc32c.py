@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.checksum import crc32c, crc32c_combine
+from fastdata.storage.checksum import crc32c, crc32c_combine
 
 
 def plain(data: bytes, crc: int = 0) -> int:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fastdata.draws import epoch_key
 from fastdata.errors import UsageError
-from fastdata.order import (
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.order import (
     ORDERS,
     Order,
     QuasiRandom,

@@ -13,8 +13,8 @@ from fastdata.converters import Encoding, ImageFolder, WebDataset, pack
 from PIL import Image
 
 from fastdata import ImageDataset, verify
-from fastdata.engines import Processes
 from fastdata.errors import SourceError, UsageError
+from fastdata.executors import Processes
 
 FILES = ["parquet", "shards"]
 CONTAINERS = ["lmdb", *FILES]

@@ -22,8 +22,8 @@ from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Silent
 
 from fastdata import DataError, UsageError, verify
-from fastdata.engines import InProcess, Processes
 from fastdata.errors import BadSamplesError, BusyError, SourceError
+from fastdata.executors import InProcess, Processes
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError
-from fastdata.formats import parquet
+from fastdata.storage.formats import parquet
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 

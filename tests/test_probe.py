@@ -15,9 +15,9 @@ import pytest
 from containers import jpeg, originals
 from PIL import Image, ImageOps
 
-from fastdata import probe as module
 from fastdata.errors import SampleError
-from fastdata.probe import ImageInfo, open_image, probe
+from fastdata.storage import probe as module
+from fastdata.storage.probe import ImageInfo, open_image, probe
 
 SOS = b"\xff\xda"
 

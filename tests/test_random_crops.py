@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata import _native, draws
+from fastdata import _native
+from fastdata.plan import draws
 from fastdata.transforms import RandomResizedCrop
 
 _ATTEMPTS = 10

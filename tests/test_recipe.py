@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import draws
 from fastdata.errors import UsageError
-from fastdata.recipe import Output, Recipe, Refusal, compile_recipe
+from fastdata.plan import draws
 from fastdata.transforms import (
     CenterCrop,
     Compose,
@@ -26,6 +25,7 @@ from fastdata.transforms import (
     Resize,
     Transform,
 )
+from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = ["bilinear", "nearest", "bicubic", "lanczos"]

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from object_stores import Bucket
 
-from fastdata.checksum import crc32c
 from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import (
@@ -33,6 +32,7 @@ from fastdata.remote.filesystem import (
 )
 from fastdata.remote.retries import retrying
 from fastdata.remote.urls import redact, redact_text
+from fastdata.storage.checksum import crc32c
 
 
 @pytest.fixture(params=["gcs", "s3"])

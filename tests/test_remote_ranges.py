@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from loader_data import SAMPLES, dataset
 
 from fastdata import ImageDataset, _native
-from fastdata.checksum import crc32c
 from fastdata.remote.ranges import Wanted, merge, plan
+from fastdata.storage.checksum import crc32c
 
 
 @given(

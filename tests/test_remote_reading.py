@@ -34,8 +34,8 @@ from fastdata import (
 )
 from fastdata.errors import RemoteError
 from fastdata.remote import RemoteOptions
-from fastdata.remote.ahead import CachePass, RangePass
 from fastdata.remote.filesystem import open_filesystem
+from fastdata.remote.prefetch import CachePass, RangePass
 
 #: Small enough that everything happens: many requests, pieces smaller than files.
 SMALL = RemoteOptions(

@@ -19,10 +19,8 @@ from object_stores import Bucket, send_tree
 from sources import contents, contents_but_source, convert, make_tree, require_said
 
 from fastdata import ImageDataset
-from fastdata.checksum import crc32c
 from fastdata.cli import cli
 from fastdata.errors import DataError
-from fastdata.manifest import FileEntry
 from fastdata.remote.filesystem import (
     join_url,
     list_files,
@@ -31,7 +29,9 @@ from fastdata.remote.filesystem import (
     upload,
 )
 from fastdata.remote.sending import Sender
-from fastdata.staged import find_staged
+from fastdata.staging.staged import find_staged
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.manifest import FileEntry
 
 
 @pytest.fixture(scope="module")

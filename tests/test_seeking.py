@@ -16,7 +16,7 @@ from fastdata import ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.decode import decode_jpeg, jpeg_info
 from fastdata.errors import BadSamplesError, UsageError
-from fastdata.seeking import add_seek_points
+from fastdata.maintenance.seek_points import add_seek_points
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 

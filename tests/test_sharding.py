@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata.errors import UsageError
-from fastdata.order import ORDERS
-from fastdata.sharding import Epoch, State
+from fastdata.plan.order import ORDERS
+from fastdata.plan.sharding import Epoch, State
 
 SAMPLES = st.integers(0, 300)
 SIZES = st.integers(1, 40)

@@ -21,7 +21,7 @@ from PIL import Image
 
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
-from fastdata.formats.shards import ShardWriter, extents, member_head, member_name
+from fastdata.storage.formats.shards import ShardWriter, extents, member_head, member_name
 
 
 def shards(dataset: Path) -> list[str]:

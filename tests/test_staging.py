@@ -26,8 +26,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import copying, staged, staging
-from fastdata.checksum import crc32c, crc32c_file
 from fastdata.cli import cli
 from fastdata.dataset import ImageDataset
 from fastdata.errors import (
@@ -38,11 +36,14 @@ from fastdata.errors import (
     SpaceError,
     UsageError,
 )
-from fastdata.index import INDEX_NAME, Index, Row, rows_to_batch, write_index
-from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.staged import MARKER_NAME, find_staged
-from fastdata.staging import stage, unstage
-from fastdata.verification import verify
+from fastdata.maintenance.verify import verify
+from fastdata.staging import copying, staged
+from fastdata.staging import stage as staging
+from fastdata.staging.stage import stage, unstage
+from fastdata.staging.staged import MARKER_NAME, find_staged
+from fastdata.storage.checksum import crc32c, crc32c_file
+from fastdata.storage.index import INDEX_NAME, Index, Row, rows_to_batch, write_index
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
@@ -136,7 +137,9 @@ def allocated(folder: Path) -> int:
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from fastdata import copying, staged, staging
+from fastdata.staging import copying
+from fastdata.staging import staged
+from fastdata.staging import stage as staging
 
 copying._BLOCK, copying._CHUNK = 4096, 1000
 

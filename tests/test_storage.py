@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fastdata.errors import SpaceError
-from fastdata.storage import (
+from fastdata.storage.files import (
     ExtentReader,
     file_lock,
     free_space,

@@ -16,9 +16,9 @@ from PIL import Image
 from torch import nn
 from torchvision_stub import import_torchvision
 
-from fastdata import draws
 from fastdata import transforms as ours
-from fastdata.recipe import Output, Recipe, Refusal, compile_recipe
+from fastdata.plan import draws
+from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIZES = [(500, 375), (375, 500), (333, 334), (256, 256), (64, 48), (31, 90), (1, 7), (640, 101)]
@@ -462,7 +462,7 @@ def test_compiling_ours_does_not_import_torchvision() -> None:
     code = (
         "import sys, torch\n"
         "from fastdata.transforms import CenterCrop\n"
-        "from fastdata.recipe import compile_recipe\n"
+        "from fastdata.transforms.compile import compile_recipe\n"
         "compile_recipe([CenterCrop(8), torch.nn.Sequential(torch.nn.ReLU())])\n"
         "print('torchvision' in sys.modules)\n"
     )

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from fastdata import ImageDataset
 from fastdata.errors import DataError, UsageError
-from fastdata.sharding import Epoch
+from fastdata.plan.sharding import Epoch
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"), False)
 SMALL = ["--model", "resnet18", "--width", "8", "--image-size", "32", "--workers", "1"]

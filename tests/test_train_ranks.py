@@ -166,8 +166,8 @@ def test_gradients_are_sent_once_a_step(tmp_path: Path) -> None:
     from fastdata.examples.training.step import weights
     from torch import distributed as dist
 
+    from fastdata.plan.sharding import Epoch
     from fastdata.profile import StepTimer
-    from fastdata.sharding import Epoch
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rdzv", rank=0, world_size=1)
     try:

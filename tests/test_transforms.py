@@ -192,7 +192,7 @@ def test_they_are_made_and_compiled_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from fastdata.transforms import *\n"
-        "from fastdata.recipe import compile_recipe\n"
+        "from fastdata.transforms.compile import compile_recipe\n"
         "import numpy\n"
         "recipe = compile_recipe(Compose([RandomResizedCrop(8), Normalize((0,) * 3, (1,) * 3)]))\n"
         "print(recipe.draw([30], [30], numpy.zeros(1, numpy.uint64)).boxes.shape)\n"

@@ -19,14 +19,15 @@ from containers import broken_jpeg, index_rows, jpeg, originals, pack_tree, row_
 from fastdata.benchmarks.open_index import make_index
 from fastdata.converters import Encoding
 
-from fastdata import DatasetError, ImageDataset, verification, verify
-from fastdata import index as index_module
-from fastdata.checksum import crc32c_file
+from fastdata import DatasetError, ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import UsageError
-from fastdata.index import Index
-from fastdata.manifest import FileEntry, Manifest
-from fastdata.verification import Verification
+from fastdata.maintenance import verify as verification
+from fastdata.maintenance.verify import Verification
+from fastdata.storage import index as index_module
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.index import Index
+from fastdata.storage.manifest import FileEntry, Manifest
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
 CONTAINERS = list(FILES)
@@ -468,7 +469,7 @@ def test_workers_that_are_none(sound: Path, workers: int) -> None:
 def test_rows_of_a_file_are_found_without_reading_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastdata.index.ROWS_PER_BATCH", 4)
+    monkeypatch.setattr("fastdata.storage.index.ROWS_PER_BATCH", 4)
     files = [0] * 3 + [1] * 9 + [3] * 20 + [4] * 2 + [7] * 62
     rows = [row_of(0, b"", file=file) for file in files]
     index_module.write_index(tmp_path / "index", [index_module.rows_to_batch(rows)])
@@ -490,7 +491,7 @@ import contextlib, io, json, sys, threading, time
 from pathlib import Path
 import psutil
 from fastdata import verify
-from fastdata.blobs import Blobs
+from fastdata.storage.blobs import Blobs
 from fastdata.cli.info import describe
 
 process = psutil.Process()

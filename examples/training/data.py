@@ -11,7 +11,7 @@ from fastdata.examples.training.config import Config
 from fastdata.examples.training.ranks import Ranks
 
 from fastdata import DataLoader, DeviceLoader, ImageDataset
-from fastdata.sharding import Epoch
+from fastdata.plan.sharding import Epoch
 from fastdata.transforms import (
     CenterCrop,
     Compose,

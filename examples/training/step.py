@@ -11,8 +11,8 @@ import torch
 from fastdata.examples.training.evaluate import hits
 from torch import nn
 
+from fastdata.plan.sharding import Epoch
 from fastdata.profile import StepTimer
-from fastdata.sharding import Epoch
 
 
 @dataclass(frozen=True)

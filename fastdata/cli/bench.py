@@ -122,7 +122,6 @@ def command(
       fastdata bench --compare before.json now.json
     """
     try:
-        from fastdata import plotting
         from fastdata.benchmarks import bench, bench_figures, plots
         from fastdata.benchmarks.contenders import (
             FASTDATA,
@@ -131,6 +130,7 @@ def command(
             default_environments,
             has_gpu,
         )
+        from fastdata.doctor import plotting
     except ModuleNotFoundError as error:
         raise UsageError(
             f"benchmarks need {error.name}, which is not installed", "pip install 'fastdata[bench]'"

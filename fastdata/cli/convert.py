@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import click
 
 from fastdata.cli.locations import Folder, Location, named, require_url, storage_options
+from fastdata.cli.progress import ProgressReport
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
@@ -21,12 +22,11 @@ from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
-from fastdata.engines import keep_freed_memory
 from fastdata.errors import BadSamplesError, SourceError, UsageError
-from fastdata.formats import CONTAINERS
-from fastdata.progress import ProgressReport
+from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
-from fastdata.storage import human_bytes
+from fastdata.storage.files import human_bytes
+from fastdata.storage.formats import CONTAINERS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -84,9 +84,8 @@ def command(
         raise UsageError("nothing to diagnose", "Give DATASET, or --pid and --flame.")
     if step_ms is not None and batch_size is None:
         raise UsageError("--step-ms needs --batch-size", "Say how many images a step takes.")
-    from fastdata import plotting
-    from fastdata.doctor import diagnose, picture, report, training_transform
-    from fastdata.transforms import CenterCrop, Compose, Resize
+    from fastdata.doctor import diagnose, picture, plotting, report, training_transform
+    from fastdata.transforms.descriptions import CenterCrop, Compose, Resize
 
     if plot is not None:
         plotting.check(plot)

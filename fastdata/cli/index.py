@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from fastdata.cli.locations import Location, named
-from fastdata.decode import DEFAULT_STRIDE
+from fastdata.cli.progress import ProgressReport
+from fastdata.decode.engine import DEFAULT_STRIDE
 from fastdata.errors import UsageError
-from fastdata.progress import ProgressReport
-from fastdata.seeking import add_seek_points
+from fastdata.maintenance.seek_points import add_seek_points
 
 
 @click.command("index")

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from fastdata.blobs import Blobs
 from fastdata.cli.locations import Location, named, require_url, storage_options
-from fastdata.remote.fetching import Fetching
-from fastdata.staged import find_staged
-from fastdata.storage import human_bytes
+from fastdata.staging.fetching import Fetching
+from fastdata.staging.staged import find_staged
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.files import human_bytes
 
 #: Columns of the index whose values are counted, in the index's order.
 _COUNTED = ("width", "height", "channels", "encoding")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from fastdata.engines import usable_cpus
-from fastdata.progress import ProgressReport
+from fastdata.cli.progress import ProgressReport
+from fastdata.executors import usable_cpus
 from fastdata.sample import make_sample
-from fastdata.storage import human_bytes
+from fastdata.storage.files import human_bytes
 
 
 @click.command("sample")

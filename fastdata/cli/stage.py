@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from fastdata.cli.locations import Folder, Location, named, require_url, storage_options
+from fastdata.cli.progress import ProgressReport
 from fastdata.errors import UsageError
-from fastdata.progress import ProgressReport
-from fastdata.staging import stage, unstage
-from fastdata.storage import human_bytes
+from fastdata.staging.stage import stage, unstage
+from fastdata.storage.files import human_bytes
 
 
 @click.command("stage")

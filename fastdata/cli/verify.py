@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError
-from fastdata.progress import ProgressReport
-from fastdata.verification import verify
+from fastdata.maintenance.verify import verify
 
 #: Problems that are printed; the rest are counted.
 _SHOWN = 20

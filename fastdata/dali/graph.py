@@ -14,9 +14,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.dali.options import DALIOptions
-from fastdata.geometry import Geometry
-from fastdata.recipe import Recipe
-from fastdata.transforms import RandomResizedCrop, Resize
+from fastdata.transforms.compile import Recipe
+from fastdata.transforms.descriptions import RandomResizedCrop, Resize
+from fastdata.transforms.geometry import Geometry
 
 #: Kinds of samples, each of which has a pipeline of its own.
 ENCODED, RAW = "encoded", "raw"

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Sampler
 
 from fastdata.dali.options import DALIOptions, require_dali
-from fastdata.loader import DataLoader
+from fastdata.loading.loader import DataLoader
 
 T = TypeVar("T", covariant=True)
 

@@ -12,7 +12,7 @@ from fastdata.dali.graph import Graph
 from fastdata.dali.options import DALIOptions, require_dali
 from fastdata.dali.pipeline import DALIPipeline
 from fastdata.dali.runner import Runner
-from fastdata.decode import Engine
+from fastdata.decode.engine import Engine
 from fastdata.errors import UsageError
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.images import Images
@@ -21,7 +21,7 @@ from fastdata.loading.native import NativePath, Resources
 from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.loading.stats import Counters
-from fastdata.remote.ahead import RemotePass
+from fastdata.remote.prefetch import RemotePass
 
 
 class DALIPath(NativePath):

@@ -15,15 +15,15 @@ from torch.utils.dlpack import from_dlpack
 from fastdata import _native
 from fastdata.dali.runner import DALIError, Run, Runner
 from fastdata.dali.samples import candidates, kind_of
-from fastdata.decode import NOTHING_TO_DECODE, Engine
+from fastdata.decode.engine import NOTHING_TO_DECODE, Engine
 from fastdata.errors import FastdataError
-from fastdata.geometry import Geometry
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.pipeline import Batch, Pipeline, Settings, View, await_done
-from fastdata.loading.schedule import Planned
 from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
-from fastdata.remote.ahead import RemotePass
+from fastdata.plan.schedule import Planned
+from fastdata.remote.prefetch import RemotePass
+from fastdata.transforms.geometry import Geometry
 
 
 class Decoding:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.dali.graph import Graph
-from fastdata.geometry import Geometry
+from fastdata.transforms.geometry import Geometry
 
 
 class DALIError(RuntimeError):

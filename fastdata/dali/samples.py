@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.dali.graph import ENCODED, RAW
 from fastdata.loading.source import Gathered
-from fastdata.probe import ENCODINGS
+from fastdata.storage.probe import ENCODINGS
 
 _RAW = ENCODINGS.index("raw")
 _JPEG = ENCODINGS.index("jpeg")
@@ -42,7 +42,7 @@ def kind_of(
 
     Args:
         data: Its bytes.
-        encoding: Its place in ``fastdata.probe.ENCODINGS``; -1 if nobody knows.
+        encoding: Its place in ``fastdata.storage.probe.ENCODINGS``; -1 if nobody knows.
         width: Its width as the crop was drawn for, in pixels.
         height: Its height.
         seekable: Whether it has seek points: then it was decoded once already.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.decode import (
+from fastdata.decode.engine import (
     DEFAULT_STRIDE,
     DecodeError,
     Engine,
@@ -22,10 +22,10 @@ from fastdata.decode import (
     seek_points_many,
 )
 from fastdata.doctor.opening import Opened
-from fastdata.draws import epoch_key
 from fastdata.errors import DataError
-from fastdata.probe import ENCODINGS
-from fastdata.recipe import Recipe
+from fastdata.plan.draws import epoch_key
+from fastdata.storage.probe import ENCODINGS
+from fastdata.transforms.compile import Recipe
 
 #: Images that a thread decodes between two looks at the clock.
 _BATCH = 16
@@ -44,7 +44,7 @@ class Images:
         heights: As ``widths``.
         tables: Seek points that the dataset has; None for an image without.
         learnable: Seek points that it could have; None for what has none.
-        kinds: Encodings, of `fastdata.probe.ENCODINGS`.
+        kinds: Encodings, of `fastdata.storage.probe.ENCODINGS`.
         pillow: bool, (N,): what Pillow decodes.
     """
 

@@ -14,12 +14,12 @@ from fastdata.doctor import copies, decoding, loading, opening, reading
 from fastdata.doctor.advice import Verdict, judge
 from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
-from fastdata.engines import usable_cpus
 from fastdata.errors import UsageError
-from fastdata.recipe import Recipe, Refusal, compile_recipe
-from fastdata.staged import default_place
-from fastdata.staging import available_memory, room
-from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+from fastdata.executors import usable_cpus
+from fastdata.staging.stage import available_memory, room
+from fastdata.staging.staged import default_place
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 #: Below this part of the images, what Pillow decodes is no matter.
 _FEW = 0.002

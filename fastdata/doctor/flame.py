@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 from fastdata.errors import DataError, UsageError
-from fastdata.storage import temporary_name
+from fastdata.storage.files import temporary_name
 
 #: By suffix, what py-spy calls the format.
 _FORMATS = {".svg": "flamegraph", ".json": "speedscope"}

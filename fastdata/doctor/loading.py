@@ -39,7 +39,7 @@ def rate(
         The rate, None if it cannot be measured here; and the path that was taken, or why not.
     """
     try:
-        from fastdata.loader import DataLoader
+        from fastdata.loading.loader import DataLoader
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

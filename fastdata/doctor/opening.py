@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.arrow import as_numpy
 from fastdata.converters.tree import is_image_name
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import page_cache
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
-from fastdata.manifest import MANIFEST_NAME, WORK_NAME
 from fastdata.remote.urls import is_url, redact
-from fastdata.staging import is_tmpfs
+from fastdata.staging.stage import is_tmpfs
+from fastdata.storage.arrow import as_numpy
+from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
 
 #: Files whose share in the page cache stands for that of all.
 _FILES_ASKED = 1_000

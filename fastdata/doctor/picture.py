@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastdata.doctor.diagnosis import Diagnosis
+from fastdata.doctor.plotting import INK, check, finish
 from fastdata.doctor.report import human_rate, stage_lines
-from fastdata.plotting import INK, check, finish
 
 # Mid-tones, as the ink.
 _STAGE = "#2b8cbe"

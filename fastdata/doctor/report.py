@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fastdata.doctor.advice import Advice
 from fastdata.doctor.diagnosis import Diagnosis
-from fastdata.storage import human_bytes
+from fastdata.storage.files import human_bytes
 
 
 class StageLine(NamedTuple):

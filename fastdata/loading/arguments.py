@@ -9,15 +9,15 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import IterableDataset
 
+from fastdata.device.ahead import Destination
+from fastdata.device.normalise import dtype_name, three
 from fastdata.errors import UsageError
-from fastdata.loading.ahead import Destination
 from fastdata.loading.choice import Choice
 from fastdata.loading.iterator import ON_ERROR
-from fastdata.loading.normalise import dtype_name, three
+from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.seek_cache import DEFAULT_BYTES
-from fastdata.order import ORDERS, is_order
-from fastdata.recipe import Recipe
-from fastdata.sampler import ShardedSampler
+from fastdata.plan.order import ORDERS, is_order
+from fastdata.transforms.compile import Recipe
 
 #: Arguments that only the native path can honour, and what they are by default.
 NATIVE_ONLY: Mapping[str, Any] = {

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, default_collate
 
-from fastdata.collate import fast_collate
+from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, recognise
-from fastdata.recipe import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Choice:
     recipe: Recipe | None = None
 
     def with_output(self, **changes: Any) -> Choice:
-        """The same with another output format; see `fastdata.recipe.Output`."""
+        """The same with another output format; see `fastdata.transforms.compile.Output`."""
         assert self.images is not None
         assert self.recipe is not None
         recipe = replace(self.recipe, output=self.recipe.output._replace(**changes))

@@ -11,15 +11,15 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from fastdata.draws import epoch_key
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import InlineExecutor
 from fastdata.loading.images import recognise
 from fastdata.loading.pipeline import Pipeline, Settings
-from fastdata.loading.schedule import Planned
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
-from fastdata.recipe import Recipe, Refusal, compile_recipe
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.schedule import Planned
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 
 class Head:

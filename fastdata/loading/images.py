@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 from fastdata.dataset import ImageDataset
 from fastdata.loading.seek_cache import SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source, SubsetSource
-from fastdata.recipe import Refusal
+from fastdata.transforms.compile import Refusal
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
+from fastdata.device.ahead import Tracker
 from fastdata.errors import FastdataError, SampleError
 from fastdata.loading import helpers
-from fastdata.loading.ahead import Tracker
 from fastdata.loading.pipeline import Batch, Pipeline
-from fastdata.loading.schedule import Planned, Schedule
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
+from fastdata.plan.schedule import Planned, Schedule
 
 #: What ``on_error`` may be.
 ON_ERROR = ("raise", "skip", "zero")

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
-from fastdata.decode import Engine
+from fastdata.decode.engine import Engine
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
 from fastdata.loading.iterator import Delivery, NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, Settings
-from fastdata.loading.schedule import Indices, Schedule
 from fastdata.loading.seek_cache import SeekCache
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
-from fastdata.remote.ahead import RemotePass
+from fastdata.plan.schedule import Indices, Schedule
+from fastdata.remote.prefetch import RemotePass
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class NativePath:
 
         Args:
             batches: (indices, position after) of each batch.
-            key: Key of its random numbers (`fastdata.draws.epoch_key`).
+            key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
             progress: Where the pass begins; kept up to date.
             length: Number of batches; None if nobody knows.
         """

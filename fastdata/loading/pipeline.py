@@ -11,23 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode import (
+from fastdata.decode.engine import (
     NOTHING_TO_DECODE,
     DecodeError,
     Engine,
     PendingBatch,
     decode_batch,
 )
-from fastdata.draws import sample_keys
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.loading.buffers import BatchMemory, BufferPool
-from fastdata.loading.schedule import Planned
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
-from fastdata.recipe import MEND_SMALL, Geometry, Recipe
-from fastdata.remote.ahead import Fetch, RemotePass
+from fastdata.plan.draws import sample_keys
+from fastdata.plan.schedule import Planned
 from fastdata.remote.opening import WRONG_BYTES
+from fastdata.remote.prefetch import Fetch, RemotePass
+from fastdata.transforms.compile import MEND_SMALL, Geometry, Recipe
 
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
@@ -142,7 +142,7 @@ class Pipeline:
 
         Args:
             planned: Which samples.
-            key: Key of the epoch's random numbers (`fastdata.draws.epoch_key`).
+            key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         """
         try:
             gathered = self._source.gather(planned.indices)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.arrow import array
-from fastdata.decode import DEFAULT_STRIDE
-from fastdata.storage import file_lock, whole_file
+from fastdata.decode.engine import DEFAULT_STRIDE
+from fastdata.storage.arrow import array
+from fastdata.storage.files import file_lock, whole_file
 
 #: Memory for seek points unless told otherwise: about 180,000 photographs of ImageNet's size.
 DEFAULT_BYTES = 256 << 20

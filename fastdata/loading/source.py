@@ -14,9 +14,9 @@ from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
 from fastdata.loading.seek_cache import SeekCache, Stamped
-from fastdata.probe import ENCODINGS, ImageInfo, open_image
-from fastdata.remote.ahead import CachePass, RangePass, RemotePass
 from fastdata.remote.opening import RemoteBlobs
+from fastdata.remote.prefetch import CachePass, RangePass, RemotePass
+from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
 _NATIVE = np.isin(ENCODINGS, ("jpeg", "raw"))

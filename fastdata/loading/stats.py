@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastdata.remote.ahead import RemotePass
 from fastdata.remote.options import RemoteStats
+from fastdata.remote.prefetch import RemotePass
 
 
 class Stats(NamedTuple):

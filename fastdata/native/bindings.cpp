@@ -1,5 +1,5 @@
 // The Python boundary (fastdata/_native.pyi has its types). Arguments are checked in
-// fastdata/decode.py for their meaning, here for what memory safety needs.
+// fastdata/decode/engine.py for their meaning, here for what memory safety needs.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

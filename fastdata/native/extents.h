@@ -13,7 +13,7 @@
 
 namespace fastdata {
 
-// Codes of fastdata.probe.ENCODINGS that the core knows.
+// Codes of fastdata.storage.probe.ENCODINGS that the core knows.
 enum EncodingCode : int8_t {
   kUnknownEncoding = -1,
   kRawEncoding = 0,

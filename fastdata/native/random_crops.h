@@ -25,7 +25,7 @@ struct CropBox {
 };
 
 /// The box for an image of width x height, both at least 1, from draws `draw` to
-/// `draw` + 2 * kCropAttempts + 1 of `key` (fastdata/draws.py: SplitMix64).
+/// `draw` + 2 * kCropAttempts + 1 of `key` (fastdata/plan/draws.py: SplitMix64).
 CropBox random_resized_crop(const CropRanges& ranges, int64_t width, int64_t height, uint64_t key,
                             uint64_t draw);
 

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastdata.checksum import crc32c, crc32c_file
 from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.retries import TRIES, TruncatedError, describe_error, may_pass, retrying
@@ -35,7 +34,8 @@ from fastdata.remote.urls import (
     scheme_of,
     split_query,
 )
-from fastdata.storage import whole_file
+from fastdata.storage.checksum import crc32c, crc32c_file
+from fastdata.storage.files import whole_file
 
 if TYPE_CHECKING:
     import fsspec

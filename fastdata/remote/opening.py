@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.checksum import crc32c_file
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, UsageError
-from fastdata.extents import ExtentTable
-from fastdata.index import Index, Row
-from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request, Wanted
 from fastdata.remote.urls import resolve_url, split_query
-from fastdata.storage import file_lock
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.extents import ExtentTable
+from fastdata.storage.files import file_lock
+from fastdata.storage.index import Index, Row
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -72,7 +72,7 @@ class _Process:
 
 
 class RemoteBlobs:
-    """Index and files of a dataset that lies behind a URL, as `fastdata.blobs.Blobs` has them.
+    """Index and files of a dataset behind a URL, as `fastdata.storage.blobs.Blobs` has them.
 
     Opening fetches the manifest, and the index unless an earlier opening on this machine has
     left it here, and its checksum is still right. Safe to use from several threads, and after a

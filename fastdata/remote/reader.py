@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastdata.checksum import crc32c
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.filesystem import (
     open_filesystem,
@@ -18,6 +17,7 @@ from fastdata.remote.filesystem import (
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import describe_error, may_pass, wait_before
+from fastdata.storage.checksum import crc32c
 
 #: Slowest transfer that is not taken for a stalled one, in bytes a second.
 _SLOWEST = 256 << 10

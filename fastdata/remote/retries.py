@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.urls import redact_text
-from fastdata.storage import is_no_space
+from fastdata.storage.files import is_no_space
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.remote.abandoning import Abandon, Threads
 from fastdata.remote.filesystem import (
     file_info,
@@ -29,6 +28,7 @@ from fastdata.remote.filesystem import (
     remove,
     upload,
 )
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 #: Name of the ledger.
 LEDGER_NAME = "sent.jsonl"

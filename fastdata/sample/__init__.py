@@ -16,11 +16,11 @@ from pathlib import Path
 
 import PIL
 
-from fastdata.engines import local_engine
 from fastdata.errors import BusyError, UsageError
+from fastdata.executors import local_engine
 from fastdata.sample.photograph import MAX_CLASSES
 from fastdata.sample.shots import make_shot, plan_shot
-from fastdata.storage import PARTIAL_SUFFIX, file_lock, is_no_space, no_space, sync
+from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, is_no_space, no_space, sync
 from fastdata.version import VERSION
 
 _SPLITS = ("train", "val")

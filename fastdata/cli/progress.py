@@ -1,0 +1,129 @@
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from fastdata.storage.files import human_bytes
+
+#: Seconds between two lines where there is no terminal.
+_LINE_EVERY = 10.0
+
+
+class ProgressReport:
+    """Shows how a long operation goes on; a context manager.
+
+    Serves as the ``progress`` of `fastdata.converters.pack`, and by `advance` any other.
+
+    Args:
+        title: What is being done.
+        stream: Where to; standard error if None.
+    """
+
+    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+        self._title = title
+        self._stream = stream or sys.stderr
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._total = self._done = 0
+        self._begun = self._last_line = time.monotonic()
+        if self._stream.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=Console(file=self._stream),
+                transient=True,
+            )
+
+    def __enter__(self) -> ProgressReport:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=None, rate="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def listed(self, records: int) -> None:
+        """So many images have been found so far."""
+        self._show(f"{records:,} images found", None)
+
+    def start(self, images: int, size: int, done_images: int = 0, done_size: int = 0) -> None:
+        """The work itself begins.
+
+        Args:
+            images: How many images there are in all,
+            size: and how many bytes of them; 0 if that is not known.
+            done_images: How many of them an earlier run has done,
+            done_size: and how many bytes.
+        """
+        self._total, self._done = images, done_images
+        self._begun = time.monotonic()
+        if done_images:
+            self._line(f"resuming: {done_images:,} of {images:,} images are done")
+
+    def advance(self, images: int, size: int) -> None:
+        """So many images and bytes are done since `start`."""
+        seconds = max(time.monotonic() - self._begun, 1e-3)
+        rate = f"{images / seconds:,.0f} images/s"
+        if size:
+            rate += f", {human_bytes(size / seconds)}/s"
+        self._show(rate, self._done + images)
+
+    def images(self, done: int, total: int) -> None:
+        """So many images of so many are done; the first call begins."""
+        if not self._total:
+            self.start(total, 0)
+        self.advance(done, 0)
+
+    def size(self, done: int, total: int) -> None:
+        """So many bytes of so many are done; the first call begins."""
+        if not self._total:
+            self.start(total, 0)
+        seconds = max(time.monotonic() - self._begun, 1e-3)
+        self._show(f"{human_bytes(done / seconds)}/s", done)
+
+    def finishing(self, what: str) -> None:
+        """All images are done; something remains."""
+        self._show(f"writing {what}", self._total)
+
+    def _show(self, rate: str, done: int | None) -> None:
+        if self._bar is not None and self._task is not None:
+            total = self._total if done is not None else None
+            self._bar.update(self._task, completed=done or 0, total=total, rate=rate)
+        elif time.monotonic() - self._last_line >= _LINE_EVERY:
+            left = ""
+            if done is not None and self._total and done > self._done:
+                seconds = time.monotonic() - self._begun
+                remaining = seconds * (self._total - done) / (done - self._done)
+                left = f" ({done:,} of {self._total:,}, {remaining:,.0f} s left)"
+            self._line(rate + left)
+
+    def _line(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        if self._bar is not None:
+            self._bar.console.print(f"{self._title}: {text}", highlight=False)
+        else:
+            print(f"{self._title}: {text}", file=self._stream, flush=True)

@@ -1,0 +1,39 @@
+"""Decoding images: JPEG regions from seek points, resampling, normalisation.
+
+Baseline JPEGs are decoded by the native core, to the same bytes as libjpeg-turbo's
+accurate decoder (and therefore Pillow); only what a region needs is touched. All else
+(progressive, CMYK, PNG, WebP, ...) is decoded by Pillow and then takes the same way::
+
+    pixels = decode_jpeg(data)                                  # (H, W, 3) uint8
+    crop = decode_jpeg(data, region=(40, 30, 340, 330), size=(224, 224))
+    table = seek_points(data)                                   # once
+    crop = decode_jpeg(data, region=(40, 30, 340, 330), seek_points=table)
+
+Resampling equals Pillow's ``crop(region).resize(size, filter)`` within 1 level.
+"""
+
+from fastdata.decode.engine import (
+    BatchOptions,
+    DecodeError,
+    Engine,
+    JpegInfo,
+    PendingBatch,
+    decode_batch,
+    decode_jpeg,
+    jpeg_info,
+    seek_points,
+    seek_points_many,
+)
+
+__all__ = [
+    "BatchOptions",
+    "DecodeError",
+    "Engine",
+    "JpegInfo",
+    "PendingBatch",
+    "decode_batch",
+    "decode_jpeg",
+    "jpeg_info",
+    "seek_points",
+    "seek_points_many",
+]

@@ -1,0 +1,638 @@
+"""The native core's face: single images, batches over threads, and what Pillow decodes instead."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.errors import SampleError
+from fastdata.executors import usable_cpus
+from fastdata.storage.probe import ENCODINGS
+
+if TYPE_CHECKING:
+    from typing import Unpack  # Python 3.11
+
+__all__ = [
+    "BatchOptions",
+    "DecodeError",
+    "Engine",
+    "JpegInfo",
+    "PendingBatch",
+    "decode_batch",
+    "decode_jpeg",
+    "jpeg_info",
+    "seek_points",
+    "seek_points_many",
+]
+
+#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
+DEFAULT_STRIDE = 128
+
+_FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
+_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+_FALLBACKS = ("unsupported", "always", "never")
+# What the native core leaves to others, rather than finds fault with.
+_NOT_NATIVE = ("unsupported", "not_jpeg")
+_RAW = ENCODINGS.index("raw")
+#: Failures that leave nothing for another decoder: the bytes cannot be had, or nobody waits.
+NOTHING_TO_DECODE = (
+    "cancelled",
+    "out_of_memory",
+    "file_missing",
+    "file_unreadable",
+    "cut_short",
+    "changed",
+    "corrupt_index",
+)
+# What is not given to Pillow.
+_FINAL = (*NOTHING_TO_DECODE, "too_large", "other_size")
+
+Region: TypeAlias = tuple[int, int, int, int]
+_Array: TypeAlias = npt.NDArray[Any]
+Samples: TypeAlias = Sequence[Any] | _native.Extents
+
+
+class BatchOptions(TypedDict, total=False):
+    """How :func:`decode_batch` and :meth:`Engine.submit` decode; all are keyword arguments.
+
+    Attributes:
+        regions: One a sample, as for :func:`decode_jpeg`, also as an (N, 4) array; default:
+            the whole images.
+        sizes: (width, height) a sample, also as an (N, 2) array: what the region is resized
+            to, where that is not the result's size. The result is a window of it.
+        windows: (left, upper) a sample, also as an (N, 2) array: where in the resized region
+            the result lies; default (0, 0). Only what it needs is decoded.
+        seek_points: One a sample, or None for those that have none. For Extents: instead of
+            their own.
+        flips: One a sample: mirror the result left to right.
+        skip: One a sample: leave it alone, read nothing, write nothing, report nothing.
+        filter: As for :func:`decode_jpeg`.
+        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
+            ``(value / 255 - mean) / std``. Arrays of bfloat16 have the dtype uint16,
+            whose bits they are: ``torch.from_numpy(a).view(torch.bfloat16)``.
+        mean: Three values in units of 0 to 1; default 0.
+        std: Three values in units of 0 to 1; default 1.
+        dct_scaling: As for :func:`decode_jpeg`.
+        fallback: As for :func:`decode_jpeg`.
+        stride: Build seek points, so many pixels apart, for JPEGs that have none;
+            :meth:`PendingBatch.built` returns them. 0, the default: do not.
+        check: Check the checksums of Extents that have them; the default.
+    """
+
+    regions: Sequence[Region] | _Array | None
+    sizes: Sequence[tuple[int, int]] | _Array | None
+    windows: Sequence[tuple[int, int]] | _Array | None
+    seek_points: Sequence[Any | None] | None
+    flips: Sequence[bool] | _Array | None
+    skip: Sequence[bool] | _Array | None
+    filter: str
+    dtype: str
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    dct_scaling: bool
+    fallback: str
+    stride: int
+    check: bool
+
+
+class DecodeError(SampleError, ValueError):
+    """An image that cannot be decoded.
+
+    Attributes:
+        code: What is wrong, in one word: ``truncated``, ``bad_scan_data``, ….
+        detail: Why.
+        offset: At about which byte of the image.
+        index: Which sample of a batch; else None.
+    """
+
+    def __init__(self, code: str, detail: str, offset: int = 0, index: int | None = None) -> None:
+        where = "" if index is None else f"sample {index}: "
+        super().__init__(f"{where}{detail} ({code}, at byte {offset})")
+        self.code, self.detail, self.offset, self.index = code, detail, offset, index
+
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int, int | None]]:
+        return DecodeError, (self.code, self.detail, self.offset, self.index)
+
+
+@dataclass(frozen=True)
+class JpegInfo:
+    """What ``jpeg_info`` finds. Sizes are 0 where the bytes given do not tell."""
+
+    encoding: str  # "jpeg", "png", "webp", "gif", "bmp", "unknown"
+    width: int
+    height: int
+    components: int
+    sampling: str  # "4:4:4", "4:2:2", "4:2:0", "4:4:0", "grey", "other"; "" if no JPEG
+    progressive: bool
+    native: bool  # whether the native core decodes it
+    reason: str  # if not, why not
+
+
+def jpeg_info(data: Any) -> JpegInfo:
+    """Describe an encoded image from its first bytes.
+
+    Args:
+        data: the image, or its beginning: bytes or anything with the buffer protocol.
+            ``native`` needs all bytes up to the scan, the rest much less.
+
+    Never raises for what is in ``data``.
+    """
+    encoding, width, height, components, sampling, progressive, code, detail, _ = _native.probe(
+        data
+    )
+    return JpegInfo(
+        encoding, width, height, components, sampling, progressive, code == "ok", detail
+    )
+
+
+def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
+    """Index a baseline JPEG, so that regions of it can be decoded without what is before.
+
+    Decodes all entropy-coded data, which proves that the JPEG is whole.
+
+    Args:
+        data: the JPEG.
+        stride: pixels between two points of a row.
+
+    Returns:
+        The packed table (docs/formats/seek-points.md), about 1% of the JPEG's size.
+
+    Raises:
+        DecodeError: the JPEG is damaged, or none for the native core (``unsupported``).
+        ValueError: a stride below 1.
+    """
+    (found,) = seek_points_many([data], stride)
+    if isinstance(found, DecodeError):
+        raise found
+    return found
+
+
+def seek_points_many(
+    data: Sequence[Any], stride: int = DEFAULT_STRIDE
+) -> list[bytes | DecodeError]:
+    """Index several baseline JPEGs in less time than one by one.
+
+    They are decoded in turns by one thread: while one waits for memory or for its own last
+    bits, another goes on.
+
+    Args:
+        data: the JPEGs; some ten to a hundred at a time.
+        stride: pixels between two points of a row.
+
+    Returns:
+        For each JPEG what `seek_points` returns, or the error that it raises.
+
+    Raises:
+        ValueError: a stride below 1.
+    """
+    if stride < 1:
+        raise ValueError(f"stride must be at least 1 pixel, not {stride}")
+    return [
+        packed if code == "ok" else DecodeError(code, detail, offset)
+        for packed, code, detail, offset in _native.build_seek_points(data, stride)
+    ]
+
+
+def decode_jpeg(
+    data: Any,
+    region: Region | None = None,
+    size: tuple[int, int] | None = None,
+    *,
+    seek_points: Any | None = None,
+    flip: bool = False,
+    filter: str = "bilinear",
+    dct_scaling: bool = False,
+    fallback: str = "unsupported",
+) -> _Array:
+    """Decode one image, or a region of it, and resize it.
+
+    Args:
+        data: the encoded image (bytes or anything with the buffer protocol), or its pixels:
+            a uint8 array, (H, W) or (H, W, 3).
+        region: (left, upper, right, lower) in pixels, as Pillow's ``crop``; default: all.
+        size: (width, height) of the result, as Pillow's ``resize``; default: the region's.
+        seek_points: the image's table from :func:`seek_points`.
+        flip: mirror left to right, after cropping.
+        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; all but nearest
+            antialias.
+        dct_scaling: decode at 1/2, 1/4 or 1/8 where the region is at least so many times
+            larger than ``size``. Faster, but other pixels than Pillow's.
+        fallback: what Pillow decodes: ``unsupported``, images of other kinds; ``always``,
+            damaged ones too, as well as it can; ``never``.
+
+    Returns:
+        uint8, (height, width, 3), RGB, 0 to 255. Grey images have three equal channels.
+
+    Raises:
+        DecodeError: the image is damaged; the seek points are not this image's.
+        ValueError: a region outside the image, or an argument out of range.
+    """
+    if size is None and region is not None:
+        size = (int(region[2]) - int(region[0]), int(region[3]) - int(region[1]))
+    if size is None:
+        if isinstance(data, np.ndarray) and data.ndim > 1:
+            size = (data.shape[1], data.shape[0])
+        else:
+            _, width, height, _, _, _, code, detail, offset = _native.probe(data)
+            if code == "ok":
+                size = (width, height)
+            elif fallback == "always" or (fallback != "never" and code in _NOT_NATIVE):
+                data = _pillow_pixels(data, None)
+                size = (data.shape[1], data.shape[0])
+            else:
+                raise DecodeError(code, detail, offset)
+    out = np.empty((1, size[1], size[0], 3), np.uint8)
+    pending = PendingBatch(
+        [data],
+        out,
+        regions=None if region is None else [region],
+        seek_points=None if seek_points is None else [seek_points],
+        flips=[flip],
+        filter=filter,
+        dct_scaling=dct_scaling,
+        fallback=fallback,
+        _index=False,
+    )
+    pending.run()
+    image: _Array = pending.result()[0]
+    return image
+
+
+def decode_batch(
+    samples: Samples,
+    size: tuple[int, int],
+    *,
+    out: _Array | None = None,
+    engine: Engine | None = None,
+    **options: Unpack[BatchOptions],
+) -> _Array:
+    """Decode many images to one array.
+
+    Args:
+        samples: encoded images or pixels, as for :func:`decode_jpeg`. Slices of a
+            memory-mapped file (``memoryview(mapped)[a:b]``) are read in place. Or Extents,
+            which the decoding threads read themselves.
+        size: (width, height) of all results.
+        out: where to put it: (N, H, W, 3) with contiguous pixels (channels-last) or
+            contiguous planes (``np.empty((n, 3, h, w)).transpose(0, 2, 3, 1)``).
+        engine: whose threads decode it; default: this one.
+        **options: see :class:`BatchOptions`.
+
+    Returns:
+        ``out``, or a new (N, height, width, 3) array, channels-last.
+
+    Raises:
+        DecodeError: for the first sample that failed; ``index`` says which.
+        ValueError: an argument out of range.
+    """
+    if out is None:
+        dtype = options.get("dtype", "uint8")
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
+        out = np.empty((len(samples), size[1], size[0], 3), _DTYPES[dtype])
+    elif out.shape[1:3] != (size[1], size[0]):
+        raise ValueError(f"out has images of {out.shape[1:3]}, not the size's {size[::-1]}")
+    pending = PendingBatch(samples, out, **options)
+    if engine is None:
+        pending.run()
+    else:
+        engine.begin(pending)
+    return pending.result()
+
+
+class PendingBatch:
+    """A batch that an :class:`Engine` works on."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        out: _Array,
+        *,
+        regions: Sequence[Region] | _Array | None = None,
+        sizes: Sequence[tuple[int, int]] | _Array | None = None,
+        windows: Sequence[tuple[int, int]] | _Array | None = None,
+        seek_points: Sequence[Any | None] | None = None,
+        flips: Sequence[bool] | _Array | None = None,
+        skip: Sequence[bool] | _Array | None = None,
+        filter: str = "bilinear",
+        dtype: str = "uint8",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        dct_scaling: bool = False,
+        fallback: str = "unsupported",
+        stride: int = 0,
+        check: bool = True,
+        _index: bool = True,
+    ):
+        if filter not in _FILTERS:
+            raise ValueError(f"filter must be one of {', '.join(_FILTERS)}, not {filter!r}")
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
+        if fallback not in _FALLBACKS:
+            raise ValueError(f"fallback must be one of {', '.join(_FALLBACKS)}, not {fallback!r}")
+        if stride < 0:
+            raise ValueError(f"stride must not be below 0, as {stride} is")
+        if windows is not None and sizes is None:
+            raise ValueError("windows lie in resized regions: they need sizes")
+        scale, offset = scale_and_offset(dtype, mean, std)
+        count = len(samples)
+        self._samples, self._fallback, self._with_index = samples, fallback, _index
+        # What each sample has its own of; _run_one takes a slice of these.
+        self._each: dict[str, Any] = {
+            "boxes": _rows_of("regions", regions, count, 4),
+            "sizes": _rows_of("sizes", sizes, count, 2),
+            "windows": _rows_of("windows", windows, count, 2),
+            "flips": None if flips is None else np.ascontiguousarray(flips, dtype=np.bool_),
+        }
+        self._options: dict[str, Any] = {
+            "dtype": dtype,
+            "scale": scale,
+            "offset": offset,
+            "resize": True,
+            "filter": filter,
+            "dct_scaling": dct_scaling,
+        }
+        self._check = check
+        self._out = out
+        self._job = _native.Job(
+            samples,
+            seek_points=seek_points,
+            out=out,
+            skip=None if skip is None else np.ascontiguousarray(skip, dtype=np.bool_),
+            stride=stride,
+            check=check,
+            **self._each,
+            **self._options,
+        )
+        self._errors: list[DecodeError] | None = None
+
+    def run(self) -> None:
+        """Decode in the calling thread, instead of an engine's."""
+        self._job.run()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for so many seconds, or until it is done; whether it is."""
+        return self._job.wait(timeout)
+
+    def done(self) -> bool:
+        """Whether :meth:`result` would return without waiting for the threads."""
+        return self._job.done()
+
+    def cancel(self) -> None:
+        """Let samples not yet begun fail with ``cancelled``."""
+        self._job.cancel()
+
+    def raw_failures(self, timeout: float | None = None) -> list[tuple[int, str, str, int]]:
+        """Wait; return what the native core did not decode: (index, code, detail, offset).
+
+        Nothing is given to Pillow.
+
+        Raises:
+            TimeoutError: not done after so many seconds.
+        """
+        self._wait(timeout)
+        return self._job.failures()
+
+    def built(self, timeout: float | None = None) -> list[tuple[int, bytes, int, int]]:
+        """Wait; return the seek points built because of ``stride``.
+
+        Returns:
+            (index, packed table, size, mtime_ns) of each; the last two say which state of its
+            file it is of, in bytes and nanoseconds since 1970 (of samples that are files).
+
+        Raises:
+            TimeoutError: not done after so many seconds.
+        """
+        self._wait(timeout)
+        return self._job.built()
+
+    def timings(self) -> tuple[float, float]:
+        """Seconds that threads spent reading, checksums included, and decoding, so far."""
+        return self._job.timings()
+
+    def failures(self, timeout: float | None = None) -> list[DecodeError]:
+        """Wait; decode what is Pillow's; return an error for each sample still missing.
+
+        Raises:
+            TimeoutError: not done after so many seconds.
+        """
+        self._wait(timeout)
+        if self._errors is not None:
+            return self._errors
+        errors: list[DecodeError] = []
+        for index, code, detail, offset in self._job.failures():
+            error = self._retry(index, code, detail, offset)
+            if error is not None:
+                errors.append(error)
+        self._errors = errors
+        return errors
+
+    def result(self, timeout: float | None = None) -> _Array:
+        """Wait for the batch and return its array.
+
+        Raises:
+            DecodeError: for the first sample that failed.
+            TimeoutError: not done after so many seconds.
+        """
+        errors = self.failures(timeout)
+        if errors:
+            raise errors[0]
+        return self._out
+
+    def _wait(self, timeout: float | None) -> None:
+        if not self._job.wait(timeout):
+            raise TimeoutError(f"the batch was not done after {timeout} s")
+
+    def _retry(self, index: int, code: str, detail: str, offset: int) -> DecodeError | None:
+        """Decode one failed sample by other means, if the policy has any."""
+        number = index if self._with_index else None
+        if code in _FINAL:
+            return DecodeError(code, detail, offset, number)
+        try:
+            sample = self._sample(index)
+        except (OSError, ValueError) as error:  # it has gone since the core read it
+            return DecodeError("file_unreadable", str(error), 0, number)
+        if code == "bad_region":
+            return self._bad_region(detail, index, sample, number)
+        if code == "bad_seek_points":
+            # Whose fault is it? Without the table it decodes, or fails for its own reason.
+            again = self._run_one(index, sample)
+            if again is None and self._fallback != "always":
+                return DecodeError(code, detail, offset, number)
+            if again is None:
+                return None
+            _, code, detail, offset = again
+        if self._fallback == "never" or code in _FINAL:
+            return DecodeError(code, detail, offset, number)
+        if code not in _NOT_NATIVE and self._fallback != "always":
+            return DecodeError(code, detail, offset, number)
+        try:
+            pixels = _pillow_pixels(sample, number)
+        except DecodeError as error:
+            # Of two accounts of a damaged JPEG ours is the better one.
+            return error if code in _NOT_NATIVE else DecodeError(code, detail, offset, number)
+        again = self._run_one(index, pixels)
+        if again is None:
+            return None
+        if again[1] == "bad_region":
+            return self._bad_region(again[2], index, pixels, number)
+        return DecodeError(*again[1:], number)
+
+    def _sample(self, index: int) -> Any:
+        """One sample's bytes or pixels."""
+        samples = self._samples
+        if not isinstance(samples, _native.Extents):
+            return samples[index]
+        data = samples.read(index, check=self._check)
+        if samples.encodings[index] == _RAW:
+            shape = (int(samples.heights[index]), int(samples.widths[index]), 3)
+            return np.frombuffer(data, np.uint8).reshape(shape)
+        return data
+
+    def _run_one(self, index: int, sample: Any) -> tuple[int, str, str, int] | None:
+        one = slice(index, index + 1)
+        each: dict[str, Any] = {
+            name: None if values is None else values[one] for name, values in self._each.items()
+        }
+        job = _native.Job([sample], seek_points=None, out=self._out[one], **each, **self._options)
+        job.run()
+        failures = job.failures()
+        return failures[0] if failures else None
+
+    def _bad_region(self, detail: str, index: int, sample: Any, number: int | None) -> DecodeError:
+        boxes, sizes, windows = (self._each[name] for name in ("boxes", "sizes", "windows"))
+        size = _image_size(sample)
+        text = detail
+        if size is not None:
+            text += f" of {size[0]} x {size[1]} pixels"
+        if boxes is not None:
+            text += f": {tuple(int(x) for x in boxes[index])}"
+        if sizes is not None:
+            corner = (0, 0) if windows is None else tuple(int(x) for x in windows[index])
+            text += f"; resized to {tuple(int(x) for x in sizes[index])}, window at {corner}"
+        return DecodeError("bad_region", text, 0, number)
+
+
+class Engine:
+    """Threads that decode batches, several of which may be under way.
+
+    ::
+
+        with Engine(threads=4) as engine:
+            first = engine.submit(samples, out, regions=boxes)
+            second = engine.submit(...)
+            pixels = first.result()
+
+    A forked process gets threads of its own with its first batch.
+    """
+
+    def __init__(self, threads: int | None = None):
+        """Args:
+            threads: how many; default: as many as this process may run on.
+
+        Raises:
+            ValueError: fewer than one.
+        """
+        if threads is None:
+            threads = usable_cpus()
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.threads = threads
+        self._engine: _native.Engine | None = _native.Engine(threads)
+
+    def submit(
+        self, samples: Samples, out: _Array, **options: Unpack[BatchOptions]
+    ) -> PendingBatch:
+        """Begin a batch: the arguments of :func:`decode_batch`, ``size`` being ``out``'s.
+
+        ``out`` and the samples' memory must not change until the batch is done.
+        """
+        pending = PendingBatch(samples, out, **options)
+        self.begin(pending)
+        return pending
+
+    def begin(self, pending: PendingBatch) -> None:
+        """Begin a batch that was made by itself."""
+        if self._engine is None:
+            raise RuntimeError("the engine is closed")
+        self._engine.submit(pending._job)
+
+    def probe(self, extents: _native.Extents) -> _native.ProbeJob:
+        """Begin to find the sizes and encodings of files; see :class:`_native.ProbeJob`."""
+        if self._engine is None:
+            raise RuntimeError("the engine is closed")
+        job = _native.ProbeJob(extents)
+        self._engine.submit(job)
+        return job
+
+    def read(
+        self, extents: _native.Extents, skip: _Array | None = None, check: bool = True
+    ) -> _native.ReadJob:
+        """Begin to read samples whole; see :class:`_native.ReadJob`."""
+        if self._engine is None:
+            raise RuntimeError("the engine is closed")
+        job = _native.ReadJob(extents, skip=skip, check=check)
+        self._engine.submit(job)
+        return job
+
+    def close(self) -> None:
+        """Cancel what has not begun, wait for the rest, end the threads."""
+        self._engine = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def scale_and_offset(
+    dtype: str, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[list[float], list[float]]:
+    """What takes 0..255 to (value / 255 - mean) / std, a channel each."""
+    if dtype == "uint8":
+        if mean is not None or std is not None:
+            raise ValueError("mean and std are for float dtypes; dtype is 'uint8'")
+        return [1.0] * 3, [0.0] * 3
+    means = [0.0] * 3 if mean is None else [float(m) for m in mean]
+    stds = [1.0] * 3 if std is None else [float(s) for s in std]
+    if len(means) != 3 or len(stds) != 3:
+        raise ValueError("mean and std must have three values each")
+    if not all(np.isfinite(means)) or not all(np.isfinite(s) and s > 1e-6 for s in stds):
+        raise ValueError(f"mean must be finite and std positive, not {means} and {stds}")
+    return [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
+
+
+def _image_size(data: Any) -> tuple[int, int] | None:
+    """(width, height) of pixels or of an encoded image; None if it does not tell."""
+    if isinstance(data, np.ndarray) and data.ndim > 1:
+        return data.shape[1], data.shape[0]
+    info = jpeg_info(data)
+    return (info.width, info.height) if info.native else None
+
+
+def _pillow_pixels(data: Any, index: int | None) -> _Array:
+    """The whole image by Pillow, uint8 (H, W, 3)."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return np.asarray(image.convert("RGB"))
+    except Exception as error:  # Pillow's plugins raise almost anything
+        raise DecodeError("undecodable", f"Pillow: {error}", 0, index) from error
+
+
+def _rows_of(name: str, values: Any, count: int, columns: int) -> _Array | None:
+    """An option of so many integers a sample as an int32 array, (N, columns)."""
+    if values is None:
+        return None
+    rows = np.ascontiguousarray(values, dtype=np.int32).reshape(-1, columns)
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} {name} for {count} samples")
+    return rows

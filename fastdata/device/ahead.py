@@ -1,0 +1,233 @@
+"""One pass over a loader's batches on a device, sent there a few ahead of the consumer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastdata.device.normalise import Normalisation, normalisation
+from fastdata.device.transfer import Arrival, Transfer
+from fastdata.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where batches go, and what becomes of them there.
+
+    Attributes:
+        device: A GPU, or the CPU. A GPU without a number is the current one when a pass begins.
+        normalisation: What is done to uint8 images; None to leave them.
+        channels_last: Whether images come in channels-last memory; else contiguous.
+        prefetch: How many batches are sent ahead.
+    """
+
+    device: torch.device
+    normalisation: Normalisation | None
+    channels_last: bool
+    prefetch: int
+
+    def transfer(self) -> Transfer:
+        """What puts the batches of one pass there."""
+        device = self.device
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        # One more than are sent ahead: the one that is handed over may still be being copied.
+        return Transfer(device, self.normalisation, self.channels_last, self.prefetch + 1)
+
+    def describe(self) -> str:
+        """In words."""
+        if self.normalisation is None:
+            return str(self.device)
+        dtype = str(self.normalisation.dtype).removeprefix("torch.")
+        return f"{self.device}, uint8 images made {dtype} there"
+
+
+def destination(
+    device: str | torch.device,
+    dtype: str | torch.dtype | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    channels_last: bool = True,
+    prefetch: int = 2,
+) -> Destination:
+    """A destination from a loader's arguments.
+
+    Raises:
+        UsageError: They contradict each other, or there is no such device.
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device={device!r}: {reason}", 'Give "cuda" or "cpu".') from None
+    if found.type not in ("cuda", "cpu"):
+        raise UsageError(
+            f"device={str(device)!r} is neither a CUDA device nor the CPU",
+            'Give "cuda" or "cpu", and move the batches yourself.',
+        )
+    if found.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (found.index or 0) >= count:
+            raise UsageError(
+                f"device={str(device)!r}: torch finds {count or 'no'} CUDA devices here",
+                'Give device="cpu", or look at torch.cuda.is_available().',
+            )
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
+        raise UsageError(f"prefetch={prefetch!r}", "Give the number of batches to send ahead.")
+    return Destination(found, normalisation(dtype, mean, std), channels_last, prefetch)
+
+
+class Tracker:
+    """Is told how far a pass has come, so that a state counts what the consumer was given."""
+
+    def mark(self) -> Any:
+        """Where the loader is, having given a batch."""
+
+    def reach(self, mark: Any) -> None:
+        """The consumer is given the batch, or the error, of that mark."""
+
+    def end(self) -> None:
+        """The consumer has had all batches."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A batch that was sent, or the error in its place."""
+
+    mark: Any
+    arrival: Arrival | None
+    error: Exception | None = None
+
+
+class DeviceIterator(Iterator[Any]):
+    """Batches on a device, in order.
+
+    No thread of Python's: whenever the consumer takes a batch, its own thread sends the next ones
+    on their way, which is some calls into the driver, and the GPU does the rest. A loader whose
+    batches are not page-locked costs their copy into memory that is.
+
+    Args:
+        batches: Batches on the host.
+        where: Where they go.
+        tracker: Is told how far the consumer has come.
+        batch_transform: Called with a batch's elements on the device; None for none.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        where: Destination,
+        tracker: Tracker,
+        batch_transform: Callable[..., Any] | None = None,
+    ) -> None:
+        self._closed = True  # until all is there that closing needs
+        self._batches = batches
+        self._close_loader = getattr(batches, "close", None)
+        self._prefetch = where.prefetch
+        self._ahead = 0
+        self._transfer = where.transfer()
+        self._tracker = tracker
+        self._batch_transform = batch_transform
+        self._sent: deque[_Sent] = deque()
+        self._exhausted = False
+        # Two threads that take batches from one iterator must not get the same one.
+        self._taking = threading.RLock()
+        self._process = os.getpid()
+        self._closed = False
+
+    def __iter__(self) -> DeviceIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        with self._taking:
+            batch = self._next()
+        if self._batch_transform is not None:
+            return self._batch_transform(*batch)
+        return batch
+
+    def _next(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        if not self._sent:
+            self._send_one()
+        if self._closed:  # by another thread, meanwhile
+            raise StopIteration
+        if not self._sent:
+            self.close()
+            self._tracker.end()
+            raise StopIteration
+        sent = self._sent.popleft()
+        self._tracker.reach(sent.mark)
+        if sent.error is not None:
+            raise sent.error
+        assert sent.arrival is not None
+        batch = sent.arrival.take()
+        # The first batch is not to wait for all that are to be ahead of it.
+        self._ahead = min(self._ahead + 1, self._prefetch)
+        for _ in range(self._ahead - len(self._sent)):
+            self._send_one()
+        return batch
+
+    def _send_one(self) -> None:
+        """Takes a batch from the loader and sends it on its way."""
+        # What comes after an error may depend on what the consumer does about it.
+        if self._exhausted or (self._sent and self._sent[-1].error is not None):
+            return
+        arrival: Arrival | None = None
+        error: Exception | None = None
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._exhausted = True
+            return
+        except Exception as caught:
+            error = caught
+        mark = self._tracker.mark()
+        if error is None:
+            try:
+                arrival = self._transfer.begin(batch)
+            except Exception as caught:
+                error = caught
+        self._sent.append(_Sent(mark, arrival, error))
+
+    def close(self) -> None:
+        """Ends the pass: the loader's own, and copies under way. Iteration ends.
+
+        Where another thread is taking a batch, waits for it; it is given none.
+        """
+        if getattr(self, "_closed", True):
+            return
+        self._closed = True
+        if os.getpid() != self._process:
+            self._taking = threading.RLock()  # a thread of the parent may hold the other
+        if not self._taking.acquire(blocking=False):
+            # Ours stop waiting when they are closed; a generator cannot be while it runs.
+            if not isinstance(self._batches, Generator):
+                self._close_batches()
+            self._taking.acquire()
+        try:
+            for sent in self._sent:
+                if sent.arrival is not None:
+                    sent.arrival.give_up()
+            self._sent.clear()
+            self._transfer.close()
+            self._close_batches()
+        finally:
+            self._taking.release()
+
+    def _close_batches(self) -> None:
+        close, self._close_loader = self._close_loader, None
+        if callable(close):
+            close()
+
+    def __del__(self) -> None:
+        self.close()

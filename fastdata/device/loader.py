@@ -1,0 +1,167 @@
+"""`DeviceLoader`: any loader's batches on a GPU, sent there while the step before them runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fastdata.device.ahead import DeviceIterator, Tracker, destination
+from fastdata.errors import UsageError
+
+__all__ = ["DeviceLoader"]
+
+
+class DeviceLoader:
+    """A loader whose batches are on a device, ready when they are asked for.
+
+    The next batches are copied on a stream of their own while the step runs: as bytes, if that is
+    what the loader gives, and normalised on the device in one pass. A batch may be used on the
+    stream that is current when it is taken, like any tensor made there: nothing has to be
+    synchronised, its memory is not used again before work queued on it is done, and the same
+    memory serves every epoch.
+
+    Batches that are not in page-locked memory are copied into some first, which costs the calling
+    thread that copy: give the loader ``pin_memory=True``.
+
+    The loader's attributes (``dataset``, ``batch_size``, ``sampler``, ``stats``, ``explain``, …)
+    are this one's, too. Its ``stats()`` count what was sent ahead as delivered.
+
+    Args:
+        loader: Gives batches: tensors, or lists, tuples and mappings of any depth that hold
+            tensors; what else is in them (strings, numbers) stays as it is. It must not write
+            into a batch that it has given.
+        device: "cuda", "cuda:1", … or "cpu", where the same is done without streams. "cuda" is
+            the current device when a pass begins.
+        dtype: "float32", "float16" or "bfloat16" (or torch's): uint8 images, N x 3 x H x W, are
+            made ``(value / 255 - mean) / std`` of that dtype, computed in float32. None: float32
+            where ``mean`` or ``std`` is given, and else they stay bytes.
+        mean: Three values in units of 0 to 1; None for 0.
+        std: Three values in units of 0 to 1; None for 1.
+        channels_last: Whether images (N x 3 x H x W, uint8 or floats) come in channels-last
+            memory; else contiguous.
+        prefetch: Batches that are sent ahead, at least 1; each has its memory on the device.
+        batch_transform: Called with a batch's elements, on the device, when it is taken; what it
+            returns is the batch (MixUp, CutMix).
+
+    Raises:
+        UsageError: Arguments contradict each other, or there is no such device. When iterating:
+            images are to be normalised, but the batches have none of uint8.
+
+    Example:
+        ::
+
+            loader = DeviceLoader(loader, "cuda", dtype="bfloat16", mean=mean, std=std)
+            for images, labels in loader:
+                loss = criterion(model(images), labels)
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: str | torch.device = "cuda",
+        *,
+        dtype: str | torch.dtype | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        channels_last: bool = True,
+        prefetch: int = 2,
+        batch_transform: Callable[..., Any] | None = None,
+    ) -> None:
+        self._where = destination(device, dtype, mean, std, channels_last, prefetch)
+        self._batch_transform = batch_transform
+        self._state: _StateTracker | None = None
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        self._state = None
+        tracker = Tracker()
+        if _keeps_state(self.loader):
+            tracker = self._state = _StateTracker(self.loader)
+        return DeviceIterator(batches, self._where, tracker, self._batch_transform)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        # While it is copied or unpickled there is no loader yet.
+        if name.startswith("__") or "loader" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.loader, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_state": None}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Names the epoch that the next ``iter`` begins, to the loader or else its samplers."""
+        self._state = None
+        if hasattr(self.loader, "set_epoch"):
+            self.loader.set_epoch(epoch)
+            return
+        batch_sampler: Any = getattr(self.loader, "batch_sampler", None)
+        samplers = (self.loader, batch_sampler)
+        for sampler in (batch_sampler, *(getattr(one, "sampler", None) for one in samplers)):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's own state after the last batch that the consumer was given.
+
+        What was sent ahead is not counted. A loader that has no state is a warning and an empty
+        dict, as with `fastdata.DataLoader.state_dict`.
+        """
+        if self._state is not None and self._state.valid:
+            return dict(self._state.reached)
+        if hasattr(self.loader, "state_dict"):
+            return dict(self.loader.state_dict())
+        warnings.warn(
+            "where this loader is cannot be saved, the epoch would begin anew: "
+            f"{type(self.loader).__name__} has no state_dict()",
+            stacklevel=2,
+        )
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state with the next ``iter``.
+
+        Raises:
+            UsageError: It is not the loader's; or the loader can have none.
+        """
+        if hasattr(self.loader, "load_state_dict"):
+            self._state = None
+            self.loader.load_state_dict(state)
+        elif state:
+            raise UsageError(
+                f"{type(self.loader).__name__} has no load_state_dict(), and a state was given",
+                "Wrap a loader that can resume, as fastdata.DataLoader.",
+            )
+
+    def __repr__(self) -> str:
+        return f"<fastdata.DeviceLoader to {self._where.describe()}, of {self.loader!r}>"
+
+
+class _StateTracker(Tracker):
+    """Keeps the state that a loader had when it gave the batch that the consumer has now."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self.reached = loader.state_dict()
+        self.valid = True
+
+    def mark(self) -> Any:
+        return self._loader.state_dict()
+
+    def reach(self, mark: Any) -> None:
+        self.reached = mark
+
+    def end(self) -> None:
+        self.valid = False  # the loader's own is the next epoch's
+
+
+def _keeps_state(loader: Any) -> bool:
+    """Whether a loader can be asked for its state after each batch."""
+    can = getattr(loader, "can_resume", None)
+    return hasattr(loader, "state_dict") if can is None else bool(can)

@@ -1,0 +1,73 @@
+"""`ShardedSampler`: the order and sharding of `fastdata.DataLoader`, for torch's own path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+from torch.utils.data import DistributedSampler
+
+from fastdata.plan.order import make_order
+from fastdata.plan.schedule import ordered
+from fastdata.plan.sharding import Epoch
+
+
+class ShardedSampler(DistributedSampler[Any]):
+    """One rank's samples of each epoch, in batches as `fastdata.plan.sharding.Epoch` cuts them.
+
+    A ``DistributedSampler``, so that frameworks that would add one leave it alone.
+
+    Args:
+        dataset: What is sampled; only its length matters.
+        batch_size: Samples of a batch on one rank.
+        order: One of `fastdata.plan.order.ORDERS`.
+        seed: Seed of the order.
+        rank: This rank.
+        world_size: Number of ranks.
+        drop_last: Drop what does not fill a batch on every rank, instead of repeating samples.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        *,
+        order: str = "random",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        samples = len(dataset)
+        self.plan = Epoch(samples, batch_size, rank, world_size, drop_last)
+        self.order = order
+        #: Whether somebody has called `set_epoch` since a loader last looked.
+        self.asked = False
+        super().__init__(
+            dataset,  # type: ignore[arg-type]
+            world_size,
+            rank,
+            shuffle=order != "sequential",
+            seed=seed,
+            drop_last=drop_last,
+        )
+        self.num_samples = sum(len(self.plan.positions(i)) for i in _ends(len(self.plan)))
+        if len(self.plan) > 2:
+            self.num_samples += (len(self.plan) - 2) * batch_size
+        self.total_size = self.num_samples * world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Names the epoch that the next ``iter``, of a loader too, begins."""
+        super().set_epoch(epoch)
+        self.asked = True
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers of this rank's samples in the epoch that `set_epoch` has named."""
+        order = make_order(self.order, self.plan.samples, self.seed, self.epoch)
+        for indices, _ in ordered(self.plan, order):
+            yield from indices.tolist()
+
+
+def _ends(count: int) -> list[int]:
+    """The first and the last of ``count``: all batches between them are full."""
+    return sorted({0, count - 1}) if count else []

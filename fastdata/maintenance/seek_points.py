@@ -1,0 +1,179 @@
+"""Seek points for a dataset's JPEGs: made while packing, or added to what is packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fastdata.decode.engine import DEFAULT_STRIDE, DecodeError, seek_points_many
+from fastdata.errors import SampleError, UsageError
+from fastdata.executors import local_engine, report, usable_cpus
+from fastdata.storage.arrow import array
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import whole_file
+from fastdata.storage.index import SCHEMA, write_index
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry
+from fastdata.storage.probe import ImageInfo, open_image
+
+#: Samples whose seek points one task makes.
+_ROWS = 256
+
+
+#: Images whose seek points are made at a time: more gain nothing.
+SEEK_BATCH = 32
+
+
+def seek_tables(
+    images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
+) -> list[bytes | SampleError | None]:
+    """The seek tables of images; None for what has none.
+
+    Making one decodes all entropy-coded data, so it also finds damage that the markers do not
+    show. What is damaged but still decodes in Pillow is left without seek points, and so to
+    Pillow.
+
+    Args:
+        images: The images and what they are, `SEEK_BATCH` at a time for speed.
+        stride: Pixels between points; None for no tables.
+
+    Returns:
+        One entry an image; what is wrong with one that is damaged and that Pillow cannot
+        decode either.
+    """
+    if stride is None:
+        return [None] * len(images)
+    jpegs = [blob for blob, info in images if info.encoding == "jpeg"]
+    made = iter(seek_points_many(jpegs, stride))
+    return [
+        _judge(next(made), blob, info) if info.encoding == "jpeg" else None for blob, info in images
+    ]
+
+
+def _judge(made: bytes | DecodeError, blob: bytes, info: ImageInfo) -> bytes | SampleError | None:
+    if not isinstance(made, DecodeError):
+        return made
+    if made.code != "unsupported":
+        try:
+            open_image(blob, info)
+        except SampleError as error:
+            return error
+    return None
+
+
+class Seeking(NamedTuple):
+    """What adding seek points did.
+
+    Attributes:
+        samples: Number of the dataset's samples.
+        with_seek_points: How many of them have seek points now.
+        seek_bytes: Bytes of all seek tables.
+        blob_bytes: Bytes of all blobs.
+    """
+
+    samples: int
+    with_seek_points: int
+    seek_bytes: int
+    blob_bytes: int
+
+
+def add_seek_points(
+    path: str | os.PathLike[str],
+    *,
+    stride: int | None = DEFAULT_STRIDE,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Seeking:
+    """Adds seek points to a packed dataset, or replaces or removes those that it has.
+
+    Blobs are read and not written. A new index is written beside the old one, and a new
+    manifest then names it: whoever reads the dataset meanwhile sees one or the other.
+
+    Args:
+        path: The dataset's folder.
+        stride: Pixels between points; None removes them.
+        workers: Worker processes; None for one a CPU.
+        progress: Called now and then with the number of samples done and of all.
+
+    Raises:
+        UsageError: ``stride`` or ``workers`` is out of range.
+        DatasetError: There is no dataset at ``path``, or a blob cannot be read.
+        OSError: The folder cannot be written to.
+    """
+    if stride is not None and stride < 1:
+        raise UsageError(f"--stride {stride} is not a distance", "Use 1 or more pixels.")
+    blobs = Blobs(Path(path))
+    old = blobs.manifest
+    total = old.samples
+    tables: list[int] = []
+    name = _free_name(blobs.path)
+    tasks = [_Task(blobs.path, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
+    with local_engine(workers) as engine:
+
+        def tick() -> None:
+            if progress is not None:
+                progress(engine.reported()[0], total)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            at = SCHEMA.get_field_index("seek_points")
+            for task, found in zip(tasks, engine.run(_call, tasks, tick), strict=True):
+                tables.extend(len(table) for table in found if table is not None)
+                start = 0
+                for batch in blobs.index.batches(task.start, task.stop):
+                    values = found[start : start + batch.num_rows]
+                    start += batch.num_rows
+                    yield batch.set_column(at, SCHEMA.field(at), array(values, pa.binary()))
+
+        with whole_file(blobs.path / name) as temporary:
+            write_index(temporary, batches())
+    index = blobs.path / name
+    entry = FileEntry(name, index.stat().st_size, f"{crc32c_file(index, usable_cpus()):08x}")
+    manifest = replace(old, index=entry, options={**old.options, "seek_points": stride})
+    with whole_file(blobs.path / MANIFEST_NAME) as temporary:
+        temporary.write_text(manifest.to_json(), "utf-8")
+    (blobs.path / old.index.name).unlink(missing_ok=True)
+    return Seeking(total, len(tables), sum(tables), old.blob_bytes)
+
+
+def _free_name(folder: Path) -> str:
+    number = 1
+    while (folder / f"index-{number}.arrow").exists():
+        number += 1
+    return f"index-{number}.arrow"
+
+
+@dataclass(frozen=True)
+class _Task:
+    dataset: Path
+    start: int
+    stop: int
+    stride: int | None
+
+
+@lru_cache(maxsize=1)
+def _open(dataset: Path) -> Blobs:
+    return Blobs(dataset)
+
+
+def _call(task: _Task) -> list[bytes | None]:
+    blobs = _open(task.dataset)
+    found: list[bytes | None] = []
+    for start in range(task.start, task.stop, SEEK_BATCH):
+        numbers = range(start, min(start + SEEK_BATCH, task.stop))
+        rows = [blobs.index[number] for number in numbers]
+        images = []
+        for number, row in zip(numbers, rows, strict=True):
+            wanted = task.stride is not None and row.encoding == "jpeg"
+            info = ImageInfo(row.encoding, row.width, row.height, row.channels)
+            images.append((blobs.read(row, number) if wanted else b"", info))
+        # A damaged image is no reason to stop here: it was packed as it is.
+        for table in seek_tables(images, task.stride):
+            found.append(None if isinstance(table, SampleError) else table)
+        report(len(rows), sum(row.length for row in rows))
+    return found

@@ -1,0 +1,555 @@
+"""Whether a dataset is what its manifest says: sizes, checksums, extents, images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from heapq import merge
+from itertools import chain, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
+from fastdata.executors import Engine, local_engine, report, usable_cpus
+from fastdata.remote.urls import is_url
+from fastdata.staging.fetching import Fetching
+from fastdata.storage import formats
+from fastdata.storage.arrow import as_numpy
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.checksum import crc32c_combine, crc32c_range
+from fastdata.storage.index import Row
+from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image, probe
+
+#: Samples that one task decodes, and those whose files one task only looks at.
+_ROWS = 256
+_LOOSE_ROWS = 4096
+#: Bytes that one task checksums: about a tenth of a second, so that no task waits long for it.
+_RANGE = 128 << 20
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a dataset.
+
+    Attributes:
+        where: The file or sample.
+        what: What is wrong with it.
+    """
+
+    where: str
+    what: str
+
+
+class Verification(NamedTuple):
+    """What verifying found.
+
+    Attributes:
+        samples: Number of samples the dataset has.
+        files: Number of its files, the index included.
+        problems: Everything that is wrong; empty if the dataset is sound.
+    """
+
+    samples: int
+    files: int
+    problems: list[Problem]
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    fast: bool = False,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Checks a dataset.
+
+    Checks that every file has its size and checksum; that every extent of the index lies in
+    its file, and is where the container itself has the blob; that every blob has its
+    checksum, decodes, and is an image of the size, channels and encoding that the index says.
+
+    A file that is missing, cut short or cannot be read is one problem, whatever is in it.
+    Memory grows with the problems found, but not with the dataset.
+
+    A dataset behind a URL is fetched a file at a time to a temporary folder ($TMPDIR), which
+    has to hold two of its files; ``fast`` fetches its manifest and index alone.
+
+    Args:
+        path: The dataset's folder or URL; a staged copy of it is not looked at.
+        fast: Whether to check sizes only: of files, and of extents against them.
+        workers: Worker processes; None for one a CPU, 1 to work in this process.
+        progress: Called now and then with the number of samples checked and of all.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        UsageError: ``workers`` is no number of processes.
+        DatasetError: There is no dataset at ``path``, or none that can be opened at all.
+        RemoteError: The URL cannot be reached.
+        SpaceError: The temporary folder is too full.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
+    _open.cache_clear()
+    if is_url(path):
+        with Fetching(os.fspath(path), storage_options) as fetching:
+            return _verify_remote(fetching, fast, workers, progress)
+    blobs = Blobs(Path(path))
+    findings = _Findings()
+    findings.add(_check_sizes(blobs))
+    # An impossible index would be found to be so again, sample by sample.
+    if not findings.add(_check_extents(blobs)):
+        if not fast:
+            _check_all(blobs, workers, progress, findings)
+        elif not blobs.manifest.files:
+            _check_loose_sizes(blobs, workers, progress, findings)
+    manifest = blobs.manifest
+    return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
+
+
+def _verify_remote(
+    fetching: Fetching,
+    fast: bool,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> Verification:
+    """Checks a dataset whose files are fetched one after the other."""
+    blobs = fetching.blobs
+    findings = _Findings()
+    findings.add(_Finding(where, what) for where, what in fetching.size_problems(loose=fast))
+    if not findings.add(_check_extents(blobs)) and not fast:
+        with local_engine(workers) as engine:
+            tick = _ticker(engine, blobs.manifest.samples, progress)
+            tasks = _Tasks(engine, tick)
+            for view in fetching.views():
+                found = _Findings()
+                with view:
+                    tasks.check(Blobs(view.folder), view.files, view.start, view.stop, found)
+                findings.add(found.named(str(view.folder), fetching.name))
+            tick()
+    manifest = blobs.manifest
+    return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
+
+
+class _Finding(NamedTuple):
+    """What a check finds: a problem, and how many samples it kept from being checked."""
+
+    where: str
+    what: str
+    samples: int = 0
+
+
+class _Findings:
+    """What all checks found; findings that say the same of the same file are one problem."""
+
+    def __init__(self) -> None:
+        self._samples: dict[tuple[str, str], int] = {}
+
+    def add(self, findings: Iterable[_Finding]) -> bool:
+        """Adds findings; says whether there were any."""
+        found = False
+        for where, what, samples in findings:
+            self._samples[where, what] = self._samples.get((where, what), 0) + samples
+            found = True
+        return found
+
+    def named(self, folder: str, name: str) -> Iterator[_Finding]:
+        """The findings, as they read where a folder has another name."""
+        for (where, what), samples in self._samples.items():
+            yield _Finding(where.replace(folder, name), what.replace(folder, name), samples)
+
+    def problems(self) -> list[Problem]:
+        """The problems, in the order in which each was found first."""
+        return [
+            Problem(where, f"{what}; {samples:,} samples in it not checked" if samples else what)
+            for (where, what), samples in self._samples.items()
+        ]
+
+
+def _check_sizes(blobs: Blobs) -> Iterator[_Finding]:
+    for entry in blobs.manifest.files:
+        problem = _file_problem(blobs.path / entry.name, entry.size)
+        if problem:
+            yield _Finding(str(blobs.path / entry.name), problem)
+
+
+def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
+    """Why nothing in a file can be right: it cannot be opened, or has another size."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return _size_problem(os.fstat(file.fileno()), size, says)
+    except OSError as error:
+        return _reason(error)
+
+
+def _size_problem(found: os.stat_result, size: int, says: str) -> str | None:
+    if found.st_size == size:
+        return None
+    return f"has {found.st_size} bytes, the {says} says {size}"
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or "cannot be read"
+
+
+def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
+    """Checks all rows against sizes and classes: what needs no blob to be read."""
+    sizes = np.array([entry.size for entry in blobs.manifest.files], np.int64)
+    classes = len(blobs.manifest.classes)
+    start = previous = 0
+    names = ("label", "file", "offset", "length")
+    for batch in blobs.index.batches(columns=names):
+        labels, files, offsets, lengths = (as_numpy(batch.column(name)) for name in names)
+        bad = (labels < 0) | (labels >= classes)
+        if len(sizes):
+            known = (files >= 0) & (files < len(sizes))
+            end = sizes[np.where(known, files, 0)]
+            bad |= ~known | (np.diff(files, prepend=previous) < 0)
+            bad |= (offsets < 0) | (lengths < 0) | (offsets > end - lengths)
+            previous = int(files[-1])
+        for at in np.flatnonzero(bad).tolist():
+            row = blobs.index[start + at]
+            yield _Finding(
+                f"sample {start + at} ({row.key})",
+                f"its index row is impossible: label {row.label}, file {row.file}, "
+                f"offset {row.offset}, length {row.length}",
+            )
+        start += batch.num_rows
+
+
+def _check_loose_sizes(
+    blobs: Blobs,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+    findings: _Findings,
+) -> None:
+    """Checks the size of every image of a `folder`."""
+    samples = blobs.manifest.samples
+    tasks = (task for _, task in _row_tasks(_CheckLooseSizes, blobs, _LOOSE_ROWS))
+    # Starting a process takes longer than looking at thousands of files.
+    workers = min(workers or usable_cpus(), -(-samples // _LOOSE_ROWS))
+    with local_engine(max(workers, 1)) as engine:
+        tick = _ticker(engine, samples, progress)
+        for found in engine.run(_call, tasks, tick):
+            findings.add(found.findings)
+        tick()
+
+
+def _check_all(
+    blobs: Blobs,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+    findings: _Findings,
+) -> None:
+    """Checks what files hold: checksums and samples, then that containers agree."""
+    samples, numbers = blobs.manifest.samples, range(-1, len(blobs.manifest.files))
+    with local_engine(workers) as engine:
+        tick = _ticker(engine, samples, progress)
+        _Tasks(engine, tick).check(blobs, numbers, 0, samples, findings)
+        tick()
+
+
+class _Tasks:
+    """Checks of what files hold, run by an engine."""
+
+    def __init__(self, engine: Engine, tick: Callable[[], None]) -> None:
+        self._engine = engine
+        self._tick = tick
+
+    def check(
+        self,
+        blobs: Blobs,
+        numbers: Sequence[int],
+        start: int,
+        stop: int,
+        findings: _Findings,
+    ) -> None:
+        """Checks some files (-1: the index), and the samples from ``start`` to ``stop``."""
+        checksums = _Checksums(blobs, numbers)
+        # A file's samples are checked at about the time of its checksum, so that it is read
+        # from the disk once, and so that the progress of samples is that of the whole.
+        rows = _row_tasks(_CheckRows, blobs, _ROWS, start, stop)
+        mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
+        for found in self._engine.run(_call, (task for _, task in mixed), self._tick):
+            findings.add(found.findings)
+            if found.checksum is not None:
+                checksums.add(found.checksum)
+        findings.add(checksums.findings())
+        # What is damaged is not walked: its blobs are known to be in doubt.
+        walks = (_CheckContainer(blobs.path, number) for number in checksums.sound())
+        for found in self._engine.run(_call, walks, self._tick):
+            findings.add(found.findings)
+
+
+def _ticker(
+    engine: Engine, samples: int, progress: Callable[[int, int], None] | None
+) -> Callable[[], None]:
+    def tick() -> None:
+        if progress is not None:
+            progress(engine.reported()[0], samples)
+
+    return tick
+
+
+class _RangeChecksum(NamedTuple):
+    """The CRC-32C of a part of a file.
+
+    Attributes:
+        number: Which of the manifest's files; -1 for the index.
+        length: Of the part, in bytes.
+        crc: Its checksum; None if it could not be read.
+    """
+
+    number: int
+    length: int
+    crc: int | None
+
+
+class _Result(NamedTuple):
+    """What a task returns."""
+
+    findings: list[_Finding]
+    checksum: _RangeChecksum | None = None
+
+
+class _Task(Protocol):
+    """A picklable check that runs in a worker."""
+
+    def __call__(self) -> _Result:
+        """Does the check."""
+
+
+def _call(task: _Task) -> _Result:
+    return task()
+
+
+@lru_cache(maxsize=1)
+def _open(dataset: Path) -> Blobs:
+    """A dataset, opened once in a worker rather than once a task."""
+    return Blobs(dataset)
+
+
+def _row_tasks(
+    kind: Callable[[Path, int, int], _Task],
+    blobs: Blobs,
+    rows: int,
+    first: int = 0,
+    last: int | None = None,
+) -> Iterator[tuple[float, _Task]]:
+    """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
+    end = blobs.manifest.samples if last is None else last
+    for start in range(first, end, rows):
+        yield (start - first) / (end - first), kind(blobs.path, start, min(start + rows, end))
+
+
+class _Checksums:
+    """The checksums of a dataset's files, put together from those of their ranges.
+
+    Files that are missing or of another size, which `_check_sizes` finds, are left out.
+    """
+
+    def __init__(self, blobs: Blobs, numbers: Iterable[int]) -> None:
+        self._path = blobs.path
+        entries = {-1: blobs.manifest.index} | dict(enumerate(blobs.manifest.files))
+        self._entries = {
+            number: entry
+            for number, entry in ((number, entries[number]) for number in numbers)
+            if not _file_problem(blobs.path / entry.name, entry.size)
+        }
+        self._found: dict[int, int | None] = dict.fromkeys(self._entries, 0)
+
+    def tasks(self) -> Iterator[tuple[float, _Task]]:
+        """Tasks for all ranges, in order, each with how far in the dataset it begins."""
+        total = sum(entry.size for entry in self._entries.values())
+        before = 0
+        for number, entry in self._entries.items():
+            for start in range(0, entry.size, _RANGE):
+                length = min(_RANGE, entry.size - start)
+                path = self._path / entry.name
+                yield (before + start) / total, _ChecksumRange(path, number, start, length)
+            before += entry.size
+
+    def add(self, piece: _RangeChecksum) -> None:
+        """Adds the checksum of a file's next range."""
+        found = self._found[piece.number]
+        if found is not None and piece.crc is not None:
+            self._found[piece.number] = crc32c_combine(found, piece.crc, piece.length)
+        else:
+            self._found[piece.number] = None
+
+    def findings(self) -> Iterator[_Finding]:
+        """The files whose checksum is not the manifest's."""
+        for number, entry in self._entries.items():
+            found = self._found[number]
+            if found is not None and not self._is_right(number):
+                yield _Finding(
+                    str(self._path / entry.name),
+                    f"has CRC-32C {found:08x}, the manifest says {entry.crc32c}",
+                )
+
+    def sound(self) -> Iterator[int]:
+        """The container's files whose checksum is right."""
+        return (number for number in self._entries if number >= 0 and self._is_right(number))
+
+    def _is_right(self, number: int) -> bool:
+        return self._found[number] == int(self._entries[number].crc32c, 16)
+
+
+class _ChecksumRange(NamedTuple):
+    """Checksums a part of a file."""
+
+    path: Path
+    number: int
+    start: int
+    length: int
+
+    def __call__(self) -> _Result:
+        try:
+            crc = crc32c_range(self.path, self.start, self.length)
+        except OSError as error:
+            finding = _Finding(str(self.path), _reason(error))
+            return _Result([finding], _RangeChecksum(self.number, self.length, None))
+        return _Result([], _RangeChecksum(self.number, self.length, crc))
+
+
+class _CheckContainer(NamedTuple):
+    """Checks that a file's container and the index agree on where its blobs are."""
+
+    dataset: Path
+    number: int
+
+    def __call__(self) -> _Result:
+        blobs = _open(self.dataset)
+        path = blobs.path / blobs.manifest.files[self.number].name
+        start, stop = (blobs.index.find_file(number) for number in (self.number, self.number + 1))
+        try:
+            walk = formats.extents(blobs.manifest.container, path)
+            first = _first_difference(walk, blobs.index.batches(start, stop, _EXTENT))
+            if first is None:
+                return _Result([])
+            found = sum(1 for _ in formats.extents(blobs.manifest.container, path))
+        except CorruptionError as error:
+            return _Result([_Finding(str(path), error.what)])
+        what = (
+            f"holds {found} blobs, the index names {stop - start} in it; "
+            f"they differ from its blob {first} on"
+        )
+        return _Result([_Finding(str(path), what)])
+
+
+_EXTENT = ("offset", "length")
+
+
+def _first_difference(
+    walk: Iterator[tuple[int, int]], batches: Iterator[pa.RecordBatch]
+) -> int | None:
+    """The first blob that container and index have elsewhere; None if there is none."""
+    before = 0
+    for batch in batches:
+        expected = np.stack([as_numpy(batch.column(name)) for name in _EXTENT], axis=1)
+        pairs = chain.from_iterable(islice(walk, len(expected)))
+        found = np.fromiter(pairs, np.int64).reshape(-1, 2)
+        differing = np.flatnonzero((found != expected[: len(found)]).any(axis=1))
+        if len(differing):
+            return before + int(differing[0])
+        before += len(found)
+        if len(found) < len(expected):
+            return before
+    return before if next(walk, None) is not None else None
+
+
+class _CheckLooseSizes(NamedTuple):
+    """Looks at the files of some samples of a `folder`."""
+
+    dataset: Path
+    start: int
+    stop: int
+
+    def __call__(self) -> _Result:
+        blobs = _open(self.dataset)
+        findings = []
+        for number, row in enumerate(blobs.index.rows(self.start, self.stop), self.start):
+            try:
+                path = blobs.file(row, number)
+                problem = _size_problem(path.stat(), row.length, "index")
+            except OSError as error:
+                problem = _reason(error)
+            except CorruptionError as error:
+                findings.append(_Finding(_sample(row, number), error.what))
+                continue
+            finally:
+                report(1, row.length)
+            if problem:
+                findings.append(_Finding(str(path), problem))
+        return _Result(findings)
+
+
+class _CheckRows(NamedTuple):
+    """Reads and decodes some samples."""
+
+    dataset: Path
+    start: int
+    stop: int
+
+    def __call__(self) -> _Result:
+        blobs = _open(self.dataset)
+        files: dict[Path, str | None] = {}
+        findings = []
+        for number, row in enumerate(blobs.index.rows(self.start, self.stop), self.start):
+            finding = _check_sample(blobs, row, number, files)
+            if finding is not None:
+                findings.append(finding)
+            report(1, row.length)
+        return _Result(findings)
+
+
+def _sample(row: Row, number: int) -> str:
+    return f"sample {number} ({row.key})"
+
+
+def _check_sample(
+    blobs: Blobs, row: Row, number: int, files: dict[Path, str | None]
+) -> _Finding | None:
+    """Checks one sample; ``files`` has the problem of each file that was looked at before."""
+    try:
+        path = blobs.file(row, number)
+        if not blobs.manifest.files:
+            problem = _file_problem(path, row.length, "index")
+            if problem:
+                return _Finding(str(path), problem)
+        elif path not in files:
+            files[path] = _file_problem(path, blobs.manifest.files[row.file].size)
+        problem = files.get(path)
+        if problem:
+            return _Finding(str(path), problem, samples=1)
+        problem = _blob_problem(row, blobs.read(row, number))
+    except (DatasetError, SampleError) as error:
+        problem = error.what
+    return _Finding(_sample(row, number), problem) if problem else None
+
+
+def _blob_problem(row: Row, data: bytes) -> str | None:
+    """How an image differs from what its row says of it.
+
+    Raises:
+        SampleError: It cannot be decoded.
+    """
+    info = ImageInfo(row.encoding, row.width, row.height, row.channels)
+    if row.encoding == "raw":
+        if len(data) == row.width * row.height * 3:
+            return None if row.channels == 3 else f"is raw, the index says {row.channels} channels"
+        return f"has {len(data)} bytes, too many or too few for {row.width} x {row.height} pixels"
+    # An encoding that is not known here is anything that decodes (docs/formats/index.md).
+    found = probe(data) if row.encoding in ENCODINGS else None
+    width, height = open_image(data, info).size
+    if (width, height) != (row.width, row.height):
+        return f"is {width} x {height} pixels, the index says {row.width} x {row.height}"
+    if found is not None and found != info:
+        return (
+            f"is {found.encoding} of {found.channels} channels, "
+            f"the index says {row.encoding} of {row.channels}"
+        )
+    return None

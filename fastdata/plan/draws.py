@@ -1,0 +1,168 @@
+"""Counter-based random numbers: each is a pure function of where it is used.
+
+A generator with a state gives other numbers when threads, workers or a resumed run draw in another
+order. Here a number depends on (seed, epoch, sample, view, draw) alone, so who asks, when, and how
+often does not matter.
+
+The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
+OOPSLA 2014): number ``d`` of the stream seeded ``k`` is ``mix(k + (d + 1) * GAMMA)``, with the
+finaliser that Stafford calls variant 13. Keys are made by the same function, level by level.
+All of it is integer arithmetic modulo 2**64 and the same on every platform.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.errors import UsageError
+
+# The odd integer nearest 2**64 divided by the golden ratio, and variant 13's multipliers.
+GAMMA = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+_BITS = 0xFFFF_FFFF_FFFF_FFFF
+_GAMMA64, _FIRST64, _SECOND64 = np.uint64(GAMMA), np.uint64(_FIRST), np.uint64(_SECOND)
+_SHIFT11, _SHIFT27, _SHIFT30, _SHIFT31, _SHIFT32 = (np.uint64(n) for n in (11, 27, 30, 31, 32))
+_LOW32 = np.uint64(0xFFFF_FFFF)
+
+
+def child(key: int, number: int) -> int:
+    """Number ``number`` of the stream of ``key``, to be the key of something below it.
+
+    Args:
+        key: Any int; taken modulo 2**64.
+        number: Any int; taken modulo 2**64. Different numbers give different children.
+
+    Returns:
+        An int in [0, 2**64).
+    """
+    z = (key + (number + 1) * GAMMA) & _BITS
+    z = ((z ^ (z >> 30)) * _FIRST) & _BITS
+    z = ((z ^ (z >> 27)) * _SECOND) & _BITS
+    return z ^ (z >> 31)
+
+
+def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser, a bijection of the 64-bit integers, in place.
+
+    Args:
+        z: uint64, any shape; overwritten.
+
+    Returns:
+        ``z``.
+    """
+    shifted = z >> _SHIFT30
+    z ^= shifted
+    z *= _FIRST64
+    np.right_shift(z, _SHIFT27, out=shifted)
+    z ^= shifted
+    z *= _SECOND64
+    np.right_shift(z, _SHIFT31, out=shifted)
+    z ^= shifted
+    return z
+
+
+def epoch_key(seed: int, epoch: int) -> int:
+    """The key of one epoch of one run.
+
+    Args:
+        seed: Any int, also negative or longer than 64 bits; taken modulo 2**64, so that -1 and
+            2**64 - 1 are the same seed.
+        epoch: Any int, likewise.
+
+    Returns:
+        An int in [0, 2**64). Keys of neighbouring seeds and epochs have nothing in common.
+    """
+    return child(child(int(seed), 0), int(epoch))
+
+
+def sample_keys(key: int, indices: npt.NDArray[np.int64], view: int = 0) -> npt.NDArray[np.uint64]:
+    """The keys of samples, from which their numbers are drawn.
+
+    Args:
+        key: The key of the epoch (:func:`epoch_key`).
+        indices: int64, sample numbers, any shape.
+        view: Which view of the samples, where each is used more than once; 0 or more.
+
+    Returns:
+        uint64, as ``indices`` is shaped; different for different samples of a view.
+
+    Raises:
+        UsageError: ``view`` is negative.
+    """
+    if view < 0:
+        raise UsageError(f"view {view} is negative.", "Views are numbered from 0.")
+    z = np.asarray(indices, dtype=np.int64).astype(np.uint64)
+    z *= _GAMMA64
+    z += np.uint64((child(key, view) + GAMMA) & _BITS)
+    return mix(z)
+
+
+def bits(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.uint64]:
+    """Draw number ``draw`` of each key, as 64 random bits.
+
+    Args:
+        keys: uint64, any shape.
+        draw: Which number of the keys' streams; 0 or more.
+
+    Returns:
+        uint64, as ``keys`` is shaped.
+
+    Raises:
+        UsageError: ``draw`` is negative.
+    """
+    if draw < 0:
+        raise UsageError(f"draw {draw} is negative.", "Draws are numbered from 0.")
+    return mix(keys + np.uint64(((draw + 1) * GAMMA) & _BITS))
+
+
+def uniforms(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.float64]:
+    """Draw number ``draw`` of each key, uniform in [0, 1).
+
+    Args:
+        keys: uint64, any shape.
+        draw: Which number of the keys' streams; 0 or more.
+
+    Returns:
+        float64, as ``keys`` is shaped: multiples of 2**-53.
+
+    Raises:
+        UsageError: ``draw`` is negative.
+    """
+    z = bits(keys, draw)
+    z >>= _SHIFT11
+    return z * np.float64(2.0**-53)
+
+
+def integers(
+    keys: npt.NDArray[np.uint64], draw: int, bounds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Draw number ``draw`` of each key, uniform over the integers in [0, bound).
+
+    Args:
+        keys: uint64, any shape.
+        draw: Which number of the keys' streams; 0 or more.
+        bounds: int64, 1 or more, of a shape that broadcasts with that of ``keys``.
+
+    Returns:
+        int64. No number is more probable than another by more than 2**-64.
+
+    Raises:
+        UsageError: ``draw`` is negative, or a bound is less than 1.
+    """
+    high = np.asarray(bounds, dtype=np.int64)
+    if high.size and int(high.min()) < 1:
+        raise UsageError(f"bound {high.min()} is less than 1.", "Give bounds of 1 or more.")
+    return _multiply_high(bits(keys, draw), high.astype(np.uint64)).astype(np.int64)
+
+
+def _multiply_high(x: npt.NDArray[np.uint64], y: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The upper 64 of the 128 bits of ``x * y``, by 32-bit digits: no partial sum overflows."""
+    x_low, x_high = x & _LOW32, x >> _SHIFT32
+    y_low, y_high = y & _LOW32, y >> _SHIFT32
+    middle = ((x_low * y_low) >> _SHIFT32) + x_high * y_low
+    carried = (middle & _LOW32) + x_low * y_high
+    high: npt.NDArray[np.uint64] = x_high * y_high + (middle >> _SHIFT32) + (carried >> _SHIFT32)
+    return high

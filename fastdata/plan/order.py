@@ -1,0 +1,353 @@
+"""The order of an epoch, computed and never stored: 10 or 10**12 samples take the same memory.
+
+An order is a bijection from positions to sample numbers. ``random`` is a Feistel network (Luby,
+Rackoff: How to Construct Pseudorandom Permutations from Pseudorandom Functions, 1988) in the
+generalised form of Black and Rogaway (Ciphers with Arbitrary Finite Domains, 2002): a number is
+split as ``left + a * right``, the halves are added to each other modulo ``a`` and ``b`` instead of
+by XOR, so the domain ``a * b`` fits any ``n`` closely; what falls outside of 0..n-1 is permuted
+again until it does not (cycle walking, from the same paper). Either part is a bijection whatever
+the round function is. Up to 65,536 numbers are permuted by a table instead (0.5 MiB): exactly, and
+faster.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.errors import UsageError
+from fastdata.plan.draws import GAMMA, child, epoch_key, mix, sample_keys
+
+#: Names of orders. ``quasi-random:512`` is ``quasi-random`` with windows of 512 blocks.
+ORDERS = ("random", "quasi-random", "sequential")
+
+# 32 JPEGs of ImageNet are 3.5 MB: about what a hard disk or an object store must be asked for at
+# once to be read at its full rate. 128 such blocks are 450 MB, which any training machine caches,
+# and 16 batches of 256.
+BLOCK = 32
+WINDOW = 128
+
+# Children of the key of an epoch: negative, so that no view of samples (0 or more) has them.
+_ROUNDS, _BLOCKS, _WINDOWS, _TAIL = -2, -3, -4, -5
+
+# Where the halves are large, 6 rounds suffice (Patarin: Security of Random Feistel Schemes with 5
+# or More Rounds, 2004). Where they are small, two rounds bring the distribution nearer to uniform
+# by a factor of the smaller half (computed for n = 2..6), and 2**-12 is what is asked for.
+_LEAST_ROUNDS = 6
+_CLOSENESS_BITS = 12
+_MOST_ROUNDS = 2 * _CLOSENESS_BITS
+_ROUND_KEYS_AS_INTS = [child(0, number) for number in range(_MOST_ROUNDS)]
+_ROUND_KEYS = np.array(_ROUND_KEYS_AS_INTS, dtype=np.uint64)
+
+# Up to so many numbers are walked one by one: about where that takes as long as numpy's calls.
+_FEW = 6
+
+_LARGEST_TABLE = 1 << 16
+
+_GAMMA64 = np.uint64(GAMMA)
+_SHIFT32 = np.uint64(32)
+
+_UInts = npt.NDArray[np.uint64]
+
+
+class Order(ABC):
+    """A bijection of 0..n-1: which sample is at which position of an epoch.
+
+    Args:
+        n: Number of samples, 0 or more.
+
+    Raises:
+        UsageError: ``n`` is negative.
+    """
+
+    def __init__(self, n: int) -> None:
+        if n < 0:
+            raise UsageError(f"n {n} is negative.", "An order has 0 samples or more.")
+        self._n = int(n)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Sample numbers at positions of the epoch.
+
+        Args:
+            positions: int64, any shape, each in [0, n).
+
+        Returns:
+            int64, as ``positions`` is shaped, each in [0, n).
+
+        Raises:
+            UsageError: A position is outside of [0, n).
+        """
+        asked = np.asarray(positions, dtype=np.int64)
+        if asked.size == 0:
+            return asked.copy()
+        x = asked.astype(np.uint64).ravel()
+        # Negative positions have become huge ones.
+        if int(x.max()) >= self._n:
+            wrong = asked[(asked < 0) | (asked >= self._n)].flat[0]
+            raise UsageError(
+                f"position {wrong} is not in an epoch of {self._n} samples.",
+                "Positions are 0 or more and less than the number of samples.",
+            )
+        return self._samples(x).astype(np.int64).reshape(asked.shape)
+
+    @abstractmethod
+    def _samples(self, x: _UInts) -> _UInts:
+        """Sample numbers at valid positions, of which there is at least one; may overwrite."""
+
+
+class Sequential(Order):
+    """The order in which the samples are stored.
+
+    Args:
+        n: Number of samples, 0 or more.
+
+    Raises:
+        UsageError: ``n`` is negative.
+    """
+
+    def _samples(self, x: _UInts) -> _UInts:
+        return x
+
+
+class Random(Order):
+    """Every sample anywhere, each permutation about as probable as any other.
+
+    Args:
+        n: Number of samples, 0 or more.
+        key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
+
+    Raises:
+        UsageError: ``n`` is negative.
+    """
+
+    def __init__(self, n: int, key: int) -> None:
+        super().__init__(n)
+        own = child(key, _ROUNDS)
+        self._table: _UInts | None = None
+        if self._n <= _LARGEST_TABLE:
+            # Keys are different for different numbers, so there is one way to sort them.
+            keys = sample_keys(own, np.arange(self._n, dtype=np.int64))
+            self._table = np.argsort(keys).astype(np.uint64)
+        self._key = np.array([own], dtype=np.uint64)
+        self._rounds = _rounds(self._n)
+        self._size = np.array([self._n], dtype=np.uint64)
+
+    def _samples(self, x: _UInts) -> _UInts:
+        if self._table is not None:
+            return self._table[x.astype(np.int64)]
+        return _permute(x, self._size, self._key, self._rounds)
+
+
+class QuasiRandom(Order):
+    """Blocks of neighbouring samples in random order, and their samples mixed within windows.
+
+    For what is read badly in small pieces: disks and object stores. The blocks are shuffled; then
+    each ``window`` blocks that follow one another are taken together and their samples shuffled
+    among each other. While a window is read, only its blocks need be at hand, so each block is
+    read once, as a whole.
+
+    What it costs in randomness: any sample can be anywhere in the epoch, but neighbours stay within
+    a window of each other, so batches of one window are drawn from ``window`` blocks rather than
+    from the whole. Where neighbours are alike (samples packed class by class), a batch sees at most
+    about ``window`` classes, and the next batches the same ones. Pack shuffled, raise ``window``,
+    or use :class:`Random` where that matters.
+
+    Windows are of equal size to within a block, so the last one is not small. A last block that is
+    not full is put at a random place among the others. A single window is :class:`Random`.
+
+    Args:
+        n: Number of samples, 0 or more.
+        key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
+        block: Neighbouring samples in a block, 1 or more. The default is 3.5 MB of ImageNet, enough
+            at once for a disk or an object store to reach its full rate.
+        window: Most blocks in a window, 1 or more. The default makes windows of 4,096 samples, 450
+            MB of ImageNet, to be held in the page cache or in memory.
+
+    Raises:
+        UsageError: ``n`` is negative, or ``block`` or ``window`` less than 1.
+    """
+
+    def __init__(self, n: int, key: int, block: int = BLOCK, window: int = WINDOW) -> None:
+        super().__init__(n)
+        for name, value in (("block", block), ("window", window)):
+            if value < 1:
+                raise UsageError(f"{name} {value} is less than 1.", f"Give a {name} of 1 or more.")
+        self._block = int(block)
+        self._blocks = -(-self._n // self._block)
+        windows = -(-self._blocks // int(window))
+        # A single window is everything mixed with everything.
+        self._whole = Random(self._n, key) if windows <= 1 else None
+        # The first `_wide` windows have a block more than the others.
+        self._narrow, self._wide = divmod(self._blocks, max(1, windows))
+        # How many samples the last block lacks, and the place it is put at.
+        self._lacking = self._blocks * self._block - self._n
+        self._tail = (child(key, _TAIL) * self._blocks) >> 64
+        # Where all blocks are full, the last is like any other.
+        self._shuffled = Random(self._blocks - (self._lacking > 0), child(key, _BLOCKS))
+        self._windows_key = child(key, _WINDOWS)
+        self._rounds = _rounds(self._narrow * self._block)
+
+    def _start(self, slots: _UInts) -> _UInts:
+        """The position at which a slot (a place for a block) starts."""
+        starts = slots * np.uint64(self._block)
+        if self._lacking:
+            starts -= (slots > self._tail) * np.uint64(self._lacking)
+        return starts
+
+    def _slot(self, x: _UInts) -> _UInts:
+        """The slot in which a position is."""
+        if self._lacking:
+            full = (self._tail + 1) * self._block - self._lacking
+            x = x + (x >= full) * np.uint64(self._lacking)
+        return x // np.uint64(self._block)
+
+    def _samples(self, x: _UInts) -> _UInts:
+        if self._whole is not None:
+            return self._whole._samples(x)
+        slots = self._slot(x)
+        narrow, wide = np.uint64(self._narrow), np.uint64(self._wide)
+        # Slots past the wide windows are counted as if all windows were narrow.
+        windows = np.where(
+            slots < wide * (narrow + np.uint64(1)),
+            slots // (narrow + np.uint64(1)),
+            (slots - np.minimum(slots, wide)) // narrow,
+        )
+        first = windows * narrow + np.minimum(windows, wide)
+        starts = self._start(first)
+        sizes = self._start(first + narrow + (windows < wide)) - starts
+        keys = windows * _GAMMA64
+        keys += np.uint64(self._windows_key)
+        x = starts + _permute(x - starts, sizes, mix(keys), self._rounds)
+
+        slots = self._slot(x)
+        within = x - self._start(slots)
+        if self._lacking:
+            # The last block is in the slot that was drawn for it, the others share the rest.
+            is_tail = slots == self._tail
+            slots -= slots >= self._tail
+            slots[is_tail] = 0
+            blocks = self._shuffled._samples(slots)
+            blocks[is_tail] = self._blocks - 1
+        else:
+            blocks = self._shuffled._samples(slots)
+        return blocks * np.uint64(self._block) + within
+
+
+def is_order(name: object) -> bool:
+    """Whether there is an order of that name."""
+    if not isinstance(name, str):
+        return False
+    return name in ORDERS or _window(name) is not None
+
+
+def _window(name: str) -> int | None:
+    """The window of ``quasi-random:512``; None for other names."""
+    found = re.fullmatch(r"quasi-random:([1-9][0-9]{0,8})", name)
+    return None if found is None else int(found[1])
+
+
+def make_order(name: str, n: int, seed: int, epoch: int) -> Order:
+    """The order of an epoch, by name.
+
+    Args:
+        name: One of ``ORDERS``, or ``quasi-random:<blocks of a window>``.
+        n: Number of samples, 0 or more.
+        seed: Any int (:func:`fastdata.plan.draws.epoch_key`).
+        epoch: Number of the epoch.
+
+    Returns:
+        The order, always the same for the same arguments.
+
+    Raises:
+        UsageError: There is no order of that name, or ``n`` is negative.
+    """
+    if name == "sequential":
+        return Sequential(n)
+    if name == "random":
+        return Random(n, epoch_key(seed, epoch))
+    if name == "quasi-random":
+        return QuasiRandom(n, epoch_key(seed, epoch))
+    if (window := _window(name)) is not None:
+        return QuasiRandom(n, epoch_key(seed, epoch), window=window)
+    raise UsageError(f"There is no order {name!r}.", f"Choose one of {', '.join(ORDERS)}.")
+
+
+def _rounds(n: int) -> int:
+    """How many rounds bring permutations of ``n`` near to uniform."""
+    half = math.isqrt(n)
+    if half < 4:
+        return _MOST_ROUNDS
+    return max(_LEAST_ROUNDS, 2 * math.ceil(_CLOSENESS_BITS / math.log2(half)))
+
+
+def _permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
+    """Permute each ``x`` among 0..n-1.
+
+    Args:
+        x: uint64, one dimension, each less than its ``n``.
+        n: uint64, 1 or more, one for each ``x`` or one for all.
+        keys: uint64, one for each ``x`` or one for all: which permutation.
+        rounds: Rounds of the network.
+
+    Returns:
+        uint64, as ``x`` is shaped.
+    """
+    # a * b is at least n and at most 2 * n. The square root is rounded, and one too few or too many
+    # does no harm. b is even because rotations of odd cycles alone make only even permutations.
+    a = np.ceil(np.sqrt(n)).astype(np.uint64)
+    b = (n + (a * np.uint64(2) - np.uint64(1))) // (a * np.uint64(2)) * np.uint64(2)
+    y = _network(x, a, b, keys, rounds)
+    outside = np.flatnonzero(y >= n)
+    if outside.size:
+        n, a, b, keys = (np.broadcast_to(part, x.shape) for part in (n, a, b, keys))
+    while outside.size > _FEW:
+        walked = _network(y[outside], a[outside], b[outside], keys[outside], rounds)
+        y[outside] = walked
+        outside = outside[walked >= n[outside]]
+    for i in outside.tolist():
+        one, size, one_a, one_b, key = (int(part[i]) for part in (y, n, a, b, keys))
+        while one >= size:
+            one = _network_of_one(one, one_a, one_b, key, rounds)
+        y[i] = one
+    return y
+
+
+def _network(x: _UInts, a: _UInts, b: _UInts, keys: _UInts, rounds: int) -> _UInts:
+    """The Feistel network over 0..a*b-1, with a and b less than 2**32."""
+    right = x // a
+    left = x - right * a
+    for number in range(rounds):
+        drawn = right * _GAMMA64
+        drawn += keys + _ROUND_KEYS[number]
+        mix(drawn)
+        # The upper half times a, its upper half: uniform in [0, a).
+        drawn >>= _SHIFT32
+        drawn *= a
+        drawn >>= _SHIFT32
+        left += drawn
+        # left - a wraps to a huge number where left is less than a.
+        np.minimum(left, left - a, out=left)
+        left, right = right, left
+        a, b = b, a
+    # An even number of rounds leaves each half where it was.
+    right *= a
+    right += left
+    return right
+
+
+def _network_of_one(x: int, a: int, b: int, key: int, rounds: int) -> int:
+    """What :func:`_network` gives for one number: for few of them, numpy's calls cost more."""
+    right, left = divmod(x, a)
+    for round_key in _ROUND_KEYS_AS_INTS[:rounds]:
+        drawn = child(key + round_key, right - 1) >> 32
+        left = (left + (drawn * a >> 32)) % a
+        left, right = right, left
+        a, b = b, a
+    return right * a + left

@@ -1,0 +1,241 @@
+"""Which positions of an epoch each rank gets in which batch, and where a run left off.
+
+A global batch is the batches of all ranks at one step. It covers a contiguous piece of the order,
+so what all ranks have consumed is one number, and an epoch resumes from it on any number of ranks
+and with any batch size. All ranks have the same number of batches, of the same sizes: none ever
+waits for a rank that has run out.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.errors import UsageError
+from fastdata.plan.order import ORDERS, is_order
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How one epoch, or what is left of it, is divided among ranks and batches.
+
+    Where the last global batch is not full, it is dropped on all ranks (``drop_last``), or divided
+    evenly; what is then missing is padded with positions from the beginning of the epoch. Nothing
+    but padding is ever repeated.
+
+    Args:
+        samples: Number of samples in the epoch, 0 or more.
+        batch_size: Samples in a batch of one rank, 1 or more.
+        rank: This rank, in [0, ``world_size``).
+        world_size: Number of ranks, 1 or more.
+        drop_last: Whether samples that do not fill a batch on every rank are left out.
+        start: Positions already consumed, by all ranks together, in [0, ``samples``].
+
+    Raises:
+        UsageError: An argument is out of its range.
+    """
+
+    samples: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch_size", "rank", "world_size", "start"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        _at_least("samples", self.samples, 0)
+        _at_least("batch_size", self.batch_size, 1)
+        _at_least("world_size", self.world_size, 1)
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"rank {self.rank} is not among {self.world_size} ranks (world_size).",
+                f"Give a rank from 0 to {self.world_size - 1}.",
+            )
+        if not 0 <= self.start <= self.samples:
+            raise UsageError(
+                f"start {self.start} is not in an epoch of {self.samples} samples.",
+                f"Give a start from 0 to {self.samples}.",
+            )
+
+    def __len__(self) -> int:
+        """Batches from ``start`` on, the same on every rank."""
+        full, rest = divmod(self.samples - self.start, self._step)
+        return full + (rest > 0 and not self.drop_last)
+
+    def positions(self, batch: int) -> npt.NDArray[np.int64]:
+        """The positions of the order that are in a batch of this rank.
+
+        Args:
+            batch: Number of the batch, in [0, ``len(self)``).
+
+        Returns:
+            int64, one dimension, of the same length on every rank: ``batch_size``, or less in the
+            last batch.
+
+        Raises:
+            UsageError: There is no such batch.
+        """
+        positions = self._unwrapped(batch)
+        return positions % self.samples if positions[-1] >= self.samples else positions
+
+    def padding(self, batch: int) -> npt.NDArray[np.bool_]:
+        """Which positions of a batch of this rank are there only to fill it.
+
+        Args:
+            batch: Number of the batch, in [0, ``len(self)``).
+
+        Returns:
+            bool, one for each of ``positions(batch)``.
+
+        Raises:
+            UsageError: There is no such batch.
+        """
+        mask: npt.NDArray[np.bool_] = self._unwrapped(batch) >= self.samples
+        return mask
+
+    def consumed(self, batch: int) -> int:
+        """Positions that all ranks together have consumed after a batch.
+
+        Args:
+            batch: Number of the batch, in [0, ``len(self)``).
+
+        Returns:
+            The ``start`` to go on from, also with another world size or batch size.
+
+        Raises:
+            UsageError: There is no such batch.
+        """
+        self._check(batch)
+        return min(self.start + (batch + 1) * self._step, self.samples)
+
+    @property
+    def _step(self) -> int:
+        """Positions in a full global batch."""
+        return self.world_size * self.batch_size
+
+    def _check(self, batch: int) -> None:
+        if not 0 <= batch < len(self):
+            raise UsageError(
+                f"batch {batch} is not among the {len(self)} batches of this epoch.",
+                "Batches are numbered from 0.",
+            )
+
+    def _unwrapped(self, batch: int) -> npt.NDArray[np.int64]:
+        """The positions of a batch, padding counted on past the end of the epoch."""
+        self._check(batch)
+        first = self.start + batch * self._step
+        size = min(self.batch_size, -(-(self.samples - first) // self.world_size))
+        first += self.rank * size
+        return np.arange(first, first + size, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run is: all that resuming needs, whatever the number of ranks.
+
+    Args:
+        samples: Number of samples in the dataset, 0 or more.
+        seed: The seed of the run, any int.
+        epoch: Number of the epoch, 0 or more.
+        position: Positions of the epoch consumed by all ranks together, in [0, ``samples``].
+        order: Name of the order, one of ``fastdata.plan.order.ORDERS``.
+
+    Raises:
+        UsageError: An argument is out of its range, or not what it must be.
+    """
+
+    samples: int
+    seed: int
+    epoch: int
+    position: int
+    order: str
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "seed", "epoch", "position"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        _at_least("samples", self.samples, 0)
+        _at_least("epoch", self.epoch, 0)
+        if not 0 <= self.position <= self.samples:
+            raise UsageError(
+                f"position {self.position} is not in an epoch of {self.samples} samples.",
+                f"Give a position from 0 to {self.samples}.",
+            )
+        if not is_order(self.order):
+            raise UsageError(
+                f"There is no order {self.order!r}.", f"Choose one of {_names(ORDERS)}."
+            )
+
+    def to_dict(self) -> dict[str, int | str]:
+        """The state as a dict of ints and a string, which JSON, pickle and torch.save can keep."""
+        return {"version": _STATE_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, object], samples: int | None = None) -> State:
+        """The state that :meth:`to_dict` wrote.
+
+        Args:
+            state: What :meth:`to_dict` returned.
+            samples: Number of samples in the dataset to go on with, where it is known.
+
+        Returns:
+            The state.
+
+        Raises:
+            UsageError: It is of an unknown version, damaged, or of another number of samples.
+        """
+        if not isinstance(state, Mapping):
+            raise UsageError(
+                f"The state is a {type(state).__name__}, not a dict.",
+                "Give what state_dict() returned.",
+            )
+        version = state.get("version")
+        if type(version) is not int or version != _STATE_VERSION:
+            raise UsageError(
+                f"The state is of version {version!r}; this fastdata reads {_STATE_VERSION}.",
+                "Resume with the fastdata that wrote it, or start the epoch anew.",
+            )
+        names = ("samples", "seed", "epoch", "position", "order")
+        keys = set(map(str, state)) - {"version"}
+        if keys != set(names):
+            raise UsageError(
+                f"The state has the keys {_names(sorted(keys)) or 'none'}, not {_names(names)}.",
+                "Give what state_dict() returned, unchanged.",
+            )
+        order = state["order"]
+        if not isinstance(order, str):
+            raise UsageError(f"order {order!r} is not a name.", f"Choose one of {_names(ORDERS)}.")
+        numbers = {name: _whole(name, state[name]) for name in names[:-1]}
+        read = cls(**numbers, order=order)
+        if samples is not None and read.samples != samples:
+            raise UsageError(
+                f"The state is of a dataset with {read.samples} samples; this one has {samples}.",
+                "Resume with the dataset that the state was saved with, or start the epoch anew.",
+            )
+        return read
+
+
+def _names(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)
+
+
+def _whole(name: str, value: object) -> int:
+    """``value`` as an int, where it is one (numpy's are) and no bool."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise UsageError(f"{name} {value!r} is not a whole number.", f"Give an int as {name}.")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"{name} {value} is less than {least}.", f"Give {least} or more.")

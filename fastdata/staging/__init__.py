@@ -1,0 +1,1 @@
+"""Copies of datasets on a faster disk, checked and atomic."""

@@ -1,0 +1,251 @@
+"""A remote dataset on this machine, a file at a time: what verifying and describing it read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fastdata.errors import CorruptionError, DatasetError, SpaceError
+from fastdata.remote.filesystem import (
+    download,
+    file_info,
+    join_url,
+    read_bytes,
+    redact,
+)
+from fastdata.staging.places import Place, RemotePlace
+from fastdata.storage.blobs import Blobs
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import free_space, human_bytes, whole_file
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+
+_THREADS = 16
+_BLOCK = 8 << 20  # bytes that one request asks for
+_LOOSE_ROWS = 1024  # loose images that lie here at a time
+_IMAGES_NAME = "images"
+
+
+class View:
+    """A folder that looks like the dataset but holds some of its files; removed on leaving.
+
+    Attributes:
+        folder: The folder.
+        files: Which of the manifest's files are in it; -1 for the index.
+        start: The first sample whose blob is in it.
+        stop: One past the last.
+    """
+
+    def __init__(self, folder: Path, files: list[int], start: int, stop: int) -> None:
+        self.folder = folder
+        self.files = files
+        self.start = start
+        self.stop = stop
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Fetching:
+    """A remote dataset: its manifest and index here, its files by and by; a context manager.
+
+    Args:
+        url: The dataset's URL.
+        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+
+    Attributes:
+        name: The URL without credentials.
+        blobs: The manifest and the index; blobs cannot be read from it.
+
+    Raises:
+        DatasetError: There is no finished dataset.
+        CorruptionError: Its index is missing or damaged.
+        RemoteError: It cannot be reached.
+    """
+
+    blobs: Blobs
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+        self.name = redact(url.rstrip("/"))
+        self._url = url.rstrip("/")
+        self._options = storage_options
+        self._place = RemotePlace(self._url, storage_options)
+
+    def __enter__(self) -> Fetching:
+        self._folder = Path(tempfile.mkdtemp(prefix="fastdata-"))
+        try:
+            self._fetch_index()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _fetch_index(self) -> None:
+        try:
+            text = read_bytes(join_url(self._url, MANIFEST_NAME), self._options)
+        except FileNotFoundError:
+            raise DatasetError(
+                f"{self.name}: no dataset here ({MANIFEST_NAME} is missing)",
+                "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest "
+                "last.",
+            ) from None
+        manifest = Manifest.parse(text, self._place.shown(MANIFEST_NAME))
+        self._text = text
+        (self._folder / MANIFEST_NAME).write_bytes(text)
+        self._require_space(manifest.index.size)
+        try:
+            download(
+                join_url(self._url, manifest.index.name),
+                self._folder / manifest.index.name,
+                size=manifest.index.size,
+                crc32c=manifest.index.crc32c,
+                storage_options=self._options,
+            )
+        except FileNotFoundError:
+            raise CorruptionError(
+                f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
+                "Pack or upload the dataset again.",
+            ) from None
+        self.blobs = Blobs(self._folder)
+
+    def size_problems(self, *, loose: bool) -> Iterator[tuple[str, str]]:
+        """Files that are missing or of another size: each with what is wrong with it.
+
+        Args:
+            loose: Whether to look at the images of a ``folder`` dataset, too.
+        """
+        manifest = self.blobs.manifest
+        sizes = self._place.sizes(entry.name for entry in manifest.files)
+        for entry in manifest.files:
+            found = sizes.get(entry.name)
+            if found != entry.size:
+                yield self._place.shown(entry.name), _size_problem(found, entry.size, "manifest")
+        if manifest.root is None or not loose:
+            return
+        root = self._place.root(manifest.root)
+        rows = self.blobs.index.rows(0, manifest.samples)
+        sizes = root.sizes(row.path or "" for row in rows)
+        for row in self.blobs.index.rows(0, manifest.samples):
+            found = sizes.get(row.path or "")
+            if found != row.length:
+                yield root.shown(row.path or ""), _size_problem(found, row.length, "index")
+
+    def views(self) -> Iterator[View]:
+        """Yields the dataset in parts that are whole in themselves.
+
+        The next part is fetched while one is in use.
+
+        Raises:
+            RemoteError: A file cannot be fetched.
+            SpaceError: There is no room for two parts.
+        """
+        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_THREADS) as self._pool:
+            parts = self._parts()
+            first = next(parts, None)
+            waiting = None if first is None else ahead.submit(self._make, *first)
+            while waiting is not None:
+                view = waiting.result()
+                following = next(parts, None)
+                waiting = None if following is None else ahead.submit(self._make, *following)
+                yield view
+
+    def _parts(self) -> Iterator[tuple[list[int], int, int]]:
+        manifest, index = self.blobs.manifest, self.blobs.index
+        if manifest.root is not None:
+            for start in range(0, manifest.samples, _LOOSE_ROWS):
+                yield [], start, min(start + _LOOSE_ROWS, manifest.samples)
+            return
+        for number in range(len(manifest.files)):
+            yield [number], index.find_file(number), index.find_file(number + 1)
+
+    def _make(self, files: list[int], start: int, stop: int) -> View:
+        manifest = self.blobs.manifest
+        folder = self._folder / f"view-{start}-{files[0] if files else 0}"
+        folder.mkdir()
+        text = self._text
+        if manifest.root is not None:
+            text = json.dumps({**json.loads(text), "root": _IMAGES_NAME}).encode()
+        (folder / MANIFEST_NAME).write_bytes(text)
+        os.link(self._folder / manifest.index.name, folder / manifest.index.name)
+        for number in files:
+            entry = manifest.files[number]
+            self._require_space(entry.size)
+            # What is missing is found to be so by who looks for it.
+            with suppress(FileNotFoundError):
+                self._fetch_file(entry, folder / entry.name)
+        if manifest.root is not None:
+            self._fetch_loose(self._place.root(manifest.root), folder / _IMAGES_NAME, start, stop)
+        return View(folder, files, start, stop)
+
+    def _fetch_file(self, entry: FileEntry, path: Path) -> None:
+        """Fetches a file in several requests at once; once more if its checksum is wrong.
+
+        If it still is, it stays as it came: what is wrong with it is for others to say.
+        """
+        url = join_url(self._url, entry.name)
+        if file_info(url, self._options).size != entry.size:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            file.truncate(entry.size)
+
+            def fetch(start: int) -> None:
+                end = min(start + _BLOCK, entry.size)
+                os.pwrite(file.fileno(), read_bytes(url, self._options, start, end), start)
+
+            for _ in range(2):
+                for _ in self._pool.map(fetch, range(0, entry.size, _BLOCK)):
+                    pass
+                if f"{crc32c_file(temporary):08x}" == entry.crc32c:
+                    break
+
+    def _fetch_loose(self, root: Place, folder: Path, start: int, stop: int) -> None:
+        def fetch(name: str) -> None:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                path.write_bytes(root.read(name))
+
+        names = [row.path or "" for row in self.blobs.index.rows(start, stop)]
+        safe = [name for name in names if name and ".." not in name.split("/") and name[0] != "/"]
+        for _ in self._pool.map(fetch, safe):
+            pass
+
+    def _require_space(self, needed: int) -> None:
+        free = free_space(self._folder)
+        if needed > free:
+            raise SpaceError(
+                f"{self._folder}: {human_bytes(needed)} of {self.name} are to be fetched here, "
+                f"{human_bytes(free)} are free",
+                "Make room, or name another folder by $TMPDIR; or fastdata stage … --to a larger "
+                "disk, and verify the copy.",
+            )
+
+
+def _size_problem(found: int | None, size: int, says: str) -> str:
+    if found is None:
+        return os.strerror(2)
+    return f"has {found} bytes, the {says} says {size}"

@@ -1,0 +1,164 @@
+"""Where the files of a dataset are copied from: a folder of this machine, or a URL."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import CorruptionError, DatasetError
+from fastdata.remote.filesystem import download, file_sizes, read_bytes
+from fastdata.remote.urls import is_url, join_url, redact, resolve_url
+from fastdata.staging.copying import CopiedFile
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.manifest import FileEntry
+
+
+class Place(ABC):
+    """A folder that files are read from."""
+
+    @abstractmethod
+    def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
+        """A file of it that is to be copied; ``name`` where it is not the entry's."""
+
+    @abstractmethod
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """The sizes in bytes of those files that are there, by name."""
+
+    @abstractmethod
+    def shown(self, name: str) -> str:
+        """A file of it as messages name it."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """A small file's bytes."""
+
+    @abstractmethod
+    def root(self, root: str) -> Place:
+        """The folder of loose images that a manifest names."""
+
+    @abstractmethod
+    def local_index(self, entry: FileEntry, copy: Path) -> Path:
+        """The index as a file of this machine; ``copy`` is the folder that it is copied to."""
+
+    def require_sizes(self, entries: Iterable[FileEntry]) -> None:
+        """Checks that files are there in their sizes.
+
+        Raises:
+            CorruptionError: One is not.
+        """
+        entries = list(entries)
+        sizes = self.sizes([entry.name for entry in entries])
+        for entry in entries:
+            found = sizes.get(entry.name)
+            if found != entry.size:
+                what = "is missing" if found is None else f"has {found} bytes, not {entry.size}"
+                raise CorruptionError(
+                    f"{self.shown(entry.name)}: the original is damaged, or was changed after "
+                    f"packing: it {what}",
+                    "See what else is with fastdata verify; copy or pack the dataset again.",
+                )
+
+
+class LocalPlace(Place):
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
+        """See `Place.copied`."""
+        return CopiedFile(entry, self._folder / (name or entry.name), target)
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """See `Place.sizes`."""
+        paths = {name: self._folder / name for name in names}
+        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+
+    def shown(self, name: str) -> str:
+        """See `Place.shown`."""
+        return str(self._folder / name)
+
+    def read(self, name: str) -> bytes:
+        """See `Place.read`."""
+        return (self._folder / name).read_bytes()
+
+    def root(self, root: str) -> LocalPlace:
+        """See `Place.root`."""
+        return LocalPlace(self._folder / root)
+
+    def local_index(self, entry: FileEntry, copy: Path) -> Path:
+        """See `Place.local_index`."""
+        return self._folder / entry.name
+
+
+class RemotePlace(Place):
+    """A folder behind a URL."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+        self.url = url
+        self._options = storage_options
+
+    def __str__(self) -> str:
+        return redact(self.url)
+
+    def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
+        """See `Place.copied`."""
+        url = join_url(self.url, name or entry.name)
+        return CopiedFile(entry, redact(url), target, partial(read_bytes, url, self._options))
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """See `Place.sizes`."""
+        return file_sizes(self.url, names, self._options)
+
+    def shown(self, name: str) -> str:
+        """See `Place.shown`."""
+        return redact(join_url(self.url, name))
+
+    def read(self, name: str) -> bytes:
+        """See `Place.read`."""
+        return read_bytes(join_url(self.url, name), self._options)
+
+    def root(self, root: str) -> RemotePlace:
+        """See `Place.root`.
+
+        Raises:
+            DatasetError: The images lie on some machine, not in the bucket.
+        """
+        if is_url(root):
+            return RemotePlace(root, self._options)
+        if root.startswith("/"):
+            raise DatasetError(
+                f"{self}: its images are files in {root} of the machine that indexed them",
+                "Pack them there: fastdata convert … --to shards.",
+            )
+        return RemotePlace(resolve_url(self.url, root), self._options)
+
+    def local_index(self, entry: FileEntry, copy: Path) -> Path:
+        """See `Place.local_index`; fetches it, if it is not there."""
+        target = copy / entry.name
+        if not (target.exists() and f"{crc32c_file(target):08x}" == entry.crc32c):
+            url = join_url(self.url, entry.name)
+            download(
+                url,
+                target,
+                size=entry.size,
+                crc32c=entry.crc32c,
+                storage_options=self._options,
+            )
+        return target
+
+
+def place_of(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Place:
+    """The place that a path or URL names."""
+    if is_url(location):
+        return RemotePlace(os.fspath(location), storage_options)
+    return LocalPlace(Path(location))

@@ -1,0 +1,509 @@
+"""Staging: a whole, checked copy of a dataset where reading is fast, usually in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastdata.errors import (
+    CorruptionError,
+    DataError,
+    DatasetError,
+    RemoteError,
+    SpaceError,
+    UsageError,
+)
+from fastdata.executors import usable_cpus
+from fastdata.remote.urls import is_url, redact
+from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
+from fastdata.staging.places import LocalPlace, Place, place_of
+from fastdata.staging.staged import (
+    FOLDER,
+    MARKER_NAME,
+    Marker,
+    Original,
+    copies,
+    default_place,
+    find_damage,
+    known_places,
+    lock,
+    partial_of,
+    remember,
+)
+from fastdata.storage.files import (
+    free_space,
+    human_bytes,
+    is_no_space,
+    no_space,
+    sync,
+)
+from fastdata.storage.index import Index
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, FileEntry, Manifest
+
+_IMAGES_NAME = "images"  # root of the loose files in a copy of a `folder` dataset
+
+_PAGE = 4096  # what a file is rounded up to
+#: Memory that a copy in memory leaves to the programs that are to read it, in bytes.
+_MEMORY_LEFT = 1 << 30
+
+_MEND_SPACE = (
+    "Make room (fastdata stage --unstage removes the copy of another dataset), or choose "
+    "another folder with --to."
+)
+
+
+class Staged(NamedTuple):
+    """What staging did.
+
+    Attributes:
+        path: The copy's folder.
+        copied_bytes: Bytes copied in this run.
+        reused: Whether a whole and current copy was there already.
+        freed_bytes: Bytes freed by removing copies of an older state of the dataset.
+    """
+
+    path: Path
+    copied_bytes: int
+    reused: bool
+    freed_bytes: int
+
+
+class Unstaged(NamedTuple):
+    """What unstaging removed.
+
+    Attributes:
+        paths: The folders that were removed; empty if there were none.
+        freed_bytes: Bytes freed.
+    """
+
+    paths: list[Path]
+    freed_bytes: int
+
+
+def stage(
+    dataset: str | os.PathLike[str],
+    to: str | os.PathLike[str] | None = None,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    waiting: Callable[[], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Staged:
+    """Copies a dataset to a faster place, where `find_staged` finds it.
+
+    Every file is checked against the manifest, and every loose image of a ``folder`` dataset
+    against the index, by reading the copy. An interrupted run leaves a partial copy that the
+    next one completes. If several processes stage the same dataset, one does and the others
+    wait for it. Copies of an older state of the dataset in the same place are removed first.
+
+    Args:
+        dataset: The dataset's folder, or its URL.
+        to: The place, a folder that exists or whose parent does; None for `default_place`.
+        threads: How many threads copy; None for 2 a CPU, but 4 to 16.
+        progress: Called in this thread with the bytes done and the bytes there are.
+        waiting: Called once, before waiting for another process that is staging it.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: The URL cannot be reached; what was copied is kept for the next run.
+        UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
+        DatasetError: There is no finished dataset, or it cannot be read.
+        CorruptionError: A file does not match its checksum: nothing is staged.
+        SpaceError: There is no room; unless it vanished meanwhile, nothing was written.
+        BusyError: Another process is staging an older state of the dataset.
+        DataError: The copy cannot be written.
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
+    if to is not None and is_url(to):
+        raise UsageError(
+            f"--to {redact(os.fspath(to))} is a URL", "Stage to a folder of this machine."
+        )
+    place = default_place() if to is None else Path(os.path.realpath(to))
+    manifest, original = _open(dataset, storage_options)
+    source = place_of(original.path, storage_options)
+    try:
+        place.mkdir(exist_ok=True)
+        if place != default_place():
+            remember(place)
+        _make_common_folder(place)
+        final = place / FOLDER / original.copy_name
+        with lock(final, waiting=waiting):
+            staging = _Staging(original, manifest, place, final, source)
+            return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
+    except OSError as error:
+        if is_no_space(error):
+            raise no_space(place, error, _MEND_SPACE) from error
+        raise DataError(
+            f"{error.filename or place}: cannot be written: {error.strerror}",
+            "Choose another folder with --to.",
+        ) from error
+
+
+def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None = None) -> Unstaged:
+    """Removes the copies of a dataset, of any state of it, whole or partial.
+
+    A process that has a copy open can go on reading it; its memory is freed after that.
+
+    Args:
+        dataset: The original's folder or URL, which may be gone; or that of a copy.
+        to: The place to remove from; None for all places that are known.
+
+    Raises:
+        BusyError: A copy is being made right now.
+        DataError: A copy cannot be removed.
+    """
+    given = Path(os.path.realpath(dataset))
+    current: Original | None = None
+    if is_url(dataset):
+        marker = None
+        # Only what is noted here counts: the bucket need not be there any more.
+        original = redact(os.fspath(dataset).rstrip("/"))
+    else:
+        marker = Marker.read(given)
+        original = str(given) if marker is None else marker.original
+        if not is_url(original):
+            current = Original.read(original)
+    searched = known_places() if to is None else [Path(os.path.realpath(to))]
+    if to is None and marker is not None and given.parent.name == FOLDER:
+        searched.append(given.parent.parent)
+    removed: list[Path] = []
+    freed = 0
+    for place in dict.fromkeys(searched):
+        for final, marked in copies(place):
+            if marked is None:
+                ours = current is not None and final.name == current.copy_name
+            else:
+                ours = marked.original == original
+            if ours:
+                paths, size = _remove_copy(final)
+                removed += paths
+                freed += size
+        with suppress(OSError):  # others' copies may lie there
+            (place / FOLDER).rmdir()
+    return Unstaged(removed, freed)
+
+
+def _open(
+    dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> tuple[Manifest, Original]:
+    if not is_url(dataset):
+        Manifest.load(dataset)  # its errors say what is missing
+    original = Original.read(dataset, storage_options)
+    if original is None and is_url(dataset):
+        raise DatasetError(
+            f"{redact(os.fspath(dataset))}: no dataset here ({MANIFEST_NAME} is missing)",
+            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+        )
+    if original is None:
+        raise DatasetError(f"{dataset}: has just vanished", "Run the same command again.")
+    marker = Marker.read(original.path) if isinstance(original.path, Path) else None
+    if marker is not None:
+        raise UsageError(
+            f"{dataset}: is itself a staged copy", f"Stage the original, {marker.original}."
+        )
+    # Parsed from the very bytes that the id is of, should the dataset be packed anew now.
+    return original.manifest(), original
+
+
+def _make_common_folder(place: Path) -> None:
+    """Makes ``<place>/fastdata``; for all users where the place itself is (as /tmp is)."""
+    folder = place / FOLDER
+    with suppress(FileExistsError):
+        folder.mkdir()
+        if place.stat().st_mode & 0o1002 == 0o1002:
+            folder.chmod(0o1777)
+
+
+def _remove_copy(final: Path) -> tuple[list[Path], int]:
+    """Removes a copy, its partial and its lock; returns the folders and the bytes freed."""
+    removed: list[Path] = []
+    freed = 0
+    partial = partial_of(final)
+    try:
+        with lock(final, wait=False):
+            if final.is_dir():
+                removed.append(final)
+                if partial.is_dir():
+                    freed += _remove_folder(partial)
+                # From here on nobody takes it for whole.
+                os.replace(final, partial)
+            if partial.is_dir():
+                removed += [] if removed else [partial]
+                freed += _remove_folder(partial)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or final}: cannot be removed: {error.strerror}",
+            "Remove it as the user whom it belongs to.",
+        ) from error
+    return removed, freed
+
+
+def _remove_folder(folder: Path) -> int:
+    """Removes a folder, the marker last: whose it is stays known if this is killed."""
+    freed = _allocated(folder)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MARKER_NAME):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    folder.rmdir()
+    return freed
+
+
+def _allocated(folder: Path) -> int:
+    """Bytes that a folder's files occupy; 0 if there is no such folder."""
+    return sum(
+        os.lstat(os.path.join(parent, name)).st_blocks * 512
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def is_tmpfs(folder: Path) -> bool:
+    """Whether a folder's files lie in memory."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:  # not Linux
+        return False
+    for mount in mounts.splitlines():
+        fields, _, about = mount.partition(" - ")
+        if fields.split()[2] == wanted:
+            return about.split()[0] == "tmpfs"
+    return False
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be had: of the machine's, and of what a container may use."""
+    return min([_machine_memory(), *_group_memory()])
+
+
+def _machine_memory() -> int:
+    """Bytes of memory that can be had without swapping, as the kernel estimates."""
+    for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise DataError("/proc/meminfo: lacks MemAvailable", "Choose a folder on a disk with --to.")
+
+
+class _GroupFiles(NamedTuple):
+    """How one version of Linux control groups tells of memory."""
+
+    controllers: str  # of its line in /proc/self/cgroup
+    folder: str  # where it is mounted, below /sys/fs/cgroup
+    limit: str
+    usage: str
+    cache: str  # the line of memory.stat with what is in use but can be had at once
+
+
+_GROUP_FILES = (
+    _GroupFiles("", "", "memory.max", "memory.current", "inactive_file"),
+    _GroupFiles(
+        "memory",
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+
+
+def _group_memory(
+    own: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Bytes that each control group of this process may still use, where it has a limit.
+
+    The pages of a tmpfs are charged to the group of who writes them: beyond its limit, the
+    kernel kills. Page cache is charged, too, but what has not been used lately gives way.
+    """
+    try:
+        groups = [line.split(":", 2)[1:] for line in own.read_text("utf-8").splitlines()]
+    except (OSError, ValueError):  # not Linux
+        return
+    for files in _GROUP_FILES:
+        for path in (path for controllers, path in groups if controllers == files.controllers):
+            # In a container, the path may be one outside it, but the mount's top is its own.
+            top = mount / files.folder
+            inner = Path(os.path.normpath(f"{top}/{path}"))
+            for folder in dict.fromkeys([inner, *inner.parents, top]):
+                if folder.is_relative_to(top):
+                    yield from _left_in_group(folder, files)
+
+
+def _left_in_group(folder: Path, files: _GroupFiles) -> Iterator[int]:
+    """Bytes left in one control group, if it has a limit."""
+    try:
+        limit = int((folder / files.limit).read_text("ascii"))
+        usage = int((folder / files.usage).read_text("ascii"))
+        lines = (folder / "memory.stat").read_text("ascii").splitlines()
+        cache = sum(int(line.split()[1]) for line in lines if line.split()[:1] == [files.cache])
+    except (OSError, ValueError):  # no such file, or "max"
+        return
+    yield max(limit - usage + cache, 0)
+
+
+def room(place: Path) -> tuple[int, str]:
+    """Bytes that a copy in a place may take, and in words what bounds them if not the disk."""
+    free, of = free_space(place), ""
+    if place.exists() and is_tmpfs(place):
+        # A tmpfs promises a share of all memory, also of what is in use.
+        memory = available_memory() - _MEMORY_LEFT
+        if memory < free:
+            free, of = max(memory, 0), f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
+    return free, of
+
+
+def _check_space(place: Path, needed: int) -> None:
+    """Raises SpaceError unless so many bytes fit."""
+    free, of = room(place)
+    if needed > free:
+        raise SpaceError(
+            f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
+            _MEND_SPACE,
+        )
+
+
+class _Staging:
+    """One run of staging, under the lock."""
+
+    def __init__(
+        self, original: Original, manifest: Manifest, place: Path, final: Path, source: Place
+    ) -> None:
+        self._original = original
+        self._source = source
+        self._manifest = manifest
+        self._place = place
+        self._final = final
+        self._partial = partial_of(final)
+        self._entries = (manifest.index, *manifest.files)
+
+    def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Staged:
+        """Copies what is not yet there; gives the copy its final name."""
+        freed = self._remove_stale()
+        if self._is_reusable():
+            return Staged(self._final, 0, True, freed)
+        self._check_space()
+        try:
+            self._begin()
+            journal = self._partial / JOURNAL_NAME
+            copying = Copying(self._files(), journal, self._total(), progress)
+            copying.run(threads)
+            self._finish()
+        except RemoteError:
+            raise  # the network may be back soon: as after an interruption
+        except (DataError, OSError):
+            # What cannot be completed must not occupy memory; an interrupted run can be.
+            with suppress(OSError):
+                _remove_folder(self._partial)
+            raise
+        return Staged(self._final, copying.copied, False, freed)
+
+    def _remove_stale(self) -> int:
+        """Removes the copies of other states of this dataset; returns the bytes freed."""
+        freed = 0
+        for final, marker in copies(self._place):
+            if marker is None or marker.original != self._original.name:
+                continue
+            folder = final if final.exists() else partial_of(final)
+            mine = os.geteuid() in (0, folder.lstat().st_uid)
+            if marker.id != self._original.id and mine:
+                freed += _remove_copy(final)[1]
+        return freed
+
+    def _is_reusable(self) -> bool:
+        """Whether the copy is there; what has its name but has lost files is removed."""
+        final = self._final
+        for folder in (final, self._partial):
+            if os.path.lexists(folder) and not self._original.trusts(folder):
+                raise UsageError(
+                    f"{folder}: belongs to another user", "Choose another folder with --to."
+                )
+        if not final.exists():
+            return False
+        if self._original.is_copied_to(final) and find_damage(final, self._entries) is None:
+            return True
+        _remove_folder(final)
+        return False
+
+    def _total(self) -> int:
+        loose = self._manifest.blob_bytes if self._manifest.root is not None else 0
+        return sum(entry.size for entry in self._entries) + loose
+
+    def _check_space(self) -> None:
+        loose = self._manifest.samples if self._manifest.root is not None else 0
+        files = len(self._entries) + loose + 4  # manifest, marker, list of bad samples, journal
+        needed = self._total() + files * _PAGE + len(self._original.text)
+        needed += self._source.sizes([BAD_SAMPLES_NAME]).get(BAD_SAMPLES_NAME, 0)
+        _check_space(self._place, needed - _allocated(self._partial))
+
+    def _begin(self) -> None:
+        """Makes the partial copy's folder, closed to whom the original is closed to."""
+        self._partial.mkdir(mode=0o700, exist_ok=True)
+        if self._partial.lstat().st_uid != os.geteuid():
+            raise UsageError(
+                f"{self._partial}: was begun by another user", "Choose another folder with --to."
+            )
+        self._partial.chmod(0o755 if self._is_public() else 0o700)
+        Marker(self._original.name, self._original.id).write(self._partial)
+
+    def _is_public(self) -> bool:
+        """Whether every user of this machine can read the original."""
+        dataset, root = self._original.path, self._manifest.root
+        if not isinstance(dataset, Path):
+            return False  # who may read a bucket, this machine does not know
+        paths = [dataset / entry.name for entry in self._entries]
+        paths += [dataset / MANIFEST_NAME, *([dataset / root / "any"] if root else [])]
+        folders = {folder for path in paths for folder in path.parents}
+        return all(folder.stat().st_mode & 0o001 for folder in folders) and all(
+            path.stat().st_mode & 0o004 for path in paths if path.exists()
+        )
+
+    def _files(self) -> Iterator[CopiedFile]:
+        """Yields every file that has a checksum."""
+        copy = self._partial
+        if not isinstance(self._source, LocalPlace):
+            self._source.require_sizes(self._entries)
+        for entry in self._entries:
+            yield self._source.copied(entry, copy / entry.name)
+        if self._manifest.root is None:
+            return
+        root = self._source.root(self._manifest.root)
+        path = self._source.local_index(self._manifest.index, copy)
+        for batch in Index(path, self._manifest.samples).batches():
+            columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
+            for name, length, crc in zip(*columns, strict=True):
+                if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+                    raise CorruptionError(
+                        f"{path}: the path {name!r} leaves the dataset's root",
+                        "Index the folder anew: fastdata convert … --to folder --force.",
+                    )
+                entry = FileEntry(f"{_IMAGES_NAME}/{name}", length, f"{crc:08x}")
+                yield root.copied(entry, copy / _IMAGES_NAME / name, name)
+
+    def _finish(self) -> None:
+        """Adds the manifest, and gives the complete copy its final name."""
+        if self._source.sizes([BAD_SAMPLES_NAME]):
+            (self._partial / BAD_SAMPLES_NAME).write_bytes(self._source.read(BAD_SAMPLES_NAME))
+        text = self._original.text
+        if self._manifest.root is not None:
+            # Not from the parsed manifest: fields that only a later fastdata knows stay.
+            fields = {**json.loads(text), "root": _IMAGES_NAME}
+            text = (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode()
+        (self._partial / MANIFEST_NAME).write_bytes(text)
+        if not is_tmpfs(self._place):
+            for path in self._partial.iterdir():
+                sync(path)
+            if self._manifest.root is not None:
+                os.sync()  # one flush for a million images, not a million flushes
+        sync(self._partial)
+        os.replace(self._partial, self._final)
+        sync(self._final.parent)
+        # Only now: without it a killed run would have to copy everything again.
+        (self._final / JOURNAL_NAME).unlink(missing_ok=True)

@@ -1,0 +1,315 @@
+"""Where staged copies are, whose they are, and whether they are current.
+
+A place is a folder such as ``/dev/shm``. In it lie::
+
+    fastdata/<name>-<id>            a copy, whole: a rename gave it this name
+    fastdata/<name>-<id>.partial    a copy being made, or what a killed run left of one
+    fastdata/<name>-<id>.lock       locked by flock while a copy is made or removed
+
+``<id>`` are 12 digits of the SHA-256 of the original's manifest; ``staged.json`` in the copy
+holds all of it. A dataset that was packed anew has another id, so it is never read from an
+old copy.
+
+Anybody may write to ``/dev/shm``, so a copy is used only if its folder belongs to this user,
+to root, or to the owner of the original's folder. Others can read it only if they can read
+the original.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastdata.errors import BusyError, DatasetError, UsageError
+from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.urls import is_url, join_url, name_of, redact
+from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, publish, whole_file
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+
+MARKER_NAME = "staged.json"
+
+#: The folder in a place that holds all copies.
+FOLDER = "fastdata"
+
+_LOCK_SUFFIX = ".lock"
+_ID_DIGITS = 12
+_NAME_BYTES = 200  # of 255: the rest is for id and suffix
+#: How many files of a copy are looked at before it is used: a few milliseconds for all.
+_MOST_CHECKED = 1_000
+
+
+def default_place() -> Path:
+    """Where copies go unless told otherwise: $FASTDATA_STAGE_ROOT, or ``/dev/shm``."""
+    return Path(os.path.realpath(os.environ.get("FASTDATA_STAGE_ROOT") or "/dev/shm"))
+
+
+def find_staged(
+    dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Path | None:
+    """Finds a whole and current copy of a dataset; None where there is none.
+
+    A copy is whole if its index and its files have the sizes that the manifest says; of 1,000
+    files and more, at least 500 are looked at. A copy that is not whole is named in a warning.
+
+    Looks in `default_place` and in every other place that was staged to, which
+    ``stage-roots.json`` remembers in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
+    ~/.cache/fastdata. Costs a stat call a file and the reading of a few small ones; of a URL,
+    the reading of its manifest.
+
+    Args:
+        dataset: The original's folder, or its URL. If it is itself a staged copy, the answer is
+            None; so it is when it is missing, since then nothing says whether a copy is
+            current.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+    """
+    original = Original.read(dataset, storage_options)
+    if original is None:
+        return None
+    if isinstance(original.path, Path) and (original.path / MARKER_NAME).exists():
+        return None
+    for place in known_places():
+        copy = place / FOLDER / original.copy_name
+        if not (original.trusts(copy) and original.is_copied_to(copy)):
+            continue
+        damage = find_damage(copy, original.some_files())
+        if damage is None:
+            return copy
+        if original.is_copied_to(copy):  # else it has been removed just now, by intent
+            warnings.warn(
+                f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
+                f"{original.name} again",
+                stacklevel=2,
+            )
+    return None
+
+
+def find_damage(copy: Path, files: Iterable[FileEntry]) -> str | None:
+    """Says which of the files a copy lacks, or has in another size; None if it has all."""
+    for file in files:
+        try:
+            found = (copy / file.name).stat()
+        except OSError as error:
+            return f"{file.name}: {error.strerror}"
+        if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
+            return f"{file.name} has {found.st_size} bytes, not {file.size}"
+    return None
+
+
+@contextmanager
+def telling_of_copy(folder: Path) -> Iterator[None]:
+    """Errors about a folder that is a staged copy say so, and how to do without it."""
+    try:
+        yield
+    except DatasetError as error:
+        marker = Marker.read(folder)
+        if marker is None:
+            raise
+        raise type(error)(
+            error.what,
+            f"{error.mend} This is a staged copy of {marker.original}: remove it with fastdata "
+            f"stage {marker.original} --unstage, stage it again, or open the original with "
+            "staged=False.".lstrip(),
+        ) from None
+
+
+class Marker(NamedTuple):
+    """What ``staged.json`` says: whose copy a folder is.
+
+    Attributes:
+        original: Absolute path of the dataset that was copied, or its URL without credentials.
+        id: SHA-256 of its manifest then, in hexadecimal.
+    """
+
+    original: str
+    id: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Marker | None:
+        """The marker in a folder; None where there is none that can be read."""
+        try:
+            fields = json.loads((folder / MARKER_NAME).read_bytes())
+            marker = cls(fields["original"], fields["id"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return marker if all(isinstance(field, str) for field in marker) else None
+
+    def write(self, folder: Path) -> None:
+        """Puts the marker into a folder."""
+        # Always the same temporary name: what a killed run leaves of it, the next one uses.
+        temporary = folder / (MARKER_NAME + PARTIAL_SUFFIX)
+        temporary.write_text(json.dumps(self._asdict()) + "\n", "ascii")
+        publish(temporary, folder / MARKER_NAME)
+
+
+class Original(NamedTuple):
+    """The state that a dataset is in.
+
+    Attributes:
+        path: Its absolute path, or its URL.
+        text: Its manifest.
+        id: SHA-256 of the manifest, in hexadecimal.
+        owner: User id of its folder's owner; this process's where it is a URL.
+    """
+
+    path: Path | str
+    text: bytes
+    id: str
+    owner: int
+
+    @classmethod
+    def read(
+        cls,
+        dataset: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Original | None:
+        """The state of a dataset; None where there is none.
+
+        Raises:
+            RemoteError: It is a URL that cannot be reached.
+        """
+        if is_url(dataset):
+            return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
+        path = Path(os.path.realpath(dataset))
+        try:
+            text = (path / MANIFEST_NAME).read_bytes()
+            return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
+        except OSError:
+            return None
+
+    @classmethod
+    def _fetch(cls, url: str, storage_options: Mapping[str, Any] | None) -> Original | None:
+        try:
+            text = read_bytes(join_url(url, MANIFEST_NAME), storage_options)
+        except FileNotFoundError:
+            return None
+        return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
+
+    @property
+    def name(self) -> str:
+        """Its path, or its URL without credentials."""
+        return redact(self.path) if isinstance(self.path, str) else str(self.path)
+
+    def manifest(self) -> Manifest:
+        """What its manifest says.
+
+        Raises:
+            VersionError: A newer fastdata wrote it.
+            CorruptionError: It is not a manifest.
+        """
+        return Manifest.parse(self.text, Path(f"{self.name}/{MANIFEST_NAME}"))
+
+    def some_files(self) -> list[FileEntry]:
+        """The index and the container's files; of many, some that are evenly spread."""
+        manifest = self.manifest()
+        step = 1 + len(manifest.files) // _MOST_CHECKED
+        return [manifest.index, *manifest.files[::step]]
+
+    @property
+    def copy_name(self) -> str:
+        """What the folder of a copy of this state is called."""
+        last = name_of(self.path) if isinstance(self.path, str) else self.path.name
+        name = os.fsdecode(os.fsencode(last)[:_NAME_BYTES])
+        return f"{name}-{self.id[:_ID_DIGITS]}"
+
+    def trusts(self, copy: Path) -> bool:
+        """Whether a folder is one that only somebody trusted can have made."""
+        try:
+            found = copy.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0, self.owner)
+
+    def is_copied_to(self, copy: Path) -> bool:
+        """Whether a folder says that it is a copy of this very state."""
+        marker = Marker.read(copy)
+        return marker is not None and marker.id == self.id and (copy / MANIFEST_NAME).exists()
+
+
+def copies(place: Path) -> Iterator[tuple[Path, Marker | None]]:
+    """Yields the final path of every copy in a place, whole or not, and whose it is.
+
+    Without a marker is what was killed at its very beginning, a lock file among it.
+    """
+    try:
+        names = sorted(path.name for path in (place / FOLDER).iterdir())
+    except OSError:
+        return
+    finals = {name.removesuffix(PARTIAL_SUFFIX).removesuffix(_LOCK_SUFFIX) for name in names}
+    for final in (place / FOLDER / name for name in sorted(finals)):
+        marker = Marker.read(final) or Marker.read(partial_of(final))
+        if marker is None or final.name.endswith("-" + marker.id[:_ID_DIGITS]):
+            yield final, marker
+
+
+def partial_of(final: Path) -> Path:
+    """Where a copy is while it is being made."""
+    return final.with_name(final.name + PARTIAL_SUFFIX)
+
+
+def lock(
+    final: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None
+) -> AbstractContextManager[None]:
+    """Holds a copy's lock while it is made or removed.
+
+    Args:
+        final: The copy's final path.
+        wait: Whether to wait where another process holds it.
+        waiting: Called once, before waiting.
+
+    Raises:
+        BusyError: Another process holds it, and ``wait`` is not set.
+    """
+    busy = BusyError(f"{final}: another process is staging it", "Run this again when it is done.")
+    path = final.with_name(final.name + _LOCK_SUFFIX)
+    return file_lock(path, busy=None if wait else busy, waiting=waiting)
+
+
+def known_places() -> list[Path]:
+    """Every place where copies may lie."""
+    return [default_place(), *_remembered()]
+
+
+def _roots_file() -> Path:
+    cache = os.environ.get("FASTDATA_CACHE_DIR")
+    if cache:
+        return Path(cache) / "stage-roots.json"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "fastdata" / "stage-roots.json"
+
+
+def _remembered() -> list[Path]:
+    try:
+        roots = json.loads(_roots_file().read_bytes())
+    except (OSError, ValueError):
+        return []
+    if not isinstance(roots, list):
+        return []
+    return [Path(root) for root in roots if isinstance(root, str) and os.path.isabs(root)]
+
+
+def remember(place: Path) -> None:
+    """Notes a place in ``stage-roots.json``, before anything is written there."""
+    if place in _remembered():
+        return
+    file = _roots_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with lock(file), whole_file(file) as temporary:
+            roots = [str(root) for root in (*_remembered(), place)]
+            temporary.write_text(json.dumps(roots, indent=1) + "\n", "ascii")
+    except OSError as error:
+        raise UsageError(
+            f"{file}: cannot be written ({error.strerror}), so a copy in {place} would not be "
+            "found again",
+            "Set FASTDATA_CACHE_DIR to a folder that can be written, or leave out --to.",
+        ) from None

@@ -1,0 +1,1 @@
+"""Bytes on local disks: files, checksums, the manifest, the index, extents, containers."""

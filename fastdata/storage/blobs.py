@@ -1,0 +1,117 @@
+"""The blobs of a dataset: from an index row to checked bytes, whatever the container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastdata.errors import CorruptionError, DatasetError
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.extents import ExtentTable
+from fastdata.storage.files import ExtentReader
+from fastdata.storage.index import Index, Row
+from fastdata.storage.manifest import Manifest
+
+
+class Blobs:
+    """Index and files of one dataset on a local disk, opened for reading.
+
+    Opening reads the manifest and the index's end, nothing that grows with the number of
+    samples. Safe to use from several threads, and after a fork. Not picklable.
+
+    Args:
+        path: The dataset's folder.
+
+    Raises:
+        DatasetError: It is missing, unfinished, too new, or does not match its manifest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = Manifest.load(path)
+        index = path / self.manifest.index.name
+        _require_size(index, self.manifest.index.size, index_size(index))
+        self.index = Index(index, self.manifest.samples)
+        self._reader = ExtentReader()
+        self._files = [path / entry.name for entry in self.manifest.files]
+        self._root = path / self.manifest.root if self.manifest.root is not None else None
+
+    def file(self, row: Row, number: int) -> Path:
+        """The file that a row's blob lies in; ``number`` is the row's, for error messages.
+
+        Raises:
+            CorruptionError: The row names no file of this dataset.
+        """
+        if row.path is not None and self._root is not None:
+            if row.path.startswith("/") or ".." in row.path.split("/"):
+                raise self._corrupt(row, number, f"its path {row.path} leaves the dataset's root")
+            return self._root / row.path
+        if not 0 <= row.file < len(self._files):
+            raise self._corrupt(
+                row, number, f"the index puts it in file {row.file}, which there is not"
+            )
+        return self._files[row.file]
+
+    def read(self, row: Row, number: int) -> bytes:
+        """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
+
+        Raises:
+            DatasetError: Its file is missing or unreadable.
+            CorruptionError: The file was cut short, or the blob's checksum is wrong.
+        """
+        path = self.file(row, number)
+        try:
+            size = self._reader.size(path)
+            if row.path is None:
+                _require_size(path, self.manifest.files[row.file].size, size)
+            if not 0 <= row.offset <= row.offset + row.length <= size:
+                raise self._corrupt(row, number, f"{path} has {size} bytes, too few to hold it")
+            data = self._reader.read(path, row.offset, row.length)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if crc32c(data) != row.crc32c:
+            raise self._corrupt(
+                row, number, f"its bytes in {path} have changed since it was packed"
+            )
+        return data
+
+    def extents(self) -> ExtentTable:
+        """The index as the native core reads it, for whole batches of samples."""
+        sizes = [entry.size for entry in self.manifest.files]
+        return ExtentTable(self.index, self._files, sizes, self._root)
+
+    def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
+        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+
+
+_MEND = "See what else is damaged with fastdata verify; copy or pack the dataset again."
+
+
+def index_size(path: Path) -> int:
+    """The size of an index file in bytes.
+
+    Raises:
+        CorruptionError: It is missing.
+    """
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise CorruptionError(f"{path}: {error.strerror}", _MEND) from None
+
+
+def _require_size(path: Path, expected: int, found: int) -> None:
+    if found != expected:
+        raise CorruptionError(
+            f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "
+            "changed after packing",
+            _MEND,
+        )
+
+
+def _unreadable(path: Path, error: OSError) -> DatasetError:
+    if isinstance(error, FileNotFoundError):
+        return DatasetError(
+            f"{path}: no such file, though the index names it",
+            "Put it back; where a folder that was indexed in place has moved, run fastdata "
+            "convert --to folder again.",
+        )
+    return DatasetError(f"{path}: cannot be read: {error.strerror}", "Check its permissions.")

@@ -1,0 +1,91 @@
+"""Containers: where blobs lie, so that other tools can read them too.
+
+A container's module holds its writer and its reader side by side. A writer takes samples
+in order and says where each blob came to lie; a reader walks a finished file by the
+container's own structure and finds the same extents again, which is how ``fastdata
+verify`` knows that index and container agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fastdata.storage.index import Row
+
+#: The containers by name. `folder` has no writer: it leaves a tree where it is.
+CONTAINERS = ("lmdb", "parquet", "shards", "folder")
+
+
+class Writer(Protocol):
+    """Writes one file of a container. Not thread-safe."""
+
+    def add(self, row: Row, blob: bytes) -> None:
+        """Appends one sample.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+
+    def finish(self) -> Sequence[int]:
+        """Completes the file.
+
+        Returns:
+            The offset of each sample's blob in the file, in the order added.
+        """
+
+    def checksum(self) -> int:
+        """The finished file's CRC-32C."""
+
+    def close(self) -> None:
+        """Releases the file, finished or not. May be called twice."""
+
+
+def open_writer(container: str, path: Path, classes: Sequence[str]) -> Writer:
+    """Opens the writer of a container whose files are written independently.
+
+    Args:
+        container: ``parquet`` or ``shards``.
+        path: The file to write.
+        classes: Class names, by label.
+    """
+    # Imported here, so that reading one container does not load the others' libraries.
+    if container == "shards":
+        from fastdata.storage.formats.shards import ShardWriter
+
+        return ShardWriter(path, classes)
+    if container == "parquet":
+        from fastdata.storage.formats.parquet import ParquetWriter
+
+        return ParquetWriter(path, classes)
+    raise ValueError(f"{container} has no writer of independent files")
+
+
+def file_name(container: str, number: int) -> str:
+    """Name of a container's file by its number from 0."""
+    if container == "lmdb":
+        from fastdata.storage.formats.lmdb import DATA_NAME
+
+        return DATA_NAME
+    return {"shards": f"shard-{number:06d}.tar", "parquet": f"part-{number:06d}.parquet"}[container]
+
+
+def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
+    """Finds every blob of a container's file by the container's own structure.
+
+    Yields:
+        Offset and length of each blob in bytes, in the order of the samples.
+
+    Raises:
+        CorruptionError: The file is not one that this container's writer makes.
+    """
+    if container == "lmdb":
+        from fastdata.storage.formats import lmdb as module
+    elif container == "shards":
+        from fastdata.storage.formats import shards as module  # type: ignore[no-redef]
+    elif container == "parquet":
+        from fastdata.storage.formats import parquet as module  # type: ignore[no-redef]
+    else:
+        raise ValueError(f"{container} has no files of its own")
+    return module.extents(path)

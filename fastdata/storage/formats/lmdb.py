@@ -1,0 +1,228 @@
+"""LMDB: one environment, 8-byte big-endian sample number -> blob (docs/formats/lmdb.md).
+
+LMDB keeps a value that does not fit on a leaf page in consecutive overflow pages, and a
+smaller one inside its leaf: either way it is contiguous in ``data.mdb``, an extent.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+import numpy as np
+
+from fastdata.errors import CorruptionError
+from fastdata.storage.files import free_space, is_no_space, read_exactly, written_behind
+from fastdata.storage.index import Row
+
+DATA_NAME = "data.mdb"
+#: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
+#: 64 pages or a whole blob.
+_FULL = 16 << 20
+_PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c)
+
+
+def sample_key(number: int) -> bytes:
+    """The key of a sample: its number from 0, 8 bytes, big-endian, so that keys sort."""
+    return number.to_bytes(8, "big")
+
+
+def map_size(blob_bytes: int) -> int:
+    """The map size to open with, for an expected sum of blob lengths.
+
+    It is the same for every commit, since LMDB writes it into the file: the next power of
+    two above twice the blobs and 1 GiB. Address space, not memory.
+    """
+    return 1 << (2 * blob_bytes + (1 << 30)).bit_length()
+
+
+def entries(path: Path) -> int:
+    """Number of samples committed to a ``data.mdb``; 0 where there is none, or a torn one."""
+    if not path.exists():
+        return 0
+    try:
+        with _open(path, readonly=True) as environment:
+            whole = path.stat().st_size >= _used(environment)
+            return int(environment.stat()["entries"]) if whole else 0
+    except lmdb.Error:
+        return 0
+
+
+class LmdbWriter:
+    """Appends samples to a ``data.mdb`` in one durable transaction.
+
+    The environment is opened for this transaction alone. LMDB reuses the buffers of pages
+    within a process without clearing them, so that unused bytes of a page would depend on
+    what this process wrote before; with nothing kept from commit to commit, the file is a
+    function of the samples and of where the commits fall, and packing that was killed and
+    resumed gives the same bytes as packing that was not.
+
+    Args:
+        path: The ``data.mdb``; made if it is missing.
+        first: Number of the first sample, which is how many are there already.
+        size: The map size, from `map_size`.
+    """
+
+    def __init__(self, path: Path, first: int, size: int) -> None:
+        self._path = path
+        self._first = self._next = first
+        self._environment = _open(path, map_size=size)
+        used = _used(self._environment)
+        if path.stat().st_size > used:
+            # A commit that a kill cut off may have left pages that this one will not reach.
+            os.truncate(path, used)
+        self._transaction = self._environment.begin(write=True)
+
+    def add(self, row: Row, blob: bytes) -> None:
+        """Appends one sample; see `fastdata.storage.formats.Writer`."""
+        with _disk_full_as_os_error(self._path):
+            if not self._transaction.put(sample_key(self._next), blob, append=True):
+                raise CorruptionError(f"{self._path}: sample {self._next} is already there")
+        self._next += 1
+
+    def finish(self) -> list[int]:
+        """Commits. The offsets are -1: small blobs still move until the last commit."""
+        # LMDB writes all pages first and then waits for them.
+        with _disk_full_as_os_error(self._path), written_behind(self._path):
+            self._transaction.commit()
+        self.close()
+        return [-1] * (self._next - self._first)
+
+    def close(self) -> None:
+        """Releases the file; what is not committed is dropped."""
+        self._transaction.abort()
+        self._environment.close()
+
+
+@contextmanager
+def _disk_full_as_os_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except lmdb.Error as error:
+        # LMDB calls a write that was cut short EIO (mdb_page_flush, "what about ENOSPC?").
+        cut_short = os.strerror(errno.EIO) in str(error) and free_space(path.parent) < _FULL
+        if cut_short or is_no_space(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+
+
+def extents(path: Path) -> Iterator[tuple[int, int]]:
+    """Finds every blob in a ``data.mdb``: yields (offset, length) in bytes, in key order.
+
+    Walks LMDB's B+ tree, reading its leaf pages and no blob. LMDB's own bindings would do,
+    but touch every page of every value that a cursor passes, which reads the whole file.
+
+    Raises:
+        CorruptionError: It is not an LMDB environment of data version 1, or its keys are not
+            0, 1, 2, ….
+    """
+    with path.open("rb", buffering=0) as file:
+        tree = _Tree(path, file.fileno())
+        for number, (key, offset, length) in enumerate(tree.leaves()):
+            if key != sample_key(number):
+                raise tree.corrupt(f"key {key.hex()} stands where sample {number} should")
+            yield offset, length
+
+
+class _Meta(NamedTuple):
+    """What a meta page says (``MDB_meta`` in mdb.c)."""
+
+    magic: int
+    version: int
+    page_size: int
+    root: int
+    transaction: int
+
+
+class _Tree:
+    """The pages of an environment, as mdb.c lays them out; little-endian, 64 bits."""
+
+    _META = struct.Struct("<II 16x I 44x 40x Q 8x Q")  # after a page's header
+    _MAGIC, _VERSION = 0xBEEFC0DE, 1
+    _PAGE = struct.Struct("<8x 2x HHH")  # number, pad; flags, lower, upper
+    _BRANCH, _LEAF = 0x01, 0x02
+    _NODE = struct.Struct("<HHHH")  # low and high size (or low child), flags, key size
+    _BIG_DATA = 0x01
+    _NO_PAGE = (1 << 64) - 1
+    _MOST_DEPTH = 32  # CURSOR_STACK
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+        first = self._meta(0)
+        self._page_size = first.page_size
+        if self._page_size < 256 or self._page_size & (self._page_size - 1):
+            raise self.corrupt(f"its page size is {self._page_size}")
+        self._root = max(first, self._meta(self._page_size), key=lambda m: m.transaction).root
+
+    def corrupt(self, problem: str) -> CorruptionError:
+        """The error for a file that is not as it must be."""
+        return CorruptionError(f"{self._path}: cannot be read as LMDB: {problem}")
+
+    def _meta(self, offset: int) -> _Meta:
+        data = read_exactly(self._descriptor, offset + _PAGE_HEADER, self._META.size)
+        if len(data) < self._META.size:
+            raise self.corrupt("it is too short")
+        meta = _Meta(*self._META.unpack(data))
+        if (meta.magic, meta.version) != (self._MAGIC, self._VERSION):
+            raise self.corrupt(f"it is not of data version {self._VERSION}")
+        return meta
+
+    def leaves(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yields every entry's key, and the offset and length of its value, in key order."""
+        if self._root != self._NO_PAGE:
+            yield from self._entries(self._root, self._MOST_DEPTH)
+
+    def _entries(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
+        start = number * self._page_size
+        page = read_exactly(self._descriptor, start, self._page_size)
+        if len(page) < self._page_size or not depth:
+            raise self.corrupt(f"page {number} lies beyond its end, or in a circle")
+        flags, lower, _ = self._PAGE.unpack_from(page)
+        nodes = np.frombuffer(page[_PAGE_HEADER : max(lower, _PAGE_HEADER) & ~1], "<u2").tolist()
+        try:
+            for node in nodes:
+                low, high, node_flags, key_size = self._NODE.unpack_from(page, node)
+                key_at = node + self._NODE.size
+                if flags & self._BRANCH:
+                    child = low | high << 16 | node_flags << 32
+                    yield from self._entries(child, depth - 1)
+                elif flags & self._LEAF:
+                    key = page[key_at : key_at + key_size]
+                    offset = start + key_at + key_size
+                    if node_flags & self._BIG_DATA:
+                        (overflow,) = struct.unpack_from("<Q", page, key_at + key_size)
+                        offset = overflow * self._page_size + _PAGE_HEADER
+                    length = low | high << 16
+                    if offset + length > self._size:
+                        raise self.corrupt(f"a value of page {number} lies beyond its end")
+                    yield key, offset, length
+                else:
+                    raise self.corrupt(f"page {number} is neither branch nor leaf")
+        except struct.error:
+            raise self.corrupt(f"page {number} is damaged") from None
+
+
+def _used(environment: lmdb.Environment) -> int:
+    """Bytes of the file that committed pages take up."""
+    return (int(environment.info()["last_pgno"]) + 1) * int(environment.stat()["psize"])
+
+
+def _open(path: Path, *, readonly: bool = False, map_size: int = 1 << 20) -> lmdb.Environment:
+    # One writer, and readers only of finished files: LMDB's lock file is not needed.
+    return lmdb.open(
+        str(path),
+        map_size=map_size,
+        subdir=False,
+        readonly=readonly,
+        lock=False,
+        readahead=not readonly,
+        create=not readonly,
+    )

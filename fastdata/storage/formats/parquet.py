@@ -1,0 +1,170 @@
+"""Parquet: one row a sample, the image a plain binary column (docs/formats/parquet.md).
+
+The image column is uncompressed, PLAIN-encoded, never null, and each of its column chunks
+is a single data page. Then a chunk is a page header followed by [4-byte length][blob] for
+every row, and where each blob lies follows from the lengths alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fastdata.errors import CorruptionError
+from fastdata.storage.arrow import array
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import read_exactly
+from fastdata.storage.index import Row
+
+#: A row group ends at this many bytes of images, or rows. It is held in memory twice while
+#: it is written, and is what readers like petastorm load at once.
+ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_ROWS = 8192  # pyarrow ends a page at 20,000 rows, and a row group must be one page
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("label", pa.int32(), nullable=False),
+        pa.field("class", pa.string(), nullable=False),
+        pa.field("width", pa.int32(), nullable=False),
+        pa.field("height", pa.int32(), nullable=False),
+        pa.field("image", pa.binary(), nullable=False),
+    ]
+)
+_IMAGE_COLUMN = _SCHEMA.get_field_index("image")
+_OTHER_COLUMNS = [name for name in _SCHEMA.names if name != "image"]
+_LENGTH_BYTES = 4  # PLAIN encoding of a BYTE_ARRAY: little-endian length, then the bytes
+
+
+class ParquetWriter:
+    """Writes one Parquet file."""
+
+    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+        self._path = path
+        self._classes = classes
+        self._rows: list[Row] = []
+        self._blobs: list[bytes] = []
+        self._held = 0
+        self._lengths: list[int] = []
+        # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = self._open(self._file)
+
+    @staticmethod
+    def _open(file: pa.NativeFile) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            file,
+            _SCHEMA,
+            compression=dict.fromkeys(_OTHER_COLUMNS, "zstd") | {"image": "none"},
+            use_dictionary=["class"],
+            write_statistics=["key", "label"],
+            column_encoding={name: "PLAIN" for name in _SCHEMA.names if name != "class"},
+            # One data page a column chunk: more than a row group ever holds.
+            data_page_size=1 << 30,
+            write_batch_size=ROW_GROUP_ROWS,
+        )
+
+    def add(self, row: Row, blob: bytes) -> None:
+        """Appends one sample; see `fastdata.storage.formats.Writer`."""
+        if self._rows and (
+            self._held + len(blob) > ROW_GROUP_BYTES or len(self._rows) == ROW_GROUP_ROWS
+        ):
+            self._flush()
+        self._rows.append(row)
+        self._blobs.append(blob)
+        self._held += len(blob)
+
+    def _flush(self) -> None:
+        values: list[Sequence[object]] = [
+            [row.key for row in self._rows],
+            [row.label for row in self._rows],
+            [self._classes[row.label] for row in self._rows],
+            [row.width for row in self._rows],
+            [row.height for row in self._rows],
+            self._blobs,
+        ]
+        if self._rows:
+            columns = [array(v, field.type) for v, field in zip(values, _SCHEMA, strict=True)]
+            table = pa.Table.from_arrays(columns, schema=_SCHEMA)
+            self._writer.write_table(table, row_group_size=len(self._rows))
+        self._lengths += map(len, self._blobs)
+        self._rows, self._blobs, self._held = [], [], 0
+
+    def finish(self) -> list[int]:
+        """Completes the file; see `fastdata.storage.formats.Writer`."""
+        self._flush()
+        self.close()
+        found = list(extents(self._path))
+        if [length for _, length in found] != self._lengths:
+            raise CorruptionError(f"{self._path}: pyarrow laid the image column out otherwise")
+        return [offset for offset, _ in found]
+
+    def checksum(self) -> int:
+        """See `fastdata.storage.formats.Writer`."""
+        return crc32c_file(self._path)
+
+    def close(self) -> None:
+        """Releases the file, finished or not."""
+        self._writer.close()
+        self._file.close()
+
+
+def extents(path: Path) -> Iterator[tuple[int, int]]:
+    """Finds every blob of the image column: yields (offset, length) in bytes, in row order.
+
+    Raises:
+        CorruptionError: The file is not Parquet, or its image column is not laid out as
+            docs/formats/parquet.md says.
+    """
+    try:
+        with pa.OSFile(str(path)) as source:
+            metadata = pq.read_metadata(source)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
+    if metadata.schema.names != _SCHEMA.names:
+        raise CorruptionError(f"{path}: its columns are {', '.join(metadata.schema.names)}")
+    with path.open("rb", buffering=0) as file:
+        for group in range(metadata.num_row_groups):
+            chunk = metadata.row_group(group).column(_IMAGE_COLUMN)
+            begin, end = (
+                chunk.data_page_offset,
+                (chunk.data_page_offset + chunk.total_compressed_size),
+            )
+            # With a single page, what is not page header is values.
+            at = end - _page_size(read_exactly(file.fileno(), begin, 32))
+            for _ in range(metadata.row_group(group).num_rows):
+                prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
+                length = int.from_bytes(prefix, "little")
+                at += _LENGTH_BYTES
+                yield at, length
+                at += length
+                if at > end:
+                    break
+            if at != end or chunk.compression != "UNCOMPRESSED":
+                raise CorruptionError(
+                    f"{path}: the image column of row group {group} is not one plain data page"
+                )
+
+
+def _page_size(header: bytes) -> int:
+    """Size in bytes of a data page, from its header: Thrift's compact protocol.
+
+    The header begins with three 32-bit fields: type, size, size when compressed. Each is a
+    byte 0x15 (the next field, of type i32) and a zigzag-coded varint.
+    """
+    at = value = 0
+    for _ in range(3):
+        if header[at] != 0x15:
+            return -1
+        shift = value = 0
+        while True:
+            at += 1
+            value |= (header[at] & 0x7F) << shift
+            shift += 7
+            if header[at] < 0x80:
+                break
+        at += 1
+    return value >> 1

@@ -1,0 +1,198 @@
+"""The manifest, ``dataset.json``: written last, so without it there is no dataset.
+
+The normative layout is docs/formats/dataset.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.storage.formats import CONTAINERS
+
+MANIFEST_NAME = "dataset.json"
+#: Where packing lists the images that it left out.
+BAD_SAMPLES_NAME = "bad-samples.jsonl"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a dataset.
+
+    Attributes:
+        name: Its path relative to the dataset's folder, with ``/``.
+        size: Its size in bytes.
+        crc32c: CRC-32C of the whole file, 8 hexadecimal digits.
+    """
+
+    name: str
+    size: int
+    crc32c: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a dataset is.
+
+    Attributes:
+        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
+        samples: Number of samples.
+        skipped: Number of bad images that were left out.
+        classes: Class names; a label is an index into them.
+        blob_bytes: Sum of all blobs' lengths.
+        index: The index file.
+        files: The container's files, in the order that the index counts them.
+        root: Folder that the index's paths are relative to (``folder`` only); where it is
+            relative itself, then to the dataset's folder.
+        options: What the dataset was packed with: encoding, sizes, quality.
+        source: Where it came from: kind, layout, split, root.
+        tool: The version of fastdata that wrote it.
+        format_version: Version of the layout.
+    """
+
+    container: str
+    samples: int
+    skipped: int
+    classes: list[str]
+    blob_bytes: int
+    index: FileEntry
+    files: list[FileEntry]
+    options: dict[str, Any]
+    source: dict[str, Any]
+    tool: str
+    root: str | None = None
+    format_version: int = field(default=FORMAT_VERSION)
+
+    def to_json(self) -> str:
+        """The manifest as it stands in the file."""
+        head = {"format": "fastdata", "format_version": self.format_version}
+        return json.dumps(head | asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def load(cls, dataset: str | os.PathLike[str]) -> Manifest:
+        """Reads the manifest of the dataset in a folder.
+
+        Raises:
+            DatasetError: The folder is missing, or holds no finished dataset, or none that
+                can be read.
+            VersionError: A newer fastdata wrote it.
+            CorruptionError: It is not a manifest.
+        """
+        path = Path(dataset) / MANIFEST_NAME
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise _no_dataset(path.parent) from None
+        except OSError as error:
+            raise DatasetError(
+                f"{path}: cannot be read: {error.strerror}",
+                "Check that it is a file, and that you may read it and its folder (ls -ld, "
+                "chmod +r).",
+            ) from None
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str | bytes, path: Path | str) -> Manifest:
+        """Reads a manifest from its text; ``path``, or a URL, is for error messages.
+
+        Fields that are not known are ignored: a later fastdata may add some without a new
+        format version.
+
+        Raises:
+            VersionError: A newer fastdata wrote it.
+            CorruptionError: It is not a manifest.
+        """
+        try:
+            found = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+            if not isinstance(found, dict) or found.get("format") != "fastdata":
+                raise ValueError("its format is not fastdata")
+            version = found["format_version"]
+            if not isinstance(version, int):
+                raise TypeError("format_version is not a number")
+        except (ValueError, TypeError, KeyError) as error:
+            raise _not_a_manifest(path, error) from None
+        if version > FORMAT_VERSION:
+            raise VersionError(
+                f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
+                f"this fastdata reads up to version {FORMAT_VERSION}",
+                "Upgrade: pip install --upgrade fastdata",
+            )
+        try:
+            found["index"] = _file_entry(found["index"])
+            if not isinstance(found["files"], list):
+                raise ValueError("files is not a list")
+            found["files"] = [_file_entry(entry) for entry in found["files"]]
+            manifest = cls(**_known(cls, found))
+            _check_types(manifest)
+        except (TypeError, KeyError, ValueError) as error:
+            raise _not_a_manifest(path, error) from None
+        return manifest
+
+
+def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+    """Of what was found, the fields of a dataclass."""
+    return {field.name: found[field.name] for field in fields(kind) if field.name in found}
+
+
+def _file_entry(found: dict[str, Any]) -> FileEntry:
+    entry = FileEntry(**_known(FileEntry, found))
+    name = entry.name
+    if not isinstance(name, str):
+        raise ValueError(f"file name is {name!r}")
+    leaves = ".." in name.split("/") or name.startswith("/")
+    if not name or leaves or "\\" in name or "\0" in name:
+        raise ValueError(f"file name {name!r} leaves the dataset's folder")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"size of {name} is {entry.size!r}")
+    int(entry.crc32c, 16)
+    return entry
+
+
+def _check_types(manifest: Manifest) -> None:
+    for name, least in (("format_version", 1), ("samples", 0), ("skipped", 0), ("blob_bytes", 0)):
+        value = getattr(manifest, name)
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name} is {value!r}")
+    kinds = {"tool": str, "classes": list, "options": dict, "source": dict}
+    for name, kind in kinds.items():
+        if not isinstance(getattr(manifest, name), kind):
+            raise ValueError(f"{name} is {getattr(manifest, name)!r}")
+    if manifest.container not in CONTAINERS:
+        raise ValueError(f"container is {manifest.container!r}")
+    if not (manifest.root is None or isinstance(manifest.root, str)):
+        raise ValueError(f"root is {manifest.root!r}")
+    if not all(isinstance(name, str) for name in manifest.classes):
+        raise ValueError("a class name is not a string")
+
+
+def _not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
+    reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+    return CorruptionError(
+        f"{path}: not a manifest of a fastdata dataset ({reason})",
+        "Copy the dataset again, or pack it anew with fastdata convert … --force.",
+    )
+
+
+def _no_dataset(dataset: Path) -> DatasetError:
+    if not dataset.exists():
+        return DatasetError(
+            f"{dataset}: no such folder", "Check the path; fastdata convert makes a dataset."
+        )
+    if (dataset / WORK_NAME).exists():
+        return DatasetError(
+            f"{dataset}: packing has not finished here, so this is not yet a dataset",
+            "Run the same fastdata convert again: it resumes.",
+        )
+    return DatasetError(
+        f"{dataset}: no dataset here ({MANIFEST_NAME} is missing)",
+        "Name a folder that fastdata convert has made, or convert this one.",
+    )
+
+
+#: Folder inside an unfinished dataset where packing keeps its state.
+WORK_NAME = ".packing"

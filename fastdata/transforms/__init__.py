@@ -1,0 +1,27 @@
+"""Image transforms that the native core executes; descriptions, not code.
+
+The public classes are in `fastdata.transforms.descriptions`; `fastdata.transforms.compile` makes
+of a pipeline what the core does and what is left to call.
+"""
+
+from fastdata.transforms.descriptions import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+
+__all__ = [
+    "CenterCrop",
+    "Compose",
+    "Normalize",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "Transform",
+]

@@ -1,0 +1,291 @@
+"""Image transforms that the native core can do: crops, a resize, flips, normalisation.
+
+They are descriptions, not code: `fastdata.transforms.compile.compile_recipe` makes of them
+what `fastdata.DataLoader` decodes by. Names, arguments and the arithmetic of sizes and boxes are
+torchvision's (``torchvision.transforms``, version 0.28), so what is known of those holds here::
+
+    train = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(MEAN, STD)])
+    val = Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)])
+
+Each may also be called with one PIL image, in any dataset's ``transform`` on torch's own path. That
+always gives a tensor, (3, height, width): uint8 from 0 to 255, or float32 after :class:`Normalize`.
+What is random then comes from torch's global generator, of which a call that has anything random
+takes one number of 64 bits: ``torch.manual_seed`` governs it. Only calling them needs torch.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fastdata.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+__all__ = [
+    "CenterCrop",
+    "Compose",
+    "Normalize",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "Transform",
+]
+
+#: An int, or (height, width), as torchvision has it.
+Size: TypeAlias = "int | Sequence[int]"
+
+INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
+
+
+class Transform:
+    """Base of all transforms here. Deriving others from it does not make them known to the core."""
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """Transform one image.
+
+        Args:
+            image: A PIL image; modes other than RGB are converted to it.
+
+        Returns:
+            (3, height, width), contiguous: uint8 from 0 to 255, or float32 if normalised.
+
+        Raises:
+            UsageError: not a PIL image; one too small for a crop that may not pad; transforms
+                that cannot be composed.
+        """
+        from fastdata.transforms.compile import call
+
+        tensor: torch.Tensor = call(self, image)
+        return tensor
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Transform):
+    """Crop a random part of the image and resize it, as Inception was trained.
+
+    Boxes are drawn as ``torchvision.transforms.RandomResizedCrop.get_params`` draws them: up to
+    ten attempts at an area and a ratio, then a central crop.
+
+    Attributes:
+        size: Of the result: an int for a square, or (height, width).
+        scale: Least and greatest part of the image's area that a crop has.
+        ratio: Least and greatest width / height of a crop.
+        interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; all but nearest
+            antialias.
+    """
+
+    size: Size
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("RandomResizedCrop", self.size))
+        for name in ("scale", "ratio"):
+            least, greatest = values = _floats("RandomResizedCrop", name, getattr(self, name), 2)
+            if not 0 < least <= greatest:
+                raise UsageError(
+                    f"RandomResizedCrop: {name} {values} is not (least, greatest) above 0.",
+                    f"Give for example {name}={(0.08, 1.0) if name == 'scale' else (0.75, 1.33)}.",
+                )
+            object.__setattr__(self, name, values)
+        _check_interpolation("RandomResizedCrop", self.interpolation)
+
+
+@dataclass(frozen=True)
+class Resize(Transform):
+    """Resize the image, with the sizes that ``torchvision.transforms.functional.resize`` computes.
+
+    Attributes:
+        size: An int for the shorter side, keeping the ratio; or (height, width).
+        interpolation: As :class:`RandomResizedCrop` has it.
+        max_size: With an int: where the longer side would exceed this, it becomes this, and
+            the shorter side less than ``size``.
+    """
+
+    size: Size
+    interpolation: str = "bilinear"
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, Sequence) and len(self.size) == 1:
+            object.__setattr__(self, "size", self.size[0])
+        pair = _pair("Resize", self.size)
+        object.__setattr__(self, "size", pair[0] if not isinstance(self.size, Sequence) else pair)
+        _check_interpolation("Resize", self.interpolation)
+        if self.max_size is None:
+            return
+        object.__setattr__(self, "max_size", _whole("Resize", "max_size", self.max_size))
+        if isinstance(self.size, tuple):
+            raise UsageError(
+                f"Resize: max_size {self.max_size} is for a size that is the shorter side.",
+                "Leave it out, or give an int as size.",
+            )
+        if self.max_size <= self.size:  # type: ignore[operator]
+            raise UsageError(
+                f"Resize: max_size {self.max_size} is not greater than size {self.size}.",
+                "It bounds the longer side; size is the shorter one.",
+            )
+
+
+@dataclass(frozen=True)
+class CenterCrop(Transform):
+    """Crop the middle; what is smaller is padded with zeros, as torchvision does.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("CenterCrop", self.size))
+
+
+@dataclass(frozen=True)
+class RandomCrop(Transform):
+    """Crop anywhere, each position as likely as another.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        pad_if_needed: Pad an image that is smaller with zeros, on both sides by what is missing,
+            so that it lies anywhere in the crop. Otherwise it is an error.
+        padding: Zeros around every image before it is cropped: an int; (left and right, top and
+            bottom); or (left, top, right, bottom).
+    """
+
+    size: Size
+    pad_if_needed: bool = False
+    padding: int | Sequence[int] = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("RandomCrop", self.size))
+        given = self.padding
+        values = tuple(given) if isinstance(given, Sequence) else (given,)
+        if len(values) not in (1, 2, 4) or not all(
+            isinstance(value, numbers.Integral) and value >= 0 for value in values
+        ):
+            raise UsageError(
+                f"RandomCrop: padding {given!r} is not 1, 2 or 4 ints of 0 or more.",
+                "Give for example padding=4.",
+            )
+        object.__setattr__(self, "padding", tuple(map(int, values)) * (4 // len(values)))
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(Transform):
+    """Mirror left to right.
+
+    Attributes:
+        p: How probable that is, 0 to 1.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
+            raise UsageError(
+                f"RandomHorizontalFlip: p {self.p!r} is not a number from 0 to 1.",
+                "Give for example p=0.5.",
+            )
+
+
+@dataclass(frozen=True)
+class Normalize(Transform):
+    """``(value / 255 - mean) / std`` for each channel; float32 unless the loader is told otherwise.
+
+    Attributes:
+        mean: Three values, in units of 0 to 1.
+        std: Three values, in units of 0 to 1, above 0.
+    """
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", _floats("Normalize", "mean", self.mean, 3))
+        object.__setattr__(self, "std", _floats("Normalize", "std", self.std, 3))
+        if not all(value > 1e-6 for value in self.std):
+            raise UsageError(
+                f"Normalize: std {self.std} has a value that is not above 0.",
+                "Give the channels' standard deviations in units of 0 to 1.",
+            )
+
+
+@dataclass(frozen=True)
+class Compose(Transform):
+    """Several transforms, one after the other.
+
+    Attributes:
+        transforms: Those of this module, or any callables. What comes after a callable that the
+            core cannot do is called with what that returned, one sample at a time; the first such
+            gets a tensor, (3, height, width), uint8 or float32.
+    """
+
+    transforms: tuple[Callable[[Any], Any], ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.transforms, Iterable):
+            raise UsageError(
+                f"Compose: {self.transforms!r} is not a list of transforms.",
+                "Give for example Compose([RandomResizedCrop(224), RandomHorizontalFlip()]).",
+            )
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        if not self.transforms:
+            raise UsageError("Compose: no transforms.", "Give at least one.")
+        for number, transform in enumerate(self.transforms):
+            if not callable(transform):
+                raise UsageError(
+                    f"Compose: transform {number}, {transform!r}, cannot be called.",
+                    "Give transforms, not their results or names.",
+                )
+
+
+def _whole(who: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise UsageError(
+            f"{who}: {name} {value!r} is not a whole number of at least 1.",
+            f"Give for example {name}=224.",
+        )
+    return int(value)
+
+
+def _pair(who: str, size: Any) -> tuple[int, int]:
+    """(height, width)."""
+    if not isinstance(size, Sequence) or isinstance(size, str):
+        size = (size, size)
+    elif len(size) == 1:
+        size = (size[0], size[0])
+    if len(size) != 2:
+        raise UsageError(
+            f"{who}: size {size!r} has {len(size)} values.", "Give an int or (height, width)."
+        )
+    return _whole(who, "size", size[0]), _whole(who, "size", size[1])
+
+
+def _floats(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
+    try:
+        floats = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        floats = ()
+    if len(floats) != count or not all(math.isfinite(value) for value in floats):
+        raise UsageError(
+            f"{who}: {name} {values!r} is not {count} finite numbers.",
+            f"Give {count} numbers in a tuple.",
+        )
+    return floats
+
+
+def _check_interpolation(who: str, interpolation: Any) -> None:
+    if interpolation not in INTERPOLATIONS:
+        raise UsageError(
+            f"{who}: interpolation {interpolation!r} is not one.",
+            f"Give one of {', '.join(INTERPOLATIONS)}.",
+        )

@@ -1,0 +1,226 @@
+"""torchvision's transforms, v1 and v2, in the terms of `fastdata.transforms`.
+
+Transforms are known by their exact type: a subclass may do anything. torchvision is never imported
+here: where it is not imported already, there is none of its transforms.
+
+What is kept is what the transforms would return: shape, dtype, and the values within 1/255 of
+Pillow's crop and resize. On PIL images torchvision always antialiases, whatever ``antialias``
+says; on uint8 tensors only where that is asked for; floats are resized without rounding to 255
+levels, which the core cannot do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fastdata.errors import UsageError
+from fastdata.transforms.descriptions import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+
+
+class Conversion(NamedTuple):
+    """A change of what the pipeline has in hand.
+
+    Attributes:
+        kind: ``tensor`` or ``image`` (torchvision's tensor image); None: as before.
+        dtype: As ``Output.dtype`` has it; None: as before.
+    """
+
+    kind: str | None = None
+    dtype: str | None = None
+
+
+def parts(transform: Any) -> Sequence[Any] | None:
+    """The transforms in a Compose or a ``torch.nn.Sequential``; None for anything else."""
+    if _version(transform) is not None and type(transform).__name__ == "Compose":
+        return tuple(transform.transforms)
+    torch = sys.modules.get("torch")
+    if torch is not None and type(transform) is torch.nn.Sequential:
+        return tuple(transform)
+    return None
+
+
+def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion | str:
+    """One transform that is not a Compose.
+
+    Args:
+        transform: Anything.
+        kind: What it gets: ``pil``, ``tensor``, ``image``, or ``own``, which is as good as any.
+        dtype: What it gets, as ``Output.dtype`` has it.
+
+    Returns:
+        What it does; or why that is not known, in words.
+    """
+    version = _version(transform)
+    translator = _TRANSLATORS.get(type(transform).__name__)
+    if version is None or translator is None:
+        return "it is not a transform that fastdata knows"
+    try:
+        return translator(transform, version, kind, dtype)
+    except (UsageError, TypeError, ValueError) as error:
+        # Its own arguments make no sense; torchvision will say so when it is called.
+        return f"its arguments are not known: {getattr(error, 'what', error)}"
+
+
+def _version(transform: Any) -> int | None:
+    """1 or 2: whose transform it is; None: not torchvision's."""
+    for version, module in ((1, "torchvision.transforms"), (2, "torchvision.transforms.v2")):
+        known = getattr(sys.modules.get(module), type(transform).__name__, None)
+        if known is type(transform):
+            return version
+    return None
+
+
+def _interpolation(transform: Any, kind: str, dtype: str) -> tuple[str, str]:
+    """The filter's name, or "" and why it cannot be used."""
+    mode: Any = transform.interpolation
+    if isinstance(mode, int):
+        # Pillow's numbers for them.
+        mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
+    mode = getattr(mode, "value", mode)
+    if mode not in ("bilinear", "nearest", "nearest-exact", "bicubic", "lanczos"):
+        return "", f"the interpolation {mode!r} is not known"
+    if kind in ("tensor", "image"):
+        if dtype != "uint8":
+            return "", "it resizes floats; put it before the conversion"
+        # Measured against Pillow on noise: bilinear is within 1 of 255; bicubic 2 (v2) and 30
+        # (v1) off; of the nearest ones even nearest-exact takes other pixels where two are as near.
+        if mode != "bilinear":
+            return "", f"{mode!r} gives other values on tensors than on PIL images"
+        if not transform.antialias:
+            return "", "on tensors it does not antialias"
+    # Pillow has one way of taking the nearest pixel; torchvision uses it for both names.
+    return ("nearest" if mode == "nearest-exact" else mode), ""
+
+
+def _resize(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    name, reason = _interpolation(transform, kind, dtype)
+    if reason:
+        return reason
+    if transform.size is None:
+        return "a size of None is not known"
+    return Resize(transform.size, name, transform.max_size)
+
+
+def _random_resized_crop(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    name, reason = _interpolation(transform, kind, dtype)
+    if reason:
+        return reason
+    return RandomResizedCrop(transform.size, tuple(transform.scale), tuple(transform.ratio), name)
+
+
+def _center_crop(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return CenterCrop(transform.size)
+
+
+def _random_crop(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    given: Any = transform.padding
+    padding = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
+    if version == 2 and given is not None:
+        left, right, top, bottom = given  # its constructor has put them in this order
+        padding = (left, top, right, bottom)
+    if any(padding) or transform.pad_if_needed:
+        if transform.padding_mode != "constant":
+            return f"padding by {transform.padding_mode!r} is not known"
+        fill = transform.fill
+        fills = fill if isinstance(fill, (list, tuple)) else (fill,)
+        if any(value not in (None, 0) for value in fills):
+            return f"padding with {fill!r} is not known, only with 0"
+    return RandomCrop(transform.size, bool(transform.pad_if_needed), padding=tuple(padding))
+
+
+def _flip(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomHorizontalFlip(transform.p)
+
+
+def _normalize(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    if kind == "pil" or dtype == "uint8":
+        return "it normalises floats, and has none here"
+    values = []
+    for given in (transform.mean, transform.std):
+        each = given if hasattr(given, "__len__") else (given,)
+        floats = tuple(float(value) for value in each)
+        values.append(floats * 3 if len(floats) == 1 else floats)
+    return Normalize(*values)  # type: ignore[arg-type]
+
+
+def _to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    if kind in ("tensor", "image"):
+        return Conversion() if version == 2 else "it has a tensor here already"
+    name = _dtype(sys.modules["torch"].get_default_dtype())
+    return Conversion("tensor", name) if name in _FLOATS else f"it makes {name}"
+
+
+def _pil_to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    if kind in ("tensor", "image"):
+        return Conversion() if version == 2 else "it has a tensor here already"
+    return Conversion("tensor")
+
+
+def _to_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    return Conversion("image")
+
+
+def _to_pure_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    return Conversion() if kind == "pil" else Conversion("tensor")
+
+
+def _to_dtype(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    if isinstance(transform.dtype, dict):
+        return "a dict of dtypes is not known"
+    if kind == "pil":
+        return Conversion()  # it leaves PIL images as they are
+    return _convert(dtype, _dtype(transform.dtype), bool(transform.scale))
+
+
+def _convert_image_dtype(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    if kind == "pil":
+        return "it converts tensors, and has a PIL image here"
+    return _convert(dtype, _dtype(transform.dtype), True)
+
+
+def _convert(before: str, after: str, scale: bool) -> Conversion | str:
+    if before == after:
+        return Conversion()
+    if after not in _FLOATS:
+        return f"it makes {after}"
+    if before == "uint8" and not scale:
+        return "it makes floats from 0 to 255: scale is False"
+    if before in ("float16", "bfloat16"):
+        return f"it makes {after} of values rounded to {before}"
+    return Conversion(None, after)
+
+
+def _dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _identity(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    return Conversion()
+
+
+_FLOATS = ("float32", "float16", "bfloat16")
+_TRANSLATORS: dict[str, Callable[[Any, int, str, str], Transform | Conversion | str]] = {
+    "CenterCrop": _center_crop,
+    "ConvertImageDtype": _convert_image_dtype,
+    "Identity": _identity,
+    "Normalize": _normalize,
+    "PILToTensor": _pil_to_tensor,
+    "RandomCrop": _random_crop,
+    "RandomHorizontalFlip": _flip,
+    "RandomResizedCrop": _random_resized_crop,
+    "Resize": _resize,
+    "ToDtype": _to_dtype,
+    "ToImage": _to_image,
+    "ToPureTensor": _to_pure_tensor,
+    "ToTensor": _to_tensor,
+}
