@@ -47,9 +47,10 @@ test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time
 test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debian, qemu-user)
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
 
-# The type checker does not know that setup.cfg maps converters/ to fastdata.converters, so it
-# looks at a folder of links that has them where they are imported from.
-lint: setup  ## check style and types
+# The checkers of types and imports do not know that setup.cfg maps converters/ to
+# fastdata.converters, so they look at a folder of links that has them where they are imported
+# from. The import checker sees no .pyi files, so the native module stands there as .py, too.
+lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf build/typed && mkdir -p build/typed/fastdata
@@ -57,7 +58,9 @@ lint: setup  ## check style and types
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
 	ln -s $(CURDIR)/benchmarks build/typed/fastdata/benchmarks
 	ln -s $(CURDIR)/examples build/typed/fastdata/examples
+	cp fastdata/_native.pyi build/typed/fastdata/_native.py
 	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata
+	cd build/typed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/.importlinter
 
 format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff check --fix-only .

@@ -30,7 +30,7 @@ from PIL import Image
 from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.staging.stage import stage, unstage
 
 #: Images of the tree that is made to check contenders with, and of the data itself.

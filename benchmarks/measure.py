@@ -18,7 +18,7 @@ from fastdata.benchmarks.memory import private_memory
 from rich.console import Console
 from rich.table import Table
 
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 
 
 class Spread(NamedTuple):

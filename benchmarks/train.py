@@ -35,7 +35,7 @@ from fastdata.examples.training.resnet import MODELS
 
 from fastdata.doctor import plotting
 from fastdata.errors import FastdataError, UsageError
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.staging.staged import default_place
 from fastdata.storage.files import free_space, human_bytes
 

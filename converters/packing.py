@@ -52,7 +52,8 @@ from fastdata.errors import (
     SpaceError,
     UsageError,
 )
-from fastdata.executors import Engine, InProcess, local_engine, usable_cpus
+from fastdata.executors import Engine, InProcess, local_engine
+from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy

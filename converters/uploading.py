@@ -18,7 +18,7 @@ from typing import Any
 from fastdata.converters.workspace import is_ours, remove_outputs
 
 from fastdata.errors import DataError, UsageError
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.remote.sending import LEDGER_NAME, MOST_WAITING, Sender
 from fastdata.remote.urls import name_of, redact
 from fastdata.storage.files import whole_file

@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 
 
 def folder(root: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fastdata.cli.progress import ProgressReport
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.sample import make_sample
 from fastdata.storage.files import human_bytes
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import SampleError
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.storage.probe import ENCODINGS
 
 if TYPE_CHECKING:

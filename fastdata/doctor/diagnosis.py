@@ -15,7 +15,7 @@ from fastdata.doctor.advice import Verdict, judge
 from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
 from fastdata.errors import UsageError
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.staging.stage import available_memory, room
 from fastdata.staging.staged import default_place
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe

@@ -23,7 +23,6 @@ from torch.utils.data import Sampler, SequentialSampler
 from fastdata.dataset import ImageDataset
 from fastdata.device.ahead import DeviceIterator, Tracker, destination
 from fastdata.errors import UsageError
-from fastdata.executors import cpus_for_this_rank
 from fastdata.loading.arguments import (
     NATIVE_ONLY,
     ON_DEVICE,
@@ -42,6 +41,7 @@ from fastdata.loading.pipeline import Settings
 from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.loading.stats import Stats
+from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, ordered, sampled

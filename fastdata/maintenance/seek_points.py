@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from fastdata.decode.engine import DEFAULT_STRIDE, DecodeError, seek_points_many
 from fastdata.errors import SampleError, UsageError
-from fastdata.executors import local_engine, report, usable_cpus
+from fastdata.executors import local_engine, report
+from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
-from fastdata.executors import Engine, local_engine, report, usable_cpus
+from fastdata.executors import Engine, local_engine, report
+from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching
 from fastdata.storage import formats

@@ -18,7 +18,7 @@ from fastdata.errors import (
     SpaceError,
     UsageError,
 )
-from fastdata.executors import usable_cpus
+from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
 from fastdata.staging.places import LocalPlace, Place, place_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastdata import executors as engines
-from fastdata.executors import cgroup_cpus, cpus_for_this_rank, usable_cpus
+from fastdata import machine
+from fastdata.machine import cgroup_cpus, cpus_for_this_rank, usable_cpus
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -118,7 +118,7 @@ def test_usable_cpus(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, allowed: int, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)))
-    monkeypatch.setattr(engines, "cgroup_cpus", lambda membership, mount: quota)
+    monkeypatch.setattr(machine, "cgroup_cpus", lambda membership, mount: quota)
     assert usable_cpus() == expected
 
 
@@ -139,7 +139,7 @@ def test_usable_cpus_heed_affinity() -> None:
 def test_cpus_for_this_rank(
     monkeypatch: pytest.MonkeyPatch, ranks: str | None, expected: int
 ) -> None:
-    monkeypatch.setattr(engines, "usable_cpus", lambda: 12)
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 12)
     if ranks is None:
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     else:
