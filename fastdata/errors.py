@@ -28,17 +28,17 @@ class FastdataError(Exception):
 
     Args:
         what: What is wrong, and where (file, key, index).
-        mend: What the user can do about it, where there is something to do.
+        hint: What the user can do about it, where there is something to do.
     """
 
-    def __init__(self, what: str, mend: str = "") -> None:
+    def __init__(self, what: str, hint: str = "") -> None:
         # Both go into `args`, so that the error survives pickling between processes.
-        super().__init__(what, mend)
+        super().__init__(what, hint)
         self.what = what
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.what}\n{self.mend}" if self.mend else self.what
+        return f"{self.what}\n{self.hint}" if self.hint else self.what
 
 
 class UsageError(FastdataError, ValueError):

@@ -869,7 +869,7 @@ class TestChangedAfterPacking:
             with pytest.raises(CorruptionError, match=r"bytes, but the manifest says") as raised:
                 read()
             assert str(path) in raised.value.what
-            assert "fastdata verify" in raised.value.mend
+            assert "fastdata verify" in raised.value.hint
         for option in ((), ("--fast",)):
             result = run("verify", out, "--workers", 1, *option)
             require_said(result, 1, out, "--force")
@@ -892,7 +892,7 @@ class TestChangedAfterPacking:
                 read()
             assert "have changed since it was packed" in raised.value.what
             assert str(path) in raised.value.what
-            assert raised.value.mend
+            assert raised.value.hint
         result = run("verify", out, "--workers", 1)
         require_said(result, 1, out, "2 problems", "--force")
         assert "sample 2 (a/2)" in result.stdout
@@ -924,7 +924,7 @@ class TestChangedAfterPacking:
             with pytest.raises(DatasetError) as raised:
                 read()
             assert str(path) in raised.value.what
-            assert raised.value.mend
+            assert raised.value.hint
         result = run("verify", out, "--workers", 1)
         require_said(result, 1, out, "1 problems")
         assert str(path) in result.stdout or "a/1" in result.stdout
@@ -939,7 +939,7 @@ class TestChangedAfterPacking:
             with pytest.raises(CorruptionError) as raised:
                 ImageDataset(out)
             assert str(path) in raised.value.what
-            assert raised.value.mend
+            assert raised.value.hint
             require_said(run("verify", out, "--workers", 1), 1, path)
 
     def test_source_changes_while_it_is_packed(

@@ -320,7 +320,7 @@ GOOD = (pixels(0), 0)
 def test_bad_samples(samples: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         fast_collate(samples)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_file_that_is_cut_short(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_images_without_class_folders(tmp_path: Path) -> None:
     make_tree(tmp_path, ["1.jpg"])
     with pytest.raises(SourceError, match="no class folders") as raised:
         ImageFolder(tmp_path)
-    assert "<root>/<class>/" in raised.value.mend
+    assert "<root>/<class>/" in raised.value.hint
 
 
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])

@@ -219,7 +219,7 @@ def test_the_wrong_number_of_rows(tmp_path: Path) -> None:
 def test_a_missing_index(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="cannot be read") as caught:
         Index(tmp_path / "index", 3)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"ARROW1\0\0", b"ARROW1" * 100, bytes(5000)])
@@ -337,7 +337,7 @@ if os.geteuid() == 0:
 try:
     Index(path, 3)
 except DatasetError as error:
-    print(isinstance(error, CorruptionError), error.what, error.mend, sep="|")
+    print(isinstance(error, CorruptionError), error.what, error.hint, sep="|")
 """
 
 

@@ -114,7 +114,7 @@ def test_an_error_comes_in_its_batchs_place(container: str, threads: int) -> Non
         path, *_ = blob_at(root, bad[0])
         for part in (f"sample {bad[0]} (", data.row(bad[0]).key, str(path), "changed"):
             assert part in batch.what
-        assert "fastdata verify" in batch.mend
+        assert "fastdata verify" in batch.hint
 
 
 @threads
@@ -220,7 +220,7 @@ def test_all_samples_are_bad(threads: int) -> None:
     for _ in range(2):
         with pytest.raises(SampleError, match="no sample is left") as info:
             list(loader)
-        assert "verify" in info.value.mend
+        assert "verify" in info.value.hint
     zero = make(data, on_error="zero", num_workers=threads)
     with pytest.warns(UserWarning, match=f"{SAMPLES} samples.*\n(.*\n)+.*and {SAMPLES - 10} more"):
         assert not any(batch[-1].any() for batch in zero)
@@ -304,7 +304,7 @@ def test_a_file_that_is_not_as_it_was(how: str, container: str, threads: int) ->
         if bad:
             assert isinstance(batch, DatasetError), batch
             assert str(path) in batch.what and rows[bad[0]]["key"] in batch.what
-            assert batch.mend
+            assert batch.hint
         else:
             assert batch[2].tolist() == list(range(8 * number, min(8 * number + 8, SAMPLES)))
     if lost and len(lost) < SAMPLES:
@@ -360,7 +360,7 @@ def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
     assert len(found) == 2 and isinstance(found[1], SampleError)
     for part in ("sample 4 (class/04)", str(data.location), "cannot be decoded"):
         assert part in found[1].what
-    assert "fastdata verify" in found[1].mend
+    assert "fastdata verify" in found[1].hint
     with pytest.warns(UserWarning, match=r"1 samples .*\n.*class/04"):
         batches = list(DataLoader(data, 3, num_workers=threads, on_error="skip", return_index=True))
     assert [batch[2].tolist() for batch in batches] == [[0, 1, 2], [3, 5, 0]]
@@ -426,7 +426,7 @@ def test_an_image_too_small_for_a_crop_is_told_in_its_place(threads: int) -> Non
     data.transform = RandomCrop(30)
     found = until_the_end(iter(DataLoader(data, 3, num_workers=threads, return_index=True)))
     assert [isinstance(batch, UsageError) for batch in found] == [False, False, True, False]
-    assert "20 x 40 pixels" in found[2].what and "pad_if_needed" in found[2].mend
+    assert "20 x 40 pixels" in found[2].what and "pad_if_needed" in found[2].hint
 
 
 @threads

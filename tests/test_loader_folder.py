@@ -622,7 +622,7 @@ def test_an_image_smaller_than_a_random_crop_is_an_error_of_that_sample(
             UsageError, match=r"1\.JPEG: sample 1: .*61 x 133 pixels, less than .* 66 x 66"
         ) as caught:
             list(loader)
-        assert "pad_if_needed" in caught.value.mend and 'on_error="skip"' in caught.value.mend
+        assert "pad_if_needed" in caught.value.hint and 'on_error="skip"' in caught.value.hint
 
     loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", return_index=True)
     for _ in range(2):

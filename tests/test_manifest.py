@@ -157,7 +157,7 @@ def test_fields_of_a_wrong_kind(changes: dict[str, Any]) -> None:
     with pytest.raises(CorruptionError, match="not a manifest") as caught:
         Manifest.parse(as_json(**changes), _PATH)
     assert str(_PATH) in caught.value.what
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -206,7 +206,7 @@ def test_folders_without_a_dataset(tmp_path: Path) -> None:
     (tmp_path / WORK_NAME).mkdir()
     with pytest.raises(DatasetError, match="packing has not finished") as caught:
         Manifest.load(tmp_path)
-    assert "resumes" in caught.value.mend
+    assert "resumes" in caught.value.hint
     (tmp_path / "file").write_text("text")
     with pytest.raises(DatasetError):
         Manifest.load(tmp_path / "file")
@@ -216,7 +216,7 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").mkdir()
     with pytest.raises(DatasetError, match="cannot be read") as caught:
         Manifest.load(tmp_path)
-    assert "you may read it" in caught.value.mend
+    assert "you may read it" in caught.value.hint
     os.rmdir(tmp_path / "dataset.json")
     (tmp_path / "dataset.json").write_bytes(b"\xff\xfe")
     with pytest.raises(CorruptionError, match="not a manifest"):
@@ -229,4 +229,4 @@ def test_a_manifest_that_one_may_not_read(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").chmod(0)
     with pytest.raises(DatasetError, match="cannot be read: Permission denied") as caught:
         Manifest.load(str(tmp_path))
-    assert "chmod" in caught.value.mend
+    assert "chmod" in caught.value.hint

@@ -61,7 +61,7 @@ def test_out_must_not_touch_what_is_read(inside: str, tree: Path) -> None:
     before = contents(tree)
     with pytest.raises(UsageError, match="lies inside what is to be packed") as raised:
         pack(ImageFolder(tree), tree / inside, workers=1, force=True)
-    assert "--out" in raised.value.mend
+    assert "--out" in raised.value.hint
     assert contents(tree) == before
 
 

@@ -80,7 +80,7 @@ def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, contain
     assert times(out) == before
     with pytest.raises(UsageError, match="with other options") as caught:
         pack_tree(tree, out, "shards" if container != "shards" else "parquet", unit_size=777)
-    assert "--force" in caught.value.mend
+    assert "--force" in caught.value.hint
     assert times(out) == before
 
 
@@ -122,7 +122,7 @@ def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: P
     before = {name: time for name, time in times(out).items() if name != ".packing"}
     with pytest.raises(UsageError, match="unfinished packing") as raised:
         pack_tree(tree, out, "parquet", unit_size=500_000)
-    assert "--force" in raised.value.mend
+    assert "--force" in raised.value.hint
     assert before.items() <= times(out).items()
     pack_tree(tree, out, "parquet", unit_size=500_000, force=True)
     pack_tree(tree, tmp_path / "fresh", "parquet", unit_size=500_000)
@@ -174,7 +174,7 @@ def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, wor
     out = tmp_path / "out"
     with pytest.raises(BadSamplesError, match="3 of 50 images cannot be packed") as caught:
         pack_tree(copy, out, container, unit_size=500_000, workers=workers)
-    assert "--skip-bad" in caught.value.mend
+    assert "--skip-bad" in caught.value.hint
     assert not (out / "dataset.json").exists()
     lines = (out / "bad-samples.jsonl").read_text("utf-8").splitlines()
     bad = [json.loads(line) for line in lines]
@@ -301,7 +301,7 @@ def test_a_worker_that_dies_is_an_error(pause: float) -> None:
 
     with pytest.raises(DataError, match="a worker process died") as caught:
         consume()
-    assert "resumes" in caught.value.mend
+    assert "resumes" in caught.value.hint
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:

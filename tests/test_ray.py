@@ -202,14 +202,14 @@ def test_the_engine_itself(cluster: str, tmp_path: Path, monkeypatch: pytest.Mon
         assert [next(results) for _ in range(7)] == list(range(7))
         with pytest.raises(DataError, match="seven") as caught:
             next(results)
-        assert caught.value.mend == "Use eight."
+        assert caught.value.hint == "Use eight."
         assert list(engine.run(_die_once, [tmp_path / "a"])) == ["a"]
         again = [tmp_path / name for name in "bcd"]
         assert list(engine.run(_fail_once, again)) == ["b", "c", "d"]
         monkeypatch.setattr("fastdata.converters.ray_engine.RETRIES", 0)
         with pytest.raises(DataError, match="task was lost") as caught:
             list(engine.run(_die, [1]))
-        assert "resumes" in caught.value.mend
+        assert "resumes" in caught.value.hint
     assert ray.is_initialized(), "a cluster that others began"
 
 

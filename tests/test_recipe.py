@@ -411,7 +411,7 @@ def test_too_small_an_image_is_named() -> None:
     recipe = recipe_of(RandomCrop(20))
     with pytest.raises(UsageError, match="Sample 1 of the batch has 30 x 19 pixels") as caught:
         recipe.draw([20, 30], [20, 19], keys_of(2))
-    assert "pad_if_needed" in caught.value.mend
+    assert "pad_if_needed" in caught.value.hint
     # Marked, it does not disturb the others.
     drawn = recipe.draw([20, 30, 40], [20, 19, 40], keys_of(3), on_small="mark")
     assert drawn.too_small == {1: "30 x 19 pixels, less than RandomCrop's 20 x 20"}

@@ -258,7 +258,7 @@ def test_refuses_options_out_of_range(tmp_path: Path, options: dict[str, int]) -
     name, value = next(iter(options.items()))
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} {value}: ") as caught:
         make_sample(tmp_path / "made", **options)  # type: ignore[arg-type]
-    assert "Use " in caught.value.mend
+    assert "Use " in caught.value.hint
     assert not (tmp_path / "made").exists()
 
 
@@ -271,7 +271,7 @@ def test_leaves_no_part_of_a_file_when_stopped(
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(SpaceError, match="disk is full") as caught:
         make_sample(tmp_path / "made", images=2, val_images=0, classes=2)
-    assert "same command" in caught.value.mend
+    assert "same command" in caught.value.hint
     assert files(tmp_path) == []
 
 
@@ -326,7 +326,7 @@ def test_other_options_do_not_go_on(tmp_path: Path, whole: SampleSummary) -> Non
     with pytest.raises(UsageError, match="unfinished sample of other options") as caught:
         make_sample(out, **{**OPTIONS, "seed": 4})  # type: ignore[arg-type]
     assert '"seed": 3' in caught.value.what
-    assert "--force" in caught.value.mend
+    assert "--force" in caught.value.hint
     assert {**before, **digests(out)} == before  # a lock of the killed run may go
     # What has the names of the new sample is made anew.
     other = make_sample(tmp_path / "other", **{**OPTIONS, "seed": 4})  # type: ignore[arg-type]
@@ -365,4 +365,4 @@ def test_where_nothing_can_be_written(tmp_path: Path, out: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="cannot be written") as caught:
         make_sample(tmp_path / out, images=2, val_images=0, classes=2)
-    assert "--out" in caught.value.mend
+    assert "--out" in caught.value.hint

@@ -356,7 +356,7 @@ def assert_tells_of_copy(error: DatasetError, dataset: Path) -> None:
         f"fastdata stage {dataset} --unstage",
         "staged=False",
     ):
-        assert error.mend.count(wanted) == 1, error.mend
+        assert error.hint.count(wanted) == 1, error.hint
 
 
 @pytest.mark.parametrize("part", ["blob", "index"])
@@ -433,7 +433,7 @@ def test_no_space_in_memory(
     monkeypatch.setattr(staging, "available_memory", lambda: staging._MEMORY_LEFT + 5000)
     with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
         stage(dataset)
-    assert "--unstage" in caught.value.mend
+    assert "--unstage" in caught.value.hint
     assert list((place / "fastdata").iterdir()) == []
 
 

@@ -192,7 +192,7 @@ def test_a_full_disk_is_recognised_and_mended(tmp_path: Path) -> None:
     error = no_space(tmp_path, OSError(errno.ENOSPC, "full"), "Make room.")
     assert isinstance(error, SpaceError)
     assert str(tmp_path) in error.what
-    assert error.mend == "Make room."
+    assert error.hint == "Make room."
 
 
 def test_written_behind_lets_go_of_the_file(tmp_path: Path) -> None:

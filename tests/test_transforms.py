@@ -69,7 +69,7 @@ def test_what_makes_no_sense_is_refused_by_name(make: Any, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert words in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_sizes_are_height_and_width_as_in_torchvision() -> None:

@@ -357,4 +357,4 @@ def test_compressed_shard(tmp_path: Path) -> None:
         pass
     with pytest.raises(SourceError, match="uncompressed tar") as raised:
         WebDataset(tmp_path)
-    assert "gunzip" in raised.value.mend
+    assert "gunzip" in raised.value.hint

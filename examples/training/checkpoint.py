@@ -56,13 +56,13 @@ def load(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         raise UsageError(f"{path}: no such checkpoint", "Name one, or give --resume auto.")
-    mend = "Name another checkpoint, or start anew without --resume."
+    hint = "Name another checkpoint, or start anew without --resume."
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read as a checkpoint: {error}", mend) from error
+        raise DataError(f"{path}: cannot be read as a checkpoint: {error}", hint) from error
     if not isinstance(state, dict) or state.get("version") != _VERSION or set(state) != _KEYS:
-        raise DataError(f"{path}: not a checkpoint of this program", mend)
+        raise DataError(f"{path}: not a checkpoint of this program", hint)
     return state
 
 

@@ -29,8 +29,8 @@ class _Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"error: {self.error.what}", err=True)
-        if self.error.mend:
-            click.echo(f"  {self.error.mend}", err=True)
+        if self.error.hint:
+            click.echo(f"  {self.error.hint}", err=True)
 
 
 class _Commands(click.Group):

@@ -273,7 +273,7 @@ class NativeIterator(Iterator[Any]):
             if not found:
                 raise SampleError(
                     f"no sample is left to take the place of bad ones; the last was: {cause.what}",
-                    cause.mend,
+                    cause.hint,
                 )
             numbers = np.array(found, np.int64)
             patch = self._pipeline.begin(Planned(numbers, 0, numbers), self._key)

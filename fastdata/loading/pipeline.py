@@ -246,7 +246,7 @@ class Pipeline:
                 batch.failed[place] = self._source.problem(index, WRONG_BYTES, "changed")
             else:
                 what = f"sample {index} ({self._source.key(index)}): {found.what}"
-                batch.failed[place] = type(found)(what, found.mend)
+                batch.failed[place] = type(found)(what, found.hint)
         self._begin(batch)
 
     def _decode(self, batch: Batch) -> None:

@@ -154,13 +154,13 @@ def _final(error: Exception, what: str) -> Exception:
         return FileNotFoundError(errno.ENOENT, "it is not there", what)
     if is_no_space(error):
         return error
-    mend = "Check the URL, and --storage-option or the driver's environment variables."
+    hint = "Check the URL, and --storage-option or the driver's environment variables."
     if isinstance(error, PermissionError) or "Forbidden" in str(error) or _status(error) == 401:
-        mend = (
+        hint = (
             "Check the credentials (gcloud auth application-default login; aws configure) and "
             "what they may do, or give others by --storage-option."
         )
-    return RemoteError(f"{what}: {describe_error(error)}", mend)
+    return RemoteError(f"{what}: {describe_error(error)}", hint)
 
 
 def _status(error: BaseException) -> int | None:

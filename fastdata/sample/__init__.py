@@ -189,8 +189,8 @@ def _writing_to(out: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if is_no_space(error):
-            mend = "Make room and run the same command again; it goes on from here."
-            raise no_space(out, error, mend) from error
+            hint = "Make room and run the same command again; it goes on from here."
+            raise no_space(out, error, hint) from error
         raise UsageError(
             f"{error.filename or out}: cannot be written: {error.strerror}",
             "Choose another folder with --out, or check that you may write there (ls -ld).",

@@ -116,7 +116,7 @@ def telling_of_copy(folder: Path) -> Iterator[None]:
             raise
         raise type(error)(
             error.what,
-            f"{error.mend} This is a staged copy of {marker.original}: remove it with fastdata "
+            f"{error.hint} This is a staged copy of {marker.original}: remove it with fastdata "
             f"stage {marker.original} --unstage, stage it again, or open the original with "
             "staged=False.".lstrip(),
         ) from None

@@ -244,8 +244,8 @@ def is_no_space(error: BaseException) -> bool:
     return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
 
 
-def no_space(folder: Path, error: BaseException, mend: str) -> SpaceError:
+def no_space(folder: Path, error: BaseException, hint: str) -> SpaceError:
     """The error to raise where `is_no_space`."""
     return SpaceError(
-        f"{folder}: the disk is full ({human_bytes(free_space(folder))} free): {error}", mend
+        f"{folder}: the disk is full ({human_bytes(free_space(folder))} free): {error}", hint
     )
