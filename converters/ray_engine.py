@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from fastdata import executors as engines
 from fastdata.errors import DataError, UsageError
+from fastdata.machine import usable_cpus
 from fastdata.storage.files import name_process
 from fastdata.version import VERSION
 
@@ -100,7 +101,7 @@ class RayEngine:
                 ) from None
             # Nobody was asked whether Ray may report on its use.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init("local", num_cpus=engines.usable_cpus(), **quiet)
+            ray.init("local", num_cpus=usable_cpus(), **quiet)
         self._connected = True
 
     def run(
