@@ -1,31 +1,18 @@
 """fastdata feeds image data to PyTorch training.
 
 ``fastdata convert`` packs images into LMDB, Parquet or tar shards that any tool can read,
-with an index beside them; `ImageDataset` reads them.
+with an index beside them; `ImageDataset` reads them, and `DataLoader` makes batches of them.
+Errors are in `fastdata.errors`; a result's class is in the module of the function that returns it.
 
-What needs torch is imported when it is first asked for: packing does without.
+Names that need torch are imported when they are first used, so packing works without it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastdata.dataset import ImageDataset
-from fastdata.errors import (
-    BusyError,
-    CorruptionError,
-    DataError,
-    DatasetError,
-    FastdataError,
-    RemoteError,
-    SampleError,
-    SpaceError,
-    UsageError,
-    VersionError,
-)
-from fastdata.maintenance.verify import Verification, verify
-from fastdata.staging.stage import Staged, Unstaged, stage, unstage
-from fastdata.storage.index import Row
-from fastdata.storage.manifest import Manifest
+from fastdata.maintenance.verify import verify
+from fastdata.staging.stage import stage, unstage
 from fastdata.version import VERSION
 
 if TYPE_CHECKING:
@@ -33,31 +20,14 @@ if TYPE_CHECKING:
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.iterable import ShardedIterable
     from fastdata.loading.loader import DataLoader
-    from fastdata.loading.stats import Stats
 
 __version__ = VERSION
 
 __all__ = [
-    "BusyError",
-    "CorruptionError",
-    "DataError",
     "DataLoader",
-    "DatasetError",
     "DeviceLoader",
-    "FastdataError",
     "ImageDataset",
-    "Manifest",
-    "RemoteError",
-    "Row",
-    "SampleError",
     "ShardedIterable",
-    "SpaceError",
-    "Staged",
-    "Stats",
-    "Unstaged",
-    "UsageError",
-    "Verification",
-    "VersionError",
     "__version__",
     "fast_collate",
     "stage",
@@ -69,7 +39,6 @@ __all__ = [
 _NEED_TORCH = {
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
-    "Stats": "fastdata.loading.stats",
     "ShardedIterable": "fastdata.loading.iterable",
     "fast_collate": "fastdata.loading.collate",
 }

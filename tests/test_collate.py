@@ -20,7 +20,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 
 import fastdata  # noqa: E402
-from fastdata import SampleError, UsageError, fast_collate  # noqa: E402
+from fastdata import fast_collate  # noqa: E402
+from fastdata.errors import SampleError, UsageError  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
 pytestmark = [

@@ -29,8 +29,9 @@ from fastdata.benchmarks.device import main  # noqa: E402
 from torch.utils.data import DistributedSampler, Subset, TensorDataset  # noqa: E402
 
 import fastdata  # noqa: E402
-from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.device.transfer import Staging  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Resize  # noqa: E402
 
 pytestmark = [

@@ -19,8 +19,9 @@ torch = pytest.importorskip("torch")
 from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # noqa: E402
 from loader_data import images, same  # noqa: E402
 
-from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.device.transfer import copy_stream  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.profile import StepTimer, capture  # noqa: E402
 
 pytestmark = [

@@ -19,10 +19,11 @@ from jpegs import encode, picture
 from loader_data import CONTAINERS, CROPS, as_file, dataset, images, tree
 from torchvision_stub import import_torchvision
 
-from fastdata import DataError, DatasetError, UsageError, _native, stage
+from fastdata import _native, stage
 from fastdata.cli import cli
 from fastdata.doctor import diagnose, page_cache, report
 from fastdata.doctor.page_cache import Extent
+from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.maintenance.seek_points import add_seek_points
 
 _TESTS = Path(__file__).resolve().parent

@@ -16,7 +16,8 @@ from containers import (
 )
 from fastdata.converters import Encoding, ImageNet, WebDataset
 
-from fastdata import DatasetError, ImageDataset, UsageError, verify
+from fastdata import ImageDataset, verify
+from fastdata.errors import DatasetError, UsageError
 from fastdata.storage import formats
 
 

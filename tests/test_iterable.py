@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Subset  # noqa: E402
 
-from fastdata import ImageDataset, ShardedIterable, UsageError, fast_collate  # noqa: E402
+from fastdata import ImageDataset, ShardedIterable, fast_collate  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.loading.iterable import _positions, _turns  # noqa: E402
 from fastdata.plan.order import ORDERS, make_order  # noqa: E402
 from fastdata.plan.sharding import Epoch  # noqa: E402

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, Subset  # noqa: E402
 
-from fastdata import DataLoader, UsageError  # noqa: E402
+from fastdata import DataLoader  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.loading.sampler import ShardedSampler  # noqa: E402
 from fastdata.plan.order import ORDERS, make_order  # noqa: E402
 from fastdata.transforms import Resize  # noqa: E402

@@ -30,7 +30,8 @@ from torch.utils.data import (  # noqa: E402
 )
 
 import fastdata  # noqa: E402
-from fastdata import UsageError, fast_collate  # noqa: E402
+from fastdata import fast_collate  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.loading.arguments import NATIVE_ONLY  # noqa: E402
 from fastdata.transforms import Compose, Resize  # noqa: E402
 
@@ -601,7 +602,7 @@ def test_batches_of_no_samples(batch_sampler: Any) -> None:
     [{"mean": 0.5}, {"std": "abc"}, {"seek_cache_bytes": None}, {"num_workers": 2.5}],
 )
 def test_arguments_of_another_kind(options: dict[str, Any]) -> None:
-    with pytest.raises(fastdata.UsageError, match=next(iter(options))):
+    with pytest.raises(fastdata.errors.UsageError, match=next(iter(options))):
         Ours(images(), **options)
 
 

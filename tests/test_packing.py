@@ -21,8 +21,8 @@ from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_
 from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Silent
 
-from fastdata import DataError, UsageError, verify
-from fastdata.errors import BadSamplesError, BusyError, SourceError
+from fastdata import verify
+from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
 from fastdata.executors import InProcess, Processes
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, jpeg, require_said
 
-from fastdata import ImageDataset, UsageError, verify
-from fastdata.errors import SourceError
+from fastdata import ImageDataset, verify
+from fastdata.errors import SourceError, UsageError
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:

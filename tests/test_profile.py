@@ -15,8 +15,9 @@ torch = pytest.importorskip("torch")
 
 from loader_data import SAMPLES, images  # noqa: E402
 
-from fastdata import DataLoader, DeviceLoader, UsageError  # noqa: E402
+from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.device.transfer import DEVICE_WAIT  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.profile import PHASES, Interval, StepTimer, capture  # noqa: E402
 
 

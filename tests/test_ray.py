@@ -24,7 +24,8 @@ from fastdata.converters import Encoding
 from fastdata.converters.packing import Silent
 from fastdata.converters.ray_engine import RayEngine
 
-from fastdata import DataError, UsageError, verify
+from fastdata import verify
+from fastdata.errors import DataError, UsageError
 
 ray: Any = pytest.importorskip("ray")
 

@@ -23,16 +23,8 @@ from flaky_proxy import wait_until
 from loader_data import CROPS, SAMPLES, dataset, same
 from object_stores import Bucket
 
-from fastdata import (
-    CorruptionError,
-    DataLoader,
-    DatasetError,
-    FastdataError,
-    ImageDataset,
-    UsageError,
-    stage,
-)
-from fastdata.errors import RemoteError
+from fastdata import DataLoader, ImageDataset, stage
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import open_filesystem
 from fastdata.remote.prefetch import CachePass, RangePass

@@ -15,8 +15,9 @@ from loader_data import CROPS, SAMPLES, dataset, same, tree
 from sources import require_said
 from web_server import WebServer
 
-from fastdata import DataLoader, DatasetError, ImageDataset, RemoteError, UsageError
+from fastdata import DataLoader, ImageDataset
 from fastdata.cli import cli
+from fastdata.errors import DatasetError, RemoteError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import download, list_files, read_bytes
 from fastdata.remote.urls import join_url, redact_text, resolve_url

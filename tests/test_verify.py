@@ -19,9 +19,9 @@ from containers import broken_jpeg, index_rows, jpeg, originals, pack_tree, row_
 from fastdata.benchmarks.open_index import make_index
 from fastdata.converters import Encoding
 
-from fastdata import DatasetError, ImageDataset, verify
+from fastdata import ImageDataset, verify
 from fastdata.cli import cli
-from fastdata.errors import UsageError
+from fastdata.errors import DatasetError, UsageError
 from fastdata.maintenance import verify as verification
 from fastdata.maintenance.verify import Verification
 from fastdata.storage import index as index_module
