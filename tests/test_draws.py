@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata.errors import UsageError
-from fastdata.plan.draws import bits, child, epoch_key, integers, sample_keys, uniforms
+from fastdata.plan.draws import (
+    bits,
+    child,
+    epoch_key,
+    integers,
+    rank_key,
+    sample_keys,
+    uniforms,
+)
 
 ANY_INT = st.integers(-(2**200), 2**200)
 WORDS = st.integers(0, 2**64 - 1)
@@ -54,6 +62,10 @@ def test_golden_values() -> None:
     assert epoch_key(-1, 0) == 0x5DC20AA7B2A27137
     keys = sample_keys(epoch_key(42, 7), np.array([0, 1, 1281166]), view=1)
     assert keys.tolist() == [0x95A36FF191AF1608, 0x6BC2AEC50B72787E, 0xA0B6FE411FFEB03B]
+    again = sample_keys(epoch_key(42, 7), np.array([0, 1, 1]), 1, np.array([0, 1, 2]))
+    assert again.tolist() == [0x95A36FF191AF1608, 0x31BC25396DC419FD, 0xC766074BEE2E52D2]
+    assert rank_key(epoch_key(42, 7), 0) == epoch_key(42, 7)
+    assert rank_key(epoch_key(42, 7), 3) == 0x8D29CAF786A702CC
     assert uniforms(keys, 3).tolist() == [
         0.1628397835284855,
         0.30183584215689097,

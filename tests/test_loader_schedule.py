@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from fastdata.errors import SampleError  # noqa: E402
 from fastdata.plan.order import make_order  # noqa: E402
-from fastdata.plan.schedule import Planned, Schedule, ordered, sampled  # noqa: E402
+from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled  # noqa: E402
 from fastdata.plan.sharding import Epoch  # noqa: E402
 
 
@@ -50,8 +50,9 @@ def delivered(
             schedule.put_back(under_way)
             under_way.clear()
         while holes:
-            found = schedule.more(len(holes))
-            assert found, "no sample is left"
+            more = schedule.more(len(holes))
+            assert more is not None, "no sample is left"
+            found = more.indices.tolist()
             schedule.exclude(index for index in found if index in bad)
             good = [index for index in found if index not in bad]
             batch = [index for index in batch if index not in bad] + good
@@ -80,7 +81,7 @@ def test_bad_samples_are_as_if_they_had_never_been_in_the_order(
     epoch: tuple[list[int], list[int], set[int]], prefetch: list[int]
 ) -> None:
     order, sizes, bad = epoch
-    found = list(delivered(Schedule(cut(order, sizes)), bad, prefetch))
+    found = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, prefetch))
     assert [len(batch) for batch, _, _ in found] == sizes
     assert [position for _, position, _ in found] == np.cumsum(sizes).tolist()
     stream = [index for batch, _, _ in found for index in batch]
@@ -94,8 +95,8 @@ def test_what_is_delivered_does_not_depend_on_how_far_decoding_is_ahead(
     epoch: tuple[list[int], list[int], set[int]], one: list[int], other: list[int]
 ) -> None:
     order, sizes, bad = epoch
-    first = list(delivered(Schedule(cut(order, sizes)), bad, one))
-    second = list(delivered(Schedule(cut(order, sizes)), bad, other))
+    first = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, one))
+    second = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, other))
     assert first == second
 
 
@@ -104,7 +105,9 @@ def test_bad_samples_known_before_give_the_order_without_them(
     epoch: tuple[list[int], list[int], set[int]], prefetch: list[int]
 ) -> None:
     order, sizes, bad = epoch
-    found = list(delivered(Schedule(cut(order, sizes), bad=set(bad)), bad, prefetch))
+    found = list(
+        delivered(Schedule(cut(order, sizes), Numbering(len(order)), bad=set(bad)), bad, prefetch)
+    )
     good = [index for index in order if index not in bad]
     stream = [index for batch, _, _ in found for index in batch]
     assert stream == [good[i % len(good)] for i in range(len(order))]
@@ -119,10 +122,10 @@ def test_an_epoch_goes_on_from_where_it_was(
 ) -> None:
     """A new schedule has forgotten which samples are bad, and knows position and ahead alone."""
     order, sizes, bad = epoch
-    whole = list(delivered(Schedule(cut(order, sizes)), bad, prefetch))
+    whole = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, prefetch))
     done = data.draw(st.integers(0, len(sizes)), "batches done")
     position, ahead = whole[done - 1][1:] if done else (0, 0)
-    rest = Schedule(cut(order[position:], sizes[done:]), ahead)
+    rest = Schedule(cut(order[position:], sizes[done:]), Numbering(len(order)), ahead)
     good = [index for index in order if index not in bad]
     before = [index for batch, _, _ in whole[:done] for index in batch]
     left = good[len(before) :]
@@ -134,13 +137,13 @@ def test_an_epoch_goes_on_from_where_it_was(
 
 
 def test_all_are_bad() -> None:
-    schedule = Schedule(cut(range(6), [3, 3]))
+    schedule = Schedule(cut(range(6), [3, 3]), Numbering(6))
     planned = schedule.take()
     assert planned is not None
     schedule.exclude(range(6))
-    assert schedule.more(3) == []
+    assert schedule.more(3) is None
     with pytest.raises(SampleError, match="no sample is left"):
-        Schedule(cut(range(6), [3, 3]), bad=set(range(6))).take()
+        Schedule(cut(range(6), [3, 3]), Numbering(6), bad=set(range(6))).take()
 
 
 def test_batches_of_an_order() -> None:
@@ -155,6 +158,10 @@ def test_batches_of_an_order() -> None:
 def test_batches_of_a_sampler() -> None:
     batches = [[0, -1], [torch.tensor(3)], (np.int64(2), 1)]
     assert [indices.tolist() for indices, _ in sampled(batches, 5)] == [[0, 4], [3], [2, 1]]
+    again = [[4, 4, -1], [0, 4]]
+    assert [draws.tolist() for draws, _ in sampled(again, 5)] == [[4, 9, 14], [0, 19]]
+    once = sampled(again, 5, replacing=False)
+    assert [draws.tolist() for draws, _ in once] == [[4, 4, 4], [0, 4]]
     for wrong in (5, -6):
         with pytest.raises(IndexError, match=f"sample {wrong} of 5"):
             list(sampled([[0, wrong]], 5))

@@ -18,7 +18,7 @@ from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.schedule import Planned
+from fastdata.plan.schedule import Numbering, occurrences_within
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 
@@ -27,13 +27,19 @@ class Head:
 
     Args:
         source: Where samples come from.
+        numbering: Which of them the dataset's numbers mean.
         recipe: What is done to their images; ends with its tail.
         target_transform: What is done to labels.
     """
 
     def __init__(
-        self, source: Source, recipe: Recipe, target_transform: Callable[[int], Any] | None
+        self,
+        source: Source,
+        numbering: Numbering,
+        recipe: Recipe,
+        target_transform: Callable[[int], Any] | None,
     ) -> None:
+        self._numbering = numbering
         self._recipe = recipe
         self._target_transform = target_transform
         self._source = source
@@ -43,7 +49,7 @@ class Head:
     def _pipeline(self) -> Pipeline:
         # What fetches remotely is of one process.
         if self._made is None or self._made[0] != os.getpid():
-            remote = self._source.start_pass(iter(()), set())
+            remote = self._source.start_pass(iter(()), self._numbering, set())
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
             made = Pipeline(
@@ -62,7 +68,8 @@ class Head:
         """
         numbers = np.array(indices, np.int64)
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        batch = self._pipeline.begin(Planned(numbers, 0, numbers), epoch_key(seed, 0))
+        draws = numbers + occurrences_within(numbers) * self._numbering.n
+        batch = self._pipeline.begin(self._numbering.plan(draws), epoch_key(seed, 0))
         for error in self._pipeline.finish(batch).values():
             raise error
         memory = batch.views[0].memory
@@ -87,7 +94,8 @@ def head_of(dataset: Any) -> Head | None:
     recipe = compile_recipe(images.transform)
     if isinstance(recipe, Refusal):
         return None
-    return Head(images.open(None), recipe, images.target_transform)
+    source = images.open(None)
+    return Head(source, images.numbering(source), recipe, images.target_transform)
 
 
 class HeadDataset(Dataset[tuple[Any, Any]]):

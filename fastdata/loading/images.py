@@ -12,7 +12,8 @@ from torch.utils.data import Subset
 
 from fastdata.dataset import ImageDataset
 from fastdata.loading.seek_cache import SeekCache
-from fastdata.loading.source import FolderSource, PackedSource, Source, SubsetSource
+from fastdata.loading.source import FolderSource, PackedSource, Source
+from fastdata.plan.schedule import Indices, Numbering
 from fastdata.transforms.compile import Refusal
 
 
@@ -28,6 +29,7 @@ class Images:
         root: Where its files are.
         dataset: The dataset whose transforms they are.
         open: Opens it; takes where to keep seek points that are learnt.
+        subset: Its samples' numbers in what is opened, int64, shape (N,); None for all of them.
     """
 
     what: str
@@ -37,6 +39,12 @@ class Images:
     root: str
     dataset: Any
     open: Callable[[SeekCache | None], Source]
+    subset: Indices | None = None
+
+    def numbering(self, source: Source) -> Numbering:
+        """Which samples of the source that `open` has returned are this dataset's."""
+        n = len(source) if self.subset is None else len(self.subset)
+        return Numbering(n, self.subset)
 
     def is_current(self) -> bool:
         """Whether the dataset has the same transforms still."""
@@ -60,7 +68,7 @@ def recognise(dataset: Any) -> Images | Refusal:
         return replace(
             whole,
             what=f"{len(indices)} samples of {whole.what}",
-            open=lambda cache: SubsetSource(whole.open(cache), indices),
+            subset=indices if whole.subset is None else whole.subset[indices],
         )
     if isinstance(dataset, ImageDataset):
         if refusal := _own_method(dataset, ImageDataset, *_METHODS):

@@ -24,7 +24,7 @@ from fastdata.loading import helpers
 from fastdata.loading.pipeline import Batch, Pipeline
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
-from fastdata.plan.schedule import Planned, Schedule
+from fastdata.plan.schedule import Schedule
 
 #: What ``on_error`` may be.
 ON_ERROR = ("raise", "skip", "zero")
@@ -269,18 +269,17 @@ class NativeIterator(Iterator[Any]):
         _move(batch, batch, whole, 0)
         done = len(whole)
         while done < size:
-            found = self._schedule.more(size - done)
-            if not found:
+            planned = self._schedule.more(size - done)
+            if planned is None:
                 raise SampleError(
                     f"no sample is left to take the place of bad ones; the last was: {cause.what}",
                     cause.hint,
                 )
-            numbers = np.array(found, np.int64)
-            patch = self._pipeline.begin(Planned(numbers, 0, numbers), self._key)
+            patch = self._pipeline.begin(planned, self._key)
             errors = self._wait(patch)
-            self._schedule.exclude(int(numbers[place]) for place in errors)
+            self._schedule.exclude(int(planned.indices[place]) for place in errors)
             self._note(errors)
-            good = [place for place in range(len(numbers)) if place not in errors]
+            good = [place for place in range(len(planned.indices)) if place not in errors]
             _move(patch, batch, good, done)
             done += len(good)
 
@@ -310,7 +309,7 @@ class NativeIterator(Iterator[Any]):
             labels = default_collate(found)[0]
         result = [images if len(images) > 1 else images[0], labels]
         if delivery.return_index:
-            result.append(torch.from_numpy(batch.planned.indices.copy()))
+            result.append(torch.from_numpy(batch.planned.numbers.copy()))
         if delivery.return_key:
             result.append([self._source.key(i) for i in batch.planned.indices.tolist()])
         if whole is not None:
@@ -370,7 +369,10 @@ def _move(source: Batch, target: Batch, places: list[int], start: int) -> None:
     stop = start + len(places)
     for old, new in zip(source.views, target.views, strict=True):
         new.memory.array[start:stop] = old.memory.array[places]
-    target.planned.indices[start:stop] = source.planned.indices[places]
+    for name in ("indices", "numbers"):
+        numbers = getattr(target.planned, name).copy()  # both may be one array
+        numbers[start:stop] = getattr(source.planned, name)[places]
+        setattr(target.planned, name, numbers)
     target.gathered.labels[start:stop] = source.gathered.labels[places]
 
 

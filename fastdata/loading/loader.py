@@ -38,11 +38,11 @@ from fastdata.loading.images import reads_remotely
 from fastdata.loading.iterator import Delivery, Progress, ProgressTracker
 from fastdata.loading.native import NativePath, Resources
 from fastdata.loading.pipeline import Settings
-from fastdata.loading.sampler import ShardedSampler
+from fastdata.loading.sampler import ShardedSampler, draws_once, process_rank
 from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
-from fastdata.plan.draws import epoch_key
+from fastdata.plan.draws import epoch_key, rank_key
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
@@ -348,12 +348,13 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def _native_iterator(self, native: NativePath) -> Iterator[Any]:
         resume, self._resume = self._resume, None
-        samples = len(native.source)
+        samples = len(native)
         if resume is None:
             resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
             self._resume_ahead = 0
         # Frameworks and users may look at the epoch, or set another one, from now on.
         self._epoch = resume.epoch + 1
+        key = epoch_key(resume.seed, self._numbered(resume.epoch))
         batches: Iterator[tuple[Indices, int]]
         length: int | None
         if self._own_order:
@@ -366,13 +367,15 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             batches, length = ordered(plan, order), len(plan)
         else:
             assert self.batch_sampler is not None
-            batches = sampled(self.batch_sampler, samples)
+            once = draws_once(self.batch_sampler, samples)
+            batches = sampled(self.batch_sampler, samples, replacing=not once)
+            if not once:
+                key = rank_key(key, process_rank())
             try:
                 length = len(self.batch_sampler)  # type: ignore[arg-type]
             except TypeError:  # nobody knows
                 length = None
         self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
-        key = epoch_key(resume.seed, self._numbered(resume.epoch))
         # On a device, a state must not count what was only sent ahead.
         sent = replace(self._progress) if self._where is not None else self._progress
         started = native.start(batches, key, sent, length)
@@ -479,7 +482,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             return {}
         assert self._native is not None
         progress = self._progress
-        samples = len(self._native.source)
+        samples = len(self._native)
         if self._resume is None and progress is not None and not progress.ended:
             state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
             return {**state.to_dict(), "ahead": progress.ahead}
@@ -506,7 +509,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             State.from_dict(state)  # says what is wrong
         values = dict(state)
         ahead = values.pop("ahead", 0)
-        found = State.from_dict(values, len(native.source))
+        found = State.from_dict(values, len(native))
         if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
             raise UsageError(
                 f"The state's ahead is {ahead!r}, not a number of samples.",

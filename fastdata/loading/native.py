@@ -19,7 +19,7 @@ from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.seek_cache import SeekCache
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
-from fastdata.plan.schedule import Indices, Schedule
+from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass
 
 
@@ -81,6 +81,14 @@ class NativePath:
             self._source = self._images.open(cache)
         return self._source
 
+    def __len__(self) -> int:
+        """Number of samples of the loader's dataset."""
+        return self._numbering.n
+
+    @property
+    def _numbering(self) -> Numbering:
+        return self._images.numbering(self.source)
+
     def take_source(self, other: NativePath) -> None:
         """Goes on with what another one, of the same dataset, has opened and learnt."""
         self._source = other._source
@@ -95,17 +103,19 @@ class NativePath:
         """Starts a pass.
 
         Args:
-            batches: (indices, position after) of each batch.
+            batches: (draws, position after) of each batch.
             key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
             progress: Where the pass begins; kept up to date.
             length: Number of batches; None if nobody knows.
         """
         resources, delivery = self._resources, self._delivery
         skipping = delivery.on_error == "skip"
-        remote = self.source.start_pass(batches, self._bad if skipping else set())
+        numbering = self._numbering
+        bad = self._bad if skipping else set()
+        remote = self.source.start_pass(batches, numbering, bad)
         if remote is not None:
             batches = remote
-        schedule = Schedule(batches, progress.ahead, self._bad) if skipping else Schedule(batches)
+        schedule = Schedule(batches, numbering, progress.ahead if skipping else 0, bad)
         engine, pool = self._engine, self._pool
         if engine is None and resources.threads:
             engine = Engine(resources.threads)

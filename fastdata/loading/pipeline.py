@@ -265,11 +265,12 @@ class Pipeline:
     def _draw(self, batch: Batch) -> tuple[list[Geometry], npt.NDArray[np.bool_]]:
         """The crops of each view, and for which samples they are Pillow's, or impossible."""
         settings, recipe = self._settings, self._settings.recipe
-        gathered, indices = batch.gathered, batch.planned.indices
+        gathered, planned = batch.gathered, batch.planned
+        indices = planned.indices
         slow = np.zeros(len(indices), np.bool_)
         geometries = []
         for number in range(settings.views):
-            keys = sample_keys(batch.key, indices, number)
+            keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
             geometry = recipe.draw(gathered.widths, gathered.heights, keys, on_small="mark")
             geometries.append(geometry)
             if geometry.odd is not None:
@@ -409,7 +410,9 @@ def _decode_by_pillow(
         for number, view in enumerate(batch.views):
             geometry, row = view.geometry, place
             if moved:
-                keys = sample_keys(batch.key, batch.planned.indices[place : place + 1], number)
+                planned, one = batch.planned, slice(place, place + 1)
+                before = None if planned.occurrences is None else planned.occurrences[one]
+                keys = sample_keys(batch.key, planned.numbers[one], number, before)
                 width, height = image.size
                 geometry, row = recipe.draw([width], [height], keys, on_small="mark"), 0
                 if geometry.too_small:

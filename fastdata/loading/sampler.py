@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sized
 from typing import Any
 
-from torch.utils.data import DistributedSampler
+from torch import distributed as dist
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import ordered
@@ -64,10 +71,28 @@ class ShardedSampler(DistributedSampler[Any]):
     def __iter__(self) -> Iterator[int]:
         """The numbers of this rank's samples in the epoch that `set_epoch` has named."""
         order = make_order(self.order, self.plan.samples, self.seed, self.epoch)
-        for indices, _ in ordered(self.plan, order):
-            yield from indices.tolist()
+        for draws, _ in ordered(self.plan, order):
+            yield from (draws % self.plan.samples).tolist()
+
+
+def draws_once(batch_sampler: Any, samples: int) -> bool:
+    """Whether a batch sampler is torch's own and draws no sample twice, but to fill up ranks."""
+    if type(batch_sampler) is not BatchSampler:
+        return False
+    sampler: Any = batch_sampler.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples <= samples
+    return type(sampler) in (SequentialSampler, DistributedSampler)
 
 
 def _ends(count: int) -> list[int]:
     """The first and the last of ``count``: all batches between them are full."""
     return sorted({0, count - 1}) if count else []
+
+
+def process_rank() -> int:
+    """This process's rank: torch.distributed's, else the launcher's (``RANK``), else 0."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else 0

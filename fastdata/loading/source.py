@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
 from fastdata.loading.seek_cache import SeekCache, Stamped
+from fastdata.plan.schedule import Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import CachePass, RangePass, RemotePass
 from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image
@@ -40,13 +41,8 @@ class Gathered(NamedTuple):
     pillow: npt.NDArray[np.bool_]
 
 
-#: (indices, position after) of batches to come.
+#: (draws, position after) of batches to come.
 Batches: TypeAlias = Iterator[tuple[npt.NDArray[np.int64], int]]
-Number: TypeAlias = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
-
-
-def _same(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return indices
 
 
 class Source(Protocol):
@@ -77,14 +73,14 @@ class Source(Protocol):
         """
 
     def start_pass(
-        self, batches: Batches, bad: Set[int], number: Number | None = None
+        self, batches: Batches, numbering: Numbering, bad: Set[int]
     ) -> RemotePass | None:
         """Begins to fetch a pass's samples; None where the native core reads them by itself.
 
         Args:
-            batches: (indices, position after) of each batch to come.
-            bad: Indices that no batch will have; may grow.
-            number: Takes their indices to this source's; None where they are the same.
+            batches: (draws, position after) of each batch to come.
+            numbering: Which samples the draws mean.
+            bad: Samples that no batch will have; may grow.
         """
 
     def size(self, index: int) -> tuple[int, int]:
@@ -163,14 +159,14 @@ class PackedSource:
         return self._dataset.decode(self._dataset.row(index), index, data)
 
     def start_pass(
-        self, batches: Batches, bad: Set[int], number: Number | None = None
+        self, batches: Batches, numbering: Numbering, bad: Set[int]
     ) -> RemotePass | None:
         """See `Source.start_pass`."""
         blobs = self._dataset.blobs
         if not isinstance(blobs, RemoteBlobs):
             return None
         kind = RangePass if blobs.cache is None else CachePass
-        return kind(blobs, self._table, batches, number or _same, bad)
+        return kind(blobs, self._table, batches, numbering, bad)
 
     def size(self, index: int) -> tuple[int, int]:
         """See `Source.size`."""
@@ -298,7 +294,7 @@ class FolderSource:
             raise self.problem(index, error.what) from None
 
     def start_pass(
-        self, batches: Batches, bad: Set[int], number: Number | None = None
+        self, batches: Batches, numbering: Numbering, bad: Set[int]
     ) -> RemotePass | None:
         """See `Source.start_pass`. The files are local."""
         return None
@@ -364,80 +360,3 @@ class FolderSource:
         """See `Source.end_epoch`."""
         if self._cache is not None:
             self._cache.save()
-
-
-class SubsetSource:
-    """Some samples of another source.
-
-    Args:
-        source: The whole.
-        indices: Their numbers in the whole: int64, shape (N,).
-    """
-
-    def __init__(self, source: Source, indices: npt.NDArray[np.int64]) -> None:
-        self._source = source
-        self._indices = indices
-
-    @property
-    def stride(self) -> int:
-        """See `Source.stride`."""
-        return self._source.stride
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
-        """See `Source.gather`."""
-        return self._source.gather(self._indices[indices])
-
-    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
-        """See `Source.open_image`."""
-        return self._source.open_image(int(self._indices[index]), data)
-
-    def start_pass(
-        self, batches: Batches, bad: Set[int], number: Number | None = None
-    ) -> RemotePass | None:
-        """See `Source.start_pass`."""
-        inner = number or _same
-        return self._source.start_pass(batches, bad, lambda i: self._indices[inner(i)])
-
-    def size(self, index: int) -> tuple[int, int]:
-        """See `Source.size`."""
-        return self._source.size(int(self._indices[index]))
-
-    def key(self, index: int) -> str:
-        """See `Source.key`."""
-        return self._source.key(int(self._indices[index]))
-
-    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
-        """See `Source.problem`."""
-        return self._source.problem(int(self._indices[index]), detail, code)
-
-    def probed(
-        self,
-        indices: npt.NDArray[np.int64],
-        widths: npt.NDArray[np.int32],
-        heights: npt.NDArray[np.int32],
-    ) -> None:
-        """See `Source.probed`."""
-        self._source.probed(self._indices[indices], widths, heights)
-
-    def resized(self, index: int, width: int, height: int) -> None:
-        """See `Source.resized`."""
-        self._source.resized(int(self._indices[index]), width, height)
-
-    def not_native(self, index: int) -> None:
-        """See `Source.not_native`."""
-        self._source.not_native(int(self._indices[index]))
-
-    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """See `Source.built`."""
-        self._source.built([(int(self._indices[index]), entry) for index, entry in tables])
-
-    def bad_seek_points(self, index: int) -> None:
-        """See `Source.bad_seek_points`."""
-        self._source.bad_seek_points(int(self._indices[index]))
-
-    def end_epoch(self) -> None:
-        """See `Source.end_epoch`."""
-        self._source.end_epoch()

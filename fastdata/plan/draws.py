@@ -1,8 +1,25 @@
 """Counter-based random numbers: each is a pure function of where it is used.
 
 A generator with a state gives other numbers when threads, workers or a resumed run draw in another
-order. Here a number depends on (seed, epoch, sample, view, draw) alone, so who asks, when, and how
-often does not matter.
+order. Here a number depends on its key and its place in the key's stream alone, so who asks, when,
+and how often does not matter.
+
+Keys, each a child of the one before:
+
+1. seed, then epoch (:func:`epoch_key`);
+2. rank, only where a sampler of somebody else's may give several ranks one sample, and rank 0
+   keeps the key above (:func:`rank_key`);
+3. view, then sample (:func:`sample_keys`);
+4. occurrence: how often the sample was drawn before. The first time keeps the key above.
+
+The occurrence is
+
+- in an order of ours: the position in the epoch, all ranks together and padding counted on, // the
+  number of samples. So it is 0 but for padding, and does not depend on how ranks share an epoch;
+- 0 for torch's samplers without replacement;
+- for any other sampler: counted along the stream of the rank;
+- in torch's own loader and its workers, which seed each batch anew: counted along the batch;
+- where a sample is repeated in the place of a bad one: another 2**20 (``fastdata.plan.schedule``).
 
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 OOPSLA 2014): number ``d`` of the stream seeded ``k`` is ``mix(k + (d + 1) * GAMMA)``, with the
@@ -26,6 +43,10 @@ _BITS = 0xFFFF_FFFF_FFFF_FFFF
 _GAMMA64, _FIRST64, _SECOND64 = np.uint64(GAMMA), np.uint64(_FIRST), np.uint64(_SECOND)
 _SHIFT11, _SHIFT27, _SHIFT30, _SHIFT31, _SHIFT32 = (np.uint64(n) for n in (11, 27, 30, 31, 32))
 _LOW32 = np.uint64(0xFFFF_FFFF)
+
+# A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
+# have -2 to -5 (`fastdata.plan.order`).
+_RANKS = -6
 
 
 def child(key: int, number: int) -> int:
@@ -78,16 +99,37 @@ def epoch_key(seed: int, epoch: int) -> int:
     return child(child(int(seed), 0), int(epoch))
 
 
-def sample_keys(key: int, indices: npt.NDArray[np.int64], view: int = 0) -> npt.NDArray[np.uint64]:
-    """The keys of samples, from which their numbers are drawn.
+def rank_key(key: int, rank: int) -> int:
+    """The key of one rank, for samplers that may give several ranks the same sample.
 
     Args:
         key: The key of the epoch (:func:`epoch_key`).
-        indices: int64, sample numbers, any shape.
-        view: Which view of the samples, where each is used more than once; 0 or more.
+        rank: 0 or more; rank 0 has the epoch's own key.
 
     Returns:
-        uint64, as ``indices`` is shaped; different for different samples of a view.
+        An int in [0, 2**64).
+    """
+    return child(child(key, _RANKS), rank) if rank else key
+
+
+def sample_keys(
+    key: int,
+    indices: npt.NDArray[np.int64],
+    view: int = 0,
+    occurrences: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.uint64]:
+    """The keys of samples, from which their numbers are drawn.
+
+    Args:
+        key: The key of the epoch (:func:`epoch_key`), or of a rank (:func:`rank_key`).
+        indices: int64, sample numbers, any shape.
+        view: Which view of the samples, where each is used more than once; 0 or more.
+        occurrences: int64, 0 or more, as ``indices`` is shaped: how often each sample was drawn
+            before; None where none was.
+
+    Returns:
+        uint64, as ``indices`` is shaped; different for different samples of a view, and where a
+        sample is drawn again.
 
     Raises:
         UsageError: ``view`` is negative.
@@ -97,7 +139,12 @@ def sample_keys(key: int, indices: npt.NDArray[np.int64], view: int = 0) -> npt.
     z = np.asarray(indices, dtype=np.int64).astype(np.uint64)
     z *= _GAMMA64
     z += np.uint64((child(key, view) + GAMMA) & _BITS)
-    return mix(z)
+    mix(z)
+    if occurrences is None:
+        return z
+    # Child number -1 - occurrence: draws are the children from 0 on.
+    again = occurrences.astype(np.uint64)
+    return np.where(again > 0, mix(z - again * _GAMMA64), z)
 
 
 def bits(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.uint64]:

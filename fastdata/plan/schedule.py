@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,41 +18,87 @@ from fastdata.plan.sharding import Epoch
 Indices = npt.NDArray[np.int64]
 
 
-class Planned(NamedTuple):
+@dataclass
+class Planned:
     """One batch to come.
 
     Attributes:
-        indices: Its sample numbers, int64, shape (B,).
+        indices: What is read: numbers of the source's samples, int64, shape (B,).
+        numbers: The same as the loader's dataset counts them, which may be a part of the source.
+        occurrences: How often each was drawn before (`fastdata.plan.draws`), int64, shape (B,);
+            None where none was.
         position: The epoch's position once it is delivered: what a state resumes from.
-        taken: The samples that it took from the order, bad ones included.
+        taken: The draws that it took from the order, bad ones included.
         repeated: How far repeating samples had come before it.
         left_out: How many of the samples taken were known to be bad.
     """
 
     indices: Indices
-    position: int
-    taken: Sequence[int] | Indices
+    numbers: Indices
+    occurrences: Indices | None = None
+    position: int = 0
+    taken: Sequence[int] | Indices = ()
     repeated: int = 0
     left_out: int = 0
 
 
+class Numbering:
+    """Which sample a *draw* means: its number in the loader's dataset, plus n for each time before.
+
+    One int says so which sample is drawn and whether it was drawn before.
+
+    Args:
+        n: Number of samples of the loader's dataset.
+        subset: Their numbers in the source, int64, shape (n,); None where they are the same.
+    """
+
+    def __init__(self, n: int, subset: Indices | None = None) -> None:
+        self.n = n
+        self._subset = subset
+
+    def __call__(self, draws: Any) -> Any:
+        """The source's number of a draw, or of an array of draws."""
+        numbers = draws % self.n
+        return numbers if self._subset is None else self._subset[numbers]
+
+    def plan(self, draws: Indices, position: int = 0, **values: Any) -> Planned:
+        """The batch of some draws; ``values`` as `Planned` has them."""
+        numbers, occurrences = draws, None
+        if int(draws.max()) >= self.n:
+            occurrences, numbers = np.divmod(draws, self.n)
+        indices = numbers if self._subset is None else self._subset[numbers]
+        return Planned(indices, numbers, occurrences, position, **values)
+
+
 def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
-    """The batches of one rank in an order of ours: (indices, position after)."""
+    """The batches of one rank in an order of ours: (draws, position after)."""
+    n = epoch.samples
     for batch in range(len(epoch)):
-        yield order(epoch.positions(batch)), epoch.consumed(batch)
+        positions = epoch.unwrapped(batch)
+        if positions[-1] < n:
+            draws = order(positions)
+        else:
+            occurrences, positions = np.divmod(positions, n)
+            draws = order(positions) + occurrences * n
+        yield draws, epoch.consumed(batch)
 
 
-def sampled(batches: Iterable[Iterable[int]], samples: int) -> Iterator[tuple[Indices, int]]:
-    """The batches of a torch batch sampler: (indices, 0).
+def sampled(
+    batches: Iterable[Iterable[int]], samples: int, *, replacing: bool = True
+) -> Iterator[tuple[Indices, int]]:
+    """The batches of a torch batch sampler: (draws, 0).
 
     Args:
         batches: The batch sampler.
         samples: Number of the dataset's samples.
+        replacing: Whether a sample that comes again is another occurrence of it.
 
     Raises:
         IndexError: The sampler gives a number that is no sample's, or an empty batch.
         TypeError: It gives something that is no whole number.
     """
+    # The kernel gives zeros without writing them, so this costs what is touched of it.
+    drawn = np.zeros(samples if replacing else 0, np.uint32)
     for batch in batches:
         indices = np.fromiter((operator.index(i) for i in batch), np.int64)
         if not len(indices):
@@ -59,7 +106,23 @@ def sampled(batches: Iterable[Iterable[int]], samples: int) -> Iterator[tuple[In
         wrong = indices[(indices < -samples) | (indices >= samples)]
         if len(wrong):
             raise IndexError(f"the sampler asks for sample {wrong[0]} of {samples}")
-        yield np.where(indices < 0, indices + samples, indices), 0
+        draws = np.where(indices < 0, indices + samples, indices)
+        if replacing:
+            occurrences = drawn[draws] + occurrences_within(draws)
+            np.add.at(drawn, draws, 1)
+            draws += occurrences * samples
+        yield draws, 0
+
+
+def occurrences_within(indices: Indices) -> Indices:
+    """How often each number occurs before its own place: int64, shape (N,), as ``indices``."""
+    order = np.argsort(indices, kind="stable")
+    ordered = indices[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
+    counts = np.diff(starts, append=len(ordered))
+    occurrences = np.empty_like(indices)
+    occurrences[order] = np.arange(len(ordered)) - np.repeat(starts, counts)
+    return occurrences
 
 
 class Schedule:
@@ -71,9 +134,10 @@ class Schedule:
     the number of batches that it has announced.
 
     Args:
-        batches: (indices, position after) of each batch.
+        batches: (draws, position after) of each batch.
+        numbering: Which samples the draws mean.
         ahead: Samples at the beginning that were delivered already, in place of bad ones.
-        bad: Samples known to be bad; grows with `exclude`.
+        bad: The source's samples known to be bad; grows with `exclude`.
 
     Attributes:
         ahead: How many samples were taken beyond the position of the last batch taken.
@@ -81,12 +145,17 @@ class Schedule:
     """
 
     def __init__(
-        self, batches: Iterator[tuple[Indices, int]], ahead: int = 0, bad: set[int] | None = None
+        self,
+        batches: Iterator[tuple[Indices, int]],
+        numbering: Numbering,
+        ahead: int = 0,
+        bad: set[int] | None = None,
     ) -> None:
         self._batches = batches
+        self._numbering = numbering
         self._bad = set() if bad is None else bad
-        # Samples of `batches` not yet handed out; size and position of the batches owed for them.
-        self._samples: deque[int] = deque()
+        # Draws of `batches` not yet handed out; size and position of the batches owed for them.
+        self._draws: deque[int] = deque()
         self._owed: deque[tuple[int, int]] = deque()
         self._first: list[int] = []
         self._repeated = 0
@@ -101,14 +170,14 @@ class Schedule:
             SampleError: All samples are known to be bad.
             Exception: What the sampler has raised, when it is the turn of what it was to give.
         """
-        if not (self._skip or self._samples or self._owed or self._bad):
+        if not (self._skip or self._draws or self._owed or self._bad):
             # The usual case: nothing to fill up, nothing to leave out.
             found = self._next()
             if found is None:
                 return self._end()
-            indices, position = found
-            self._remember(indices)
-            return Planned(indices, position, indices, self._repeated)
+            draws, position = found
+            self._remember(draws)
+            return self._numbering.plan(draws, position, taken=draws, repeated=self._repeated)
         if not self._owed and not self._pull():
             return self._end()
         size, position = self._owed.popleft()
@@ -116,32 +185,38 @@ class Schedule:
         good, taken = self._fill(size)
         self.ahead += len(taken) - size
         if not good:
-            raise SampleError("no sample is left: all of them are bad", _MEND)
+            raise SampleError("no sample is left: all of them are bad", _HINT)
         left_out = self.left_out - left_out
-        return Planned(np.array(good, np.int64), position, taken, repeated, left_out)
+        return self._numbering.plan(
+            np.array(good, np.int64),
+            position,
+            taken=taken,
+            repeated=repeated,
+            left_out=left_out,
+        )
 
     def put_back(self, batches: Sequence[Planned]) -> None:
         """Takes back batches that were not delivered, given in their order."""
         for planned in reversed(batches):
             size = len(planned.indices)
-            self._samples.extendleft(int(i) for i in reversed(planned.taken))
+            self._draws.extendleft(int(draw) for draw in reversed(planned.taken))
             self._owed.appendleft((size, planned.position))
             self.ahead -= len(planned.taken) - size
             self.left_out -= planned.left_out
             self._repeated = planned.repeated
 
     def exclude(self, indices: Iterable[int]) -> None:
-        """Remembers samples as bad."""
+        """Remembers samples of the source as bad."""
         self._bad.update(indices)
 
-    def more(self, count: int) -> list[int]:
-        """The next samples, to fill holes of a batch that was taken; fewer if none is good.
+    def more(self, count: int) -> Planned | None:
+        """The next samples, to fill holes of a batch that was taken; None if none is good.
 
         Batches that were taken after it must be put back first.
         """
         good, taken = self._fill(count)
         self.ahead += len(taken)
-        return good
+        return self._numbering.plan(np.array(good, np.int64)) if good else None
 
     def _next(self) -> tuple[Indices, int] | None:
         try:
@@ -156,34 +231,34 @@ class Schedule:
             raise self._error
         return None
 
-    def _remember(self, indices: Indices) -> None:
+    def _remember(self, draws: Indices) -> None:
         if len(self._first) < _KEPT:
-            self._first.extend(indices.tolist())
+            self._first.extend(draws.tolist())
 
     def _pull(self) -> bool:
         found = self._next()
         if found is None:
             return False
-        indices, position = found
-        self._remember(indices)
-        self._owed.append((len(indices), position))
-        delivered = min(self._skip, len(indices))
+        draws, position = found
+        self._remember(draws)
+        self._owed.append((len(draws), position))
+        delivered = min(self._skip, len(draws))
         self._skip -= delivered
-        self._samples.extend(indices[delivered:].tolist())
+        self._draws.extend(draws[delivered:].tolist())
         return True
 
     def _fill(self, count: int) -> tuple[list[int], list[int]]:
-        """The next good samples, and all that were taken from the order for them."""
+        """The next good draws, and all that were taken from the order for them."""
         good: list[int] = []
         taken: list[int] = []
         while len(good) < count:
-            if self._samples:
-                index = self._samples.popleft()
-                taken.append(index)
-                if index in self._bad:
+            if self._draws:
+                draw = self._draws.popleft()
+                taken.append(draw)
+                if self._numbering(draw) in self._bad:
                     self.left_out += 1
                 else:
-                    good.append(index)
+                    good.append(draw)
             elif not self._pull():
                 repeated = self._repeat()
                 if repeated is None:
@@ -192,16 +267,19 @@ class Schedule:
         return good, taken
 
     def _repeat(self) -> int | None:
-        """A good sample from the epoch's beginning; None if there is none."""
+        """A good sample from the epoch's beginning, drawn once more; None if there is none."""
         for _ in range(len(self._first)):
-            index = self._first[self._repeated % len(self._first)]
+            rounds, at = divmod(self._repeated, len(self._first))
             self._repeated += 1
-            if index not in self._bad:
-                return index
+            if self._numbering(self._first[at]) not in self._bad:
+                return self._first[at] + (1 + rounds) * _REPEAT * self._numbering.n
         return None
 
 
 #: Samples of the epoch's beginning that are kept, to be repeated at its end.
 _KEPT = 1024
 
-_MEND = "See what is wrong with the dataset by fastdata verify."
+#: Occurrences between a sample and the same one repeated, on whichever rank.
+_REPEAT = 1 << 20
+
+_HINT = "See what is wrong with the dataset by fastdata verify."

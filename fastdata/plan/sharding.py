@@ -83,7 +83,7 @@ class Epoch:
         Raises:
             UsageError: There is no such batch.
         """
-        positions = self._unwrapped(batch)
+        positions = self.unwrapped(batch)
         return positions % self.samples if positions[-1] >= self.samples else positions
 
     def padding(self, batch: int) -> npt.NDArray[np.bool_]:
@@ -98,7 +98,7 @@ class Epoch:
         Raises:
             UsageError: There is no such batch.
         """
-        mask: npt.NDArray[np.bool_] = self._unwrapped(batch) >= self.samples
+        mask: npt.NDArray[np.bool_] = self.unwrapped(batch) >= self.samples
         return mask
 
     def consumed(self, batch: int) -> int:
@@ -128,8 +128,8 @@ class Epoch:
                 "Batches are numbered from 0.",
             )
 
-    def _unwrapped(self, batch: int) -> npt.NDArray[np.int64]:
-        """The positions of a batch, padding counted on past the end of the epoch."""
+    def unwrapped(self, batch: int) -> npt.NDArray[np.int64]:
+        """As :meth:`positions`, but padding is counted on past the end of the epoch."""
         self._check(batch)
         first = self.start + batch * self._step
         size = min(self.batch_size, -(-(self.samples - first) // self.world_size))

@@ -71,9 +71,9 @@ class RemotePass(ABC):
     Args:
         blobs: The dataset.
         table: Its index.
-        batches: (indices, position after) of each batch to come.
-        number: Takes indices of batches to sample numbers of the dataset.
-        bad: Indices that no batch will have; grows.
+        batches: (draws, position after) of each batch to come.
+        number: Takes draws to sample numbers of the dataset.
+        bad: Sample numbers that no batch will have; grows.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RemotePass(ABC):
         return self
 
     def __next__(self) -> tuple[Indices, int]:
-        """The next batch: (indices, position after). What comes after it is announced."""
+        """The next batch: (draws, position after). What comes after it is announced."""
         if len(self._bad) != len(self._gone):
             self._leave_out(set(self._bad) - self._gone)
         # A sampler's code runs here, in the consumer's thread, as it may not expect another.
@@ -136,10 +136,9 @@ class RemotePass(ABC):
             self._ended = True
             return
         self._coming.append(found)
-        indices = found[0]
+        numbers = self._number(found[0])
         if self._bad:
-            indices = np.array([i for i in indices.tolist() if i not in self._bad], np.int64)
-        numbers = self._number(indices)
+            numbers = np.array([i for i in numbers.tolist() if i not in self._bad], np.int64)
         try:
             extents = self._table.gather(numbers)
         except FastdataError:
@@ -149,7 +148,7 @@ class RemotePass(ABC):
     def _leave_out(self, bad: set[int]) -> None:
         """Lets go of samples that were announced and have turned out bad: none will be taken."""
         self._gone |= bad
-        numbers = self._number(np.array(sorted(bad), np.int64))
+        numbers = np.array(sorted(bad), np.int64)
         with suppress(FastdataError):  # then they were not announced either
             extents = self._table.gather(numbers)
             self._drop([(one, ref) for _, one, ref in self._blobs.wanted(extents, numbers)])
@@ -159,9 +158,9 @@ class RemotePass(ABC):
 
         Args:
             extents: Its gathered extents.
-            indices: Its samples, as in ``batches``.
+            indices: Its sample numbers.
         """
-        wanted = self._blobs.wanted(extents, self._number(indices))
+        wanted = self._blobs.wanted(extents, indices)
         fetch = Fetch([place for place, _, _ in wanted])
         self._needed += sum(one.size for _, one, _ in wanted)
         self._ask(fetch, [(one, ref) for _, one, ref in wanted])

@@ -1,0 +1,159 @@
+"""Samples that are drawn several times in an epoch: each time they have another crop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from loader_data import CROPS, SAMPLES, folder, images
+
+torch = pytest.importorskip("torch")
+
+from containers import pack_tree  # noqa: E402
+from jpegs import encode, picture  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
+
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.transforms import Compose, RandomResizedCrop  # noqa: E402
+
+# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+EIGHT = [7, 2, 7, 7, 0, 7, 7, 2, 7, 7, 7]
+
+
+def crops(loader: Any) -> list[bytes]:
+    """The images of a pass, one after the other."""
+    return [image.numpy().tobytes() for batch in loader for image in batch[0]]
+
+
+def of_seven(found: list[bytes]) -> set[bytes]:
+    assert len(found) == len(EIGHT)
+    return {crop for index, crop in zip(EIGHT, found, strict=True) if index == 7}
+
+
+def once() -> list[bytes]:
+    """Each sample's crop where it is drawn once."""
+    return crops(DataLoader(images(), 10, seed=3))
+
+
+def slow(image: Any) -> Any:
+    """A step that only Python can do."""
+    return image
+
+
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_eight_draws_are_eight_crops_whatever_the_threads_and_batches(threads: int) -> None:
+    options: dict[str, Any] = {"sampler": EIGHT, "seed": 3, "num_workers": threads}
+    loader = DataLoader(images(), 11, **options)
+    assert "native" in loader.explain()
+    found = crops(loader)
+    assert len(of_seven(found)) == 8
+    assert len(set(found)) == len(EIGHT)
+    first = once()
+    assert [found[place] for place in (0, 1, 4)] == [first[7], first[2], first[0]]
+    assert crops(DataLoader(images(), 3, **options)) == found
+    # Another epoch has others.
+    assert not of_seven(found) & of_seven(crops(loader))
+
+
+def test_a_sampler_with_replacement() -> None:
+    weights = [0.0] * SAMPLES
+    weights[7] = weights[2] = 1.0
+    sampler = WeightedRandomSampler(weights, 40, generator=torch.Generator().manual_seed(5))
+    assert len(set(crops(DataLoader(images(), 8, sampler=sampler, seed=3, num_workers=2)))) == 40
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("own", [False, True])
+def test_eight_draws_in_torchs_loaders(workers: int, own: bool) -> None:
+    """torch's loader over an `ImageDataset`, and ours in torch's workers."""
+    loader: Any = (
+        DataLoader(images(Compose([CROPS, slow])), 11, sampler=EIGHT, num_workers=workers)
+        if own
+        else torch.utils.data.DataLoader(images(), 11, sampler=EIGHT, num_workers=workers)
+    )
+    assert not own or "workers" in loader.explain()
+    assert len(of_seven(crops(loader))) == 8
+
+
+@pytest.mark.parametrize("kind", ["sequential", "random", "distributed", "batches"])
+def test_samplers_without_replacement_have_the_crops_of_our_orders(kind: str) -> None:
+    source = images()
+    samplers: list[Any] = {
+        "sequential": [SequentialSampler(source)],
+        "random": [RandomSampler(source)],
+        # 53 samples: the last rank has one of the first again.
+        "distributed": [DistributedSampler(source, 2, rank) for rank in range(2)],
+        "batches": [BatchSampler(RandomSampler(source), 10, False)],
+    }[kind]
+    first, seen = once(), []
+    for sampler in samplers:
+        if kind == "batches":
+            numbers = BatchSampler(SequentialSampler(source), 10, False)
+            assert crops(DataLoader(source, batch_sampler=numbers, seed=3)) == first
+            options: dict[str, Any] = {"batch_sampler": sampler}
+        else:
+            options = {"batch_size": 10, "sampler": sampler}
+        seen += crops(DataLoader(source, seed=3, num_workers=2, **options))
+    assert len(seen) == (54 if kind == "distributed" else 53)
+    assert set(seen) == set(first)
+
+
+def test_a_random_sampler_may_ask_for_more_than_there_is() -> None:
+    source = Subset(images(), [0, 2, 4])
+    sampler = RandomSampler(source, num_samples=7)
+    assert len(set(crops(DataLoader(source, 2, sampler=sampler, seed=3)))) == 7
+
+
+def test_ranks_draw_the_same_sample_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated augmentation: a sampler of somebody else's gives several ranks one sample."""
+    found = []
+    for rank in (None, "0", "1", "2"):
+        if rank is not None:
+            monkeypatch.setenv("RANK", rank)
+            monkeypatch.setenv("WORLD_SIZE", "3")
+        found.append(crops(DataLoader(images(), 11, sampler=EIGHT, seed=3)))
+    alone, *ranks = found
+    assert ranks[0] == alone
+    assert len(set().union(*map(of_seven, ranks))) == 24
+
+
+@pytest.mark.parametrize("size", [3, SAMPLES])
+def test_what_fills_up_the_last_batch_is_drawn_anew(size: int) -> None:
+    """In orders of ours; what is not repeated has the crop that it has in one process."""
+    source = Subset(images(), list(range(size)))
+    first = crops(DataLoader(source, 10, seed=3))
+    ranks = [DataLoader(source, 10, seed=3, rank=rank, world_size=8) for rank in range(8)]
+    found = [crop for loader in ranks for crop in crops(loader)]
+    assert len(found) == (8 if size == 3 else 56)
+    assert len(set(found)) == len(found)
+    assert set(first) < set(found)
+
+
+def test_what_takes_the_place_of_a_bad_sample_is_drawn_anew() -> None:
+    tree = folder() / "tree" / "a"
+    tree.mkdir(parents=True)
+    for number in range(6):
+        (tree / f"{number}.jpg").write_bytes(encode(picture(90, 80, number, 25)))
+    out = folder() / "packed"
+    pack_tree(tree.parent, out, "folder")
+    source = ImageDataset(out, RandomResizedCrop(24))
+    damaged = source.blobs.file(source.row(2), 2)
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    for threads in (0, 2):
+        loader = DataLoader(source, 3, seed=3, num_workers=threads, on_error="skip")
+        with pytest.warns(UserWarning, match="1 samples could not be decoded"):
+            batches = [(batch[0].clone(), batch[1]) for batch in loader]
+        found = crops(batches)
+        assert len(found) == len(set(found)) == 6
