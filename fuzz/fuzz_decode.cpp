@@ -25,9 +25,9 @@ constexpr int kMaxPixels = 64 * 64;  // larger images only slow the search down
 
 struct Request {
   Level level;
-  bool compare;       // with the scalar path
-  bool use_built;     // decode from the table that the JPEG gives
-  bool use_given;     // decode from the table in the input
+  bool compare;    // with the scalar path
+  bool use_built;  // decode from the table that the JPEG gives
+  bool use_given;  // decode from the table in the input
   int stride;
   SampleOptions options;
   Sample sample;
@@ -122,8 +122,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < kControl + 2) return 0;
   use_vector(VectorUse::always);
   Request r = read_request(data);
-  const size_t table_size = std::min<size_t>(data[kControl] | data[kControl + 1] << 8,
-                                             size - kControl - 2);
+  const size_t table_size =
+      std::min<size_t>(data[kControl] | data[kControl + 1] << 8, size - kControl - 2);
   std::vector<uint8_t> given(data + kControl + 2, data + kControl + 2 + table_size);
   // A copy of exactly its size, for the sanitizer to see reads beyond the end.
   const std::vector<uint8_t> bytes(data + kControl + 2 + table_size, data + size);

@@ -1,5 +1,5 @@
-/* Makes a folder's storage slow for a process: LD_PRELOAD it. Each read of a file below $SLOW_FOLDER
-   really takes $SLOW_US microseconds more. */
+/* Makes a folder's storage slow for a process: LD_PRELOAD it. Each read of a file below
+   $SLOW_FOLDER really takes $SLOW_US microseconds more. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

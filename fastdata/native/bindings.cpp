@@ -42,9 +42,9 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   }
   py::list results;
   for (const auto& [s, packed] : built)
-    results.append(py::make_tuple(
-        py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
-        code_name(s.code), s.detail, s.offset));
+    results.append(
+        py::make_tuple(py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
+                       code_name(s.code), s.detail, s.offset));
   return results;
 }
 
@@ -139,8 +139,7 @@ PYBIND11_MODULE(_native, m) {
   });
 
   m.def("crc32c", &crc32c_python, py::arg("data"), py::arg("crc") = 0);
-  m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"),
-        py::arg("length_b"));
+  m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
   m.def("probe", &probe_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
 

@@ -15,8 +15,7 @@ namespace {
 
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
                                                const py::object& seek_points,
-                                               const py::object& stamps,
-                                               const py::object& sizes) {
+                                               const py::object& stamps, const py::object& sizes) {
   const size_t count = py::len(paths);
   std::optional<View> size_view;
   const int32_t* size = nullptr;
@@ -83,8 +82,7 @@ py::object member(const py::object& self, T Extent::* member) {
 
 size_t check_index(const BoundExtents& extents, py::ssize_t i) {
   if (i < 0 || static_cast<size_t>(i) >= extents.size())
-    throw py::index_error("sample " + std::to_string(i) + " of " +
-                          std::to_string(extents.size()));
+    throw py::index_error("sample " + std::to_string(i) + " of " + std::to_string(extents.size()));
   return static_cast<size_t>(i);
 }
 
@@ -177,10 +175,10 @@ class BoundTable {
   }
 
   void add(size_t number, int64_t rows, const FixedArguments& file, const FixedArguments& offset,
-           const FixedArguments& length, const FixedArguments& width,
-           const FixedArguments& height, const FixedArguments& encoding,
-           const FixedArguments& crc32c, const FixedArguments& label,
-           const py::object& encoding_codes, const std::optional<VariableArguments>& path,
+           const FixedArguments& length, const FixedArguments& width, const FixedArguments& height,
+           const FixedArguments& encoding, const FixedArguments& crc32c,
+           const FixedArguments& label, const py::object& encoding_codes,
+           const std::optional<VariableArguments>& path,
            const std::optional<VariableArguments>& seek_points) {
     if (number >= table_.batch_count()) throw py::index_error("there is no such record batch");
     if (rows != table_.rows_of(number))
@@ -236,16 +234,16 @@ class BoundTable {
   }
 
   /// The bytes of a buffer from item `first` on, at least `count` items of `size` bytes.
-  static const uint8_t* items(const py::object& buffer, int64_t first, int64_t count,
-                              int64_t size, std::vector<View>& views) {
+  static const uint8_t* items(const py::object& buffer, int64_t first, int64_t count, int64_t size,
+                              std::vector<View>& views) {
     views.emplace_back(buffer);
     const ByteSpan bytes = views.back().bytes();
     const auto held = static_cast<int64_t>(bytes.size) / size;
     if (first < 0 || first > held || held - first < count)
       throw py::value_error("a buffer of " + std::to_string(bytes.size) +
                             " bytes is too short for " + std::to_string(count) + " values of " +
-                            std::to_string(size) + " bytes from number " +
-                            std::to_string(first) + " on");
+                            std::to_string(size) + " bytes from number " + std::to_string(first) +
+                            " on");
     return bytes.data + first * size;
   }
 
@@ -283,24 +281,24 @@ void bind_extents(py::module_& m) {
            py::arg("seek_points") = py::none(), py::arg("stamps") = py::none(),
            py::arg("sizes") = py::none())
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
-      .def_property_readonly(
-          "labels", [](const py::object& self) { return column(self, &Extents::labels); })
-      .def_property_readonly(
-          "widths", [](const py::object& self) { return column(self, &Extents::widths); })
-      .def_property_readonly(
-          "heights", [](const py::object& self) { return column(self, &Extents::heights); })
+      .def_property_readonly("labels",
+                             [](const py::object& self) { return column(self, &Extents::labels); })
+      .def_property_readonly("widths",
+                             [](const py::object& self) { return column(self, &Extents::widths); })
+      .def_property_readonly("heights",
+                             [](const py::object& self) { return column(self, &Extents::heights); })
       .def_property_readonly(
           "encodings", [](const py::object& self) { return column(self, &Extents::encodings); })
       .def_property_readonly(
           "seekable", [](const py::object& self) { return column(self, &Extents::seekable); })
-      .def_property_readonly(
-          "files", [](const py::object& self) { return member(self, &Extent::file); })
-      .def_property_readonly(
-          "offsets", [](const py::object& self) { return member(self, &Extent::offset); })
-      .def_property_readonly(
-          "lengths", [](const py::object& self) { return member(self, &Extent::length); })
-      .def_property_readonly(
-          "checksums", [](const py::object& self) { return member(self, &Extent::crc); })
+      .def_property_readonly("files",
+                             [](const py::object& self) { return member(self, &Extent::file); })
+      .def_property_readonly("offsets",
+                             [](const py::object& self) { return member(self, &Extent::offset); })
+      .def_property_readonly("lengths",
+                             [](const py::object& self) { return member(self, &Extent::length); })
+      .def_property_readonly("checksums",
+                             [](const py::object& self) { return member(self, &Extent::crc); })
       .def("attach", &attach, py::arg("index"), py::arg("data"))
       .def("is_corrupt", &is_corrupt, py::arg("index"))
       .def("path", &path_of, py::arg("index"))

@@ -49,8 +49,7 @@ RawImage raw_image(const View& view) {
                     view->shape[1] <= INT32_MAX / 8 && view->strides[0] >= 0 &&
                     view->strides[1] == raw.channels &&
                     (view->ndim == 2 || raw.channels == 1 || view->strides[2] == 1);
-  if (!good)
-    throw py::type_error("pixels must be uint8, H x W or H x W x 3, with contiguous rows");
+  if (!good) throw py::type_error("pixels must be uint8, H x W or H x W x 3, with contiguous rows");
   raw.pixels = static_cast<const uint8_t*>(view->buf);
   raw.height = static_cast<int>(view->shape[0]);
   raw.width = static_cast<int>(view->shape[1]);
@@ -175,8 +174,8 @@ class PendingWork {
 };
 
 /// What one sample's numbers of an N x `columns` array of int32 are; null if there is none.
-const int32_t* integers(const py::object& array, const char* name, size_t count,
-                        Py_ssize_t columns, std::vector<View>& views) {
+const int32_t* integers(const py::object& array, const char* name, size_t count, Py_ssize_t columns,
+                        std::vector<View>& views) {
   if (array.is_none()) return nullptr;
   views.emplace_back(array);
   const View& view = views.back();
@@ -282,9 +281,9 @@ class Job : public PendingWork {
     py::list tables;
     for (size_t i = 0; i < task_->built.size(); i++)
       if (const auto& [table, stamp] = task_->built[i]; !table.empty())
-        tables.append(py::make_tuple(
-            i, py::bytes(reinterpret_cast<const char*>(table.data()), table.size()), stamp.size,
-            stamp.mtime_ns));
+        tables.append(
+            py::make_tuple(i, py::bytes(reinterpret_cast<const char*>(table.data()), table.size()),
+                           stamp.size, stamp.mtime_ns));
     return tables;
   }
 
@@ -385,11 +384,11 @@ void bind_job(py::module_& m) {
   bind_work<Job>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const py::object&, const std::string&, const std::array<float, 3>&,
-                    const std::array<float, 3>&, bool, const std::string&, bool,
-                    const py::object&, const py::object&, const py::object&, int, bool>(),
+                    const std::array<float, 3>&, bool, const std::string&, bool, const py::object&,
+                    const py::object&, const py::object&, int, bool>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points"), py::arg("boxes"),
-           py::arg("flips"), py::arg("out"), py::arg("dtype"), py::arg("scale"),
-           py::arg("offset"), py::arg("resize"), py::arg("filter"), py::arg("dct_scaling"),
+           py::arg("flips"), py::arg("out"), py::arg("dtype"), py::arg("scale"), py::arg("offset"),
+           py::arg("resize"), py::arg("filter"), py::arg("dct_scaling"),
            py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
            py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true)
       .def("built", &Job::built)
@@ -404,8 +403,10 @@ void bind_job(py::module_& m) {
   py::class_<Engine>(m, "Engine")
       .def(py::init<int>(), py::arg("threads"))
       .def_property_readonly("threads", &Engine::threads)
-      .def("submit", [](Engine& engine, Job& job) { job.submit(engine); }, py::arg("job"))
-      .def("submit", [](Engine& engine, ProbeJob& job) { job.submit(engine); }, py::arg("job"))
+      .def(
+          "submit", [](Engine& engine, Job& job) { job.submit(engine); }, py::arg("job"))
+      .def(
+          "submit", [](Engine& engine, ProbeJob& job) { job.submit(engine); }, py::arg("job"))
       .def("submit", [](Engine& engine, ReadJob& job) { job.submit(engine); }, py::arg("job"));
 }
 

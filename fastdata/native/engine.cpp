@@ -144,8 +144,7 @@ struct Pool {
       bool prepare = false;
       {
         std::unique_lock<std::mutex> lock(mutex);
-        work_waiting.wait(
-            lock, [&] { return stopping || !queue.empty() || !unprepared.empty(); });
+        work_waiting.wait(lock, [&] { return stopping || !queue.empty() || !unprepared.empty(); });
         prepare = !unprepared.empty();
         if (prepare) {
           batch = unprepared.front();

@@ -11,8 +11,7 @@ namespace {
 
 /// Copies scan bytes behind the `tail` bytes already in the buffer.
 void fill_buffer(Stream& s, size_t tail) {
-  const Unstuffed u =
-      kernels().unstuff(s.source, s.source_end, s.buffer + tail, s.buffer + kChunk);
+  const Unstuffed u = kernels().unstuff(s.source, s.source_end, s.buffer + tail, s.buffer + kChunk);
   s.source = u.source;
   s.exhausted = u.at_marker || u.source == s.source_end;
   s.filled = u.out;

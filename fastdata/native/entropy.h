@@ -42,22 +42,22 @@ constexpr size_t kStreamBuffer = kChunk + 64 + kReserve;
 
 struct Stream {
   Lane lane;
-  const BlockPlan* plan = nullptr;       // of the block being decoded
-  const BlockPlan* next_plan = nullptr;  // of the block after it
-  uint32_t blocks_left = 0;              // in this run, the current block included
-  uint8_t* last = nullptr;               // takes each block's last zig-zag index
-  const uint8_t* limit = nullptr;        // beyond this, ask before the next block
+  const BlockPlan* plan = nullptr;          // of the block being decoded
+  const BlockPlan* next_plan = nullptr;     // of the block after it
+  uint32_t blocks_left = 0;                 // in this run, the current block included
+  uint8_t* last = nullptr;                  // takes each block's last zig-zag index
+  const uint8_t* limit = nullptr;           // beyond this, ask before the next block
   uint32_t predictor[kMaxComponents] = {};  // unsigned: hostile streams may wrap it
 
-  const uint8_t* source = nullptr;      // the next scan byte to copy to the buffer
+  const uint8_t* source = nullptr;  // the next scan byte to copy to the buffer
   const uint8_t* source_end = nullptr;
-  bool exhausted = false;               // a marker or the end has been reached
-  uint8_t* buffer = nullptr;            // kStreamBuffer bytes
-  const uint8_t* filled = nullptr;      // end of the valid bytes in it
-  uint64_t discarded = 0;               // unstuffed bytes that have left the buffer
-  const char* error = nullptr;          // why the stream failed, if it did
+  bool exhausted = false;           // a marker or the end has been reached
+  uint8_t* buffer = nullptr;        // kStreamBuffer bytes
+  const uint8_t* filled = nullptr;  // end of the valid bytes in it
+  uint64_t discarded = 0;           // unstuffed bytes that have left the buffer
+  const char* error = nullptr;      // why the stream failed, if it did
   Code error_code = Code::ok;
-  int id = 0;                           // for the run source
+  int id = 0;  // for the run source
 
   /// Unstuffed bits read since the stream was opened.
   uint64_t bits_read() const {
@@ -115,8 +115,8 @@ using Unstuff = Unstuffed (*)(const uint8_t* source, const uint8_t* end, uint8_t
 
 // What the decoding loop calls when something out of the ordinary happens. These are
 // compiled once, for any processor.
-bool fetch_chunk(Stream& stream);   // false: the stream overran
-bool begin_block(Stream& stream);   // decodes the DC difference of the next block
+bool fetch_chunk(Stream& stream);                   // false: the stream overran
+bool begin_block(Stream& stream);                   // decodes the DC difference of the next block
 bool slow_symbol(Stream& stream, RunSource& runs);  // one AC symbol, of any length
 bool leave_block(Stream& stream, RunSource& runs);  // at a run's or a chunk's end
 bool skip_slow_symbol(Stream& stream);

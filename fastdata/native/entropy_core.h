@@ -102,14 +102,14 @@ FASTDATA_INLINE bool special(Lane& lane, Stream& s, RunSource& runs, uint32_t en
 
 // One symbol of one lane; whatever is special ends the round, so that the next begins
 // with a refill.
-#define FASTDATA_SYMBOL(i)                                            \
-  if constexpr (kLanes > i) {                                         \
-    uint32_t entry;                                                   \
-    if (FASTDATA_UNLIKELY(!coefficient(lane##i, entry))) {            \
-      if (special(lane##i, *streams[i], runs, entry)) continue;       \
-      finished = i;                                                   \
-      break;                                                          \
-    }                                                                 \
+#define FASTDATA_SYMBOL(i)                                      \
+  if constexpr (kLanes > i) {                                   \
+    uint32_t entry;                                             \
+    if (FASTDATA_UNLIKELY(!coefficient(lane##i, entry))) {      \
+      if (special(lane##i, *streams[i], runs, entry)) continue; \
+      finished = i;                                             \
+      break;                                                    \
+    }                                                           \
   }
 
 /// Runs kLanes streams until one of them has nothing left; returns which.
@@ -123,9 +123,11 @@ int decode_lanes(Stream* const* streams, RunSource& runs) {
     refill(lane0);
     if constexpr (kLanes > 1) refill(lane1);
     if constexpr (kLanes > 2) refill(lane2);
+    // clang-format off
     FASTDATA_SYMBOL(0) FASTDATA_SYMBOL(1) FASTDATA_SYMBOL(2)
     FASTDATA_SYMBOL(0) FASTDATA_SYMBOL(1) FASTDATA_SYMBOL(2)
     FASTDATA_SYMBOL(0) FASTDATA_SYMBOL(1) FASTDATA_SYMBOL(2)
+    // clang-format on
   }
   if (finished != 0) streams[0]->lane = lane0;
   if constexpr (kLanes > 1)
@@ -222,14 +224,14 @@ FASTDATA_INLINE bool skip_special(SkipLane& lane, Stream& s, RunSource& runs, ui
   return ok;
 }
 
-#define FASTDATA_SKIP(i)                                              \
-  if constexpr (kLanes > i) {                                         \
-    uint32_t entry;                                                   \
-    if (FASTDATA_UNLIKELY(!skip_symbols(lane##i, entry))) {           \
-      if (skip_special(lane##i, *streams[i], runs, entry)) continue;  \
-      finished = i;                                                   \
-      break;                                                          \
-    }                                                                 \
+#define FASTDATA_SKIP(i)                                             \
+  if constexpr (kLanes > i) {                                        \
+    uint32_t entry;                                                  \
+    if (FASTDATA_UNLIKELY(!skip_symbols(lane##i, entry))) {          \
+      if (skip_special(lane##i, *streams[i], runs, entry)) continue; \
+      finished = i;                                                  \
+      break;                                                         \
+    }                                                                \
   }
 
 /// `decode_lanes`, for streams of which only the predictors matter.
@@ -242,9 +244,11 @@ int skip_lanes(Stream* const* streams, RunSource& runs) {
     refill(lane0);
     if constexpr (kLanes > 1) refill(lane1);
     if constexpr (kLanes > 2) refill(lane2);
+    // clang-format off
     FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
     FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
     FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
+    // clang-format on
   }
   if (finished != 0) streams[0]->lane = lane0;
   if constexpr (kLanes > 1)

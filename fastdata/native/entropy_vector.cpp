@@ -43,14 +43,14 @@ std::atomic<uint64_t> regions{0};
 
 void build_lookup(const HuffmanSpec& spec, bool dc, uint16_t* out) {
   constexpr uint16_t kDecline = kVectorDeclined << 9;
-  const int used = for_each_code<kVectorLookupBits>(
-      spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used =
+      for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
         const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
         const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
         const bool fits = length + size <= kMaxLength;
-        std::fill_n(out + entry, span,
-                    fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9)
-                         : kDecline);
+        std::fill_n(
+            out + entry, span,
+            fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9) : kDecline);
       });
   std::fill(out + used, out + VectorTables::kEntries, kDecline);
 }
@@ -223,8 +223,8 @@ bool VectorDecoder::start(int lane) {
   busy_++;
   segment_[lane] = &segment;
   uint8_t* const bytes = bytes_.get() + lane * kLaneBytes;
-  const Unstuffed unstuffed = kernels().unstuff(segment.source, segment.source_end, bytes,
-                                                bytes + SeekSegment::kMaxBytes);
+  const Unstuffed unstuffed =
+      kernels().unstuff(segment.source, segment.source_end, bytes, bytes + SeekSegment::kMaxBytes);
   // A marker: one stream would end there.
   if (segment.checked && unstuffed.source != segment.source_end) return false;
   std::memset(unstuffed.out, 0, 8);

@@ -26,8 +26,8 @@ constexpr int kVectorTurns = 3;        // symbols of each stream to a load; 2 an
 struct SeekSegment {
   const uint8_t* source = nullptr;      // their bytes of the scan, zeros stuffed, to
   const uint8_t* source_end = nullptr;  // where the next segment begins, its byte included
-  int bit = 0;      // of the first byte; from the most significant on
-  int end_bit = 0;  // of the last byte: where the next segment begins; 0 if in the one after
+  int bit = 0;                          // of the first byte; from the most significant on
+  int end_bit = 0;       // of the last byte: where the next segment begins; 0 if in the one after
   bool checked = false;  // the next segment follows, and must begin where this one ends
   int16_t predictor[kMaxComponents] = {};
   int16_t end_predictor[kMaxComponents] = {};  // the next segment's, if checked
@@ -130,7 +130,7 @@ class VectorDecoder {
   int busy_ = 0;                 // lanes
   const SeekSegment* segment_[kVectorStreams] = {};
   uint32_t end_[kVectorStreams] = {};  // position behind the segment's last bit
-  bool dirty_ = false;  // coefficients are left from a failed image
+  bool dirty_ = false;                 // coefficients are left from a failed image
 
   VectorTables vector_tables_;
   VectorLanes lanes_;

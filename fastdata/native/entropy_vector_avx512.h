@@ -8,13 +8,11 @@ using Half = __m256i;  // what there is of eight lanes
 
 FASTDATA_INLINE Half lower(I v) { return _mm512_castsi512_si256(v); }
 FASTDATA_INLINE Half upper(I v) { return _mm512_extracti64x4_epi64(v, 1); }
-FASTDATA_INLINE I permute32(I indices, I table) {
-  return _mm512_permutexvar_epi32(indices, table);
-}
+FASTDATA_INLINE I permute32(I indices, I table) { return _mm512_permutexvar_epi32(indices, table); }
 /// Eight bytes from each offset, the first the most significant.
 FASTDATA_INLINE I gather_bits(Half offsets, const uint8_t* bytes) {
-  const I reverse = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
+  const I reverse =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
   return _mm512_shuffle_epi8(_mm512_mask_i32gather_epi64(zero(), 0xFF, offsets, bytes, 1), reverse);
 }
 FASTDATA_INLINE I shift_out(I bits, Half counts) {
@@ -22,8 +20,8 @@ FASTDATA_INLINE I shift_out(I bits, Half counts) {
 }
 
 /// n low bits, by n.
-constexpr uint32_t kLowBits[16] = {0,     1,     3,     7,      0xF,    0x1F,   0x3F,   0x7F,
-                                   0xFF,  0x1FF, 0x3FF, 0x7FF,  0xFFF,  0x1FFF, 0x3FFF, 0x7FFF};
+constexpr uint32_t kLowBits[16] = {0,    1,     3,     7,     0xF,   0x1F,   0x3F,   0x7F,
+                                   0xFF, 0x1FF, 0x3FF, 0x7FF, 0xFFF, 0x1FFF, 0x3FFF, 0x7FFF};
 
 VectorStop decode_vector(VectorLanes& lanes) {
   const VectorTables& tables = *lanes.tables;

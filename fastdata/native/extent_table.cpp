@@ -105,8 +105,8 @@ void ExtentTable::fill(const TableBatch& batch, int64_t at, size_t i, Extents& o
     if (!stays_below(path) || path.size > kMaxPath)
       extent.corrupt = "its path leaves the dataset's root";
     else
-      out.set_path(i, root_ + '/' +
-                          std::string(reinterpret_cast<const char*>(path.data), path.size));
+      out.set_path(i,
+                   root_ + '/' + std::string(reinterpret_cast<const char*>(path.data), path.size));
   } else if (file < 0 || static_cast<size_t>(file) >= files_->count()) {
     extent.corrupt = "the index puts it in a file that there is not";
   } else {

@@ -15,8 +15,8 @@ namespace fastdata {
 
 /// An Arrow array of strings or bytes: offsets are int32, perhaps not aligned.
 struct VariableColumn {
-  bool present = false;       // else all values are null
-  int64_t first = 0;          // row 0's place in the buffers below
+  bool present = false;               // else all values are null
+  int64_t first = 0;                  // row 0's place in the buffers below
   const uint8_t* validity = nullptr;  // bits; null: none is null
   const uint8_t* offsets = nullptr;
   ByteSpan data;

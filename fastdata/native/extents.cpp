@@ -44,9 +44,8 @@ Status BlobReader::open(const Extents& extents, size_t i, std::shared_ptr<OpenFi
   error_number_ = 0;
   const Extent& extent = extents.extents[i];
   if (extent.corrupt) return {Code::corrupt_index, extent.corrupt};
-  const Status status = extent.file >= 0
-                            ? extents.files->open(extent.file, file, error_number_)
-                            : open_file(extents.path(i), file, error_number_);
+  const Status status = extent.file >= 0 ? extents.files->open(extent.file, file, error_number_)
+                                         : open_file(extents.path(i), file, error_number_);
   if (!status.ok()) return status;
   stamp_ = file->stamp();
   length = extent.length >= 0 ? extent.length : file->size();
@@ -106,7 +105,8 @@ void will_need(const Extents& extents, const std::vector<uint8_t>& skip) {
   int32_t opened = -1;
   for (size_t i = 0; i < extents.size(); i++) {
     const Extent& extent = extents.extents[i];
-    if (extent.file < 0 || extent.corrupt || extent.in_memory || (!skip.empty() && skip[i])) continue;
+    if (extent.file < 0 || extent.corrupt || extent.in_memory || (!skip.empty() && skip[i]))
+      continue;
     int error_number;
     if (extent.file != opened) {
       opened = extent.file;

@@ -22,14 +22,14 @@ enum EncodingCode : int8_t {
 };
 
 struct Extent {
-  int32_t file = -1;      // of `files`, or -1: a file of its own
+  int32_t file = -1;       // of `files`, or -1: a file of its own
   size_t path = SIZE_MAX;  // of that, in `paths`; else none
   int64_t offset = 0;
-  int64_t length = -1;    // -1: the whole file
+  int64_t length = -1;  // -1: the whole file
   bool has_crc = false;
   uint32_t crc = 0;
-  ByteSpan seek_points;   // empty: none
-  bool has_stamp = false; // the seek points are of the file as it was then
+  ByteSpan seek_points;    // empty: none
+  bool has_stamp = false;  // the seek points are of the file as it was then
   FileStamp stamp;
   const char* corrupt = nullptr;  // why its index row cannot be used
   bool in_memory = false;         // its bytes are here already, not to be read from the file

@@ -136,8 +136,8 @@ void horizontal_words(const HorizontalPlan& plan, const uint8_t* const* planes, 
       const I source = load_pair(planes[p] + group->base[0], planes[p] + group->base[1]);
       I sum = set32(1 << (kWeightBits - 1));
       for (int s = 0; s < plan.steps; s++)
-        sum = madd_add(sum, _mm256_shuffle_epi8(source, load(steps[s].index)),
-                       load(steps[s].weight));
+        sum =
+            madd_add(sum, _mm256_shuffle_epi8(source, load(steps[s].index)), load(steps[s].weight));
       sum = sra32<kWeightBits>(sum);
       sum = packus16(packs32(sum, sum), zero());
       const int first = _mm256_cvtsi256_si32(sum), second = _mm256_extract_epi32(sum, 4);
@@ -177,8 +177,7 @@ void horizontal_dots(const HorizontalPlan& plan, const uint8_t* const* planes, i
 
 void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
                 uint8_t* out, size_t out_stride) {
-  if (plan.axis->wide)
-    return horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
+  if (plan.axis->wide) return horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
   switch (plan.mode) {
     case kShuffleBytes: return horizontal_bytes(plan, planes, plane_count, out, out_stride);
     case kShuffleWords: return horizontal_words(plan, planes, plane_count, out, out_stride);

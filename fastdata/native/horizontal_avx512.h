@@ -98,8 +98,7 @@ FASTDATA_INLINE void resample_row(const HorizontalPlan& plan, int steps,
   const auto* bases = plan.data.get<int32_t>();
   const auto* taps = reinterpret_cast<const TapGroup*>(plan.data.get() + bases_size(plan));
   // Packing works within 128-bit lanes; this puts its words of four outputs in order.
-  const I order =
-      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const I order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (int g = 0; g < plan.groups; g += 4) {
     I sums[4][kPlanes];
     for (int i = 0; i < 4; i++) {

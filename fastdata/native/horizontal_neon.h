@@ -38,8 +38,7 @@ void plan_bytes(const Axis& axis, HorizontalPlan& plan) {
     if (i % 8 == 0) group.base = window_of(axis, i, 8).first - axis.begin;
     for (int t = 0; t < axis.taps[i]; t++) {
       const int weight = axis.weights_of(i)[t], at = t % 2 * 8 + i % 8;
-      group.index[t / 2][at] =
-          static_cast<uint8_t>(axis.first[i] - axis.begin + t - group.base);
+      group.index[t / 2][at] = static_cast<uint8_t>(axis.first[i] - axis.begin + t - group.base);
       group.high[t / 2][at] = static_cast<uint8_t>(weight >> 6);
       group.low[t / 2][at] = static_cast<uint8_t>(weight & 63);
     }
@@ -121,8 +120,7 @@ void horizontal_words(const HorizontalPlan& plan, const uint8_t* const* planes, 
       const uint8x16_t source = vld1q_u8(planes[p] + base);
       int32x4_t sum = vdupq_n_s32(1 << (kWeightBits - 1));
       for (int s = 0; s < plan.steps; s++) {
-        const int16x8_t taps =
-            vreinterpretq_s16_u8(vqtbl1q_u8(source, vld1q_u8(steps[s].index)));
+        const int16x8_t taps = vreinterpretq_s16_u8(vqtbl1q_u8(source, vld1q_u8(steps[s].index)));
         const int16x8_t weights = vld1q_s16(steps[s].weight);
         sum = vmlal_s16(sum, vget_low_s16(taps), vget_low_s16(weights));
         sum = vmlal_high_s16(sum, taps, weights);
@@ -159,8 +157,7 @@ void horizontal_dots(const HorizontalPlan& plan, const uint8_t* const* planes, i
 
 void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
                 uint8_t* out, size_t out_stride) {
-  if (plan.axis->wide)
-    return horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
+  if (plan.axis->wide) return horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
   switch (plan.mode) {
     case kLookUpBytes: return horizontal_bytes(plan, planes, plane_count, out, out_stride);
     case kLookUpWords: return horizontal_words(plan, planes, plane_count, out, out_stride);

@@ -52,8 +52,9 @@ void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits
         fill(out, each, base | static_cast<uint32_t>(value) << 16);
       }
     } else {
-      fill(out, span, static_cast<uint32_t>(length) | kAcEscape << 8 | size << 16 |
-                          (run + 1) << 20 | (length + size) << 25);
+      fill(out, span,
+           static_cast<uint32_t>(length) | kAcEscape << 8 | size << 16 | (run + 1) << 20 |
+               (length + size) << 25);
     }
   });
   fill(lookup + used, (1 << kBits) - used, kAcEscape << 8);
@@ -125,8 +126,13 @@ Status EntropyTables::build(const JpegHeader& jpeg) {
     dc_used |= 1u << c.dc_table;
     ac_used |= 1u << c.ac_table;
     for (int b = 0; b < c.h * c.v; b++, block++)
-      plan[block] = {dc_lookup[c.dc_table], ac_lookup[c.ac_table], skip_lookup[c.ac_table],
-                     &dc_table[c.dc_table], &ac_table[c.ac_table], &plan[block + 1], i};
+      plan[block] = {dc_lookup[c.dc_table],
+                     ac_lookup[c.ac_table],
+                     skip_lookup[c.ac_table],
+                     &dc_table[c.dc_table],
+                     &ac_table[c.ac_table],
+                     &plan[block + 1],
+                     i};
   }
   plan[block - 1].next = &plan[0];
   return {};

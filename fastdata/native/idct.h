@@ -38,9 +38,7 @@ struct BlockRow {
   int per_mcu;            // this component's blocks in this row of an MCU: 1 or 2
   int mcu_stride;         // blocks in an MCU
 
-  int index(int x) const {
-    return per_mcu == 1 ? x * mcu_stride : (x >> 1) * mcu_stride + (x & 1);
-  }
+  int index(int x) const { return per_mcu == 1 ? x * mcu_stride : (x >> 1) * mcu_stride + (x & 1); }
 };
 
 /// Blocks whose last zig-zag index is at most this have nothing outside the upper left

@@ -54,8 +54,7 @@ FASTDATA_INLINE void idct_columns(I* v) {
   const I v6 = kCorner ? zero() : v[6], v7 = kCorner ? zero() : v[7];
   I low[8], high[8];
   idct_pairs<kShift, kCorner>(lo16(v[0], v4), lo16(v[2], v6), lo16(v[1], v7), lo16(v[3], v5), low);
-  idct_pairs<kShift, kCorner>(hi16(v[0], v4), hi16(v[2], v6), hi16(v[1], v7), hi16(v[3], v5),
-                              high);
+  idct_pairs<kShift, kCorner>(hi16(v[0], v4), hi16(v[2], v6), hi16(v[1], v7), hi16(v[3], v5), high);
   for (int i = 0; i < 8; i++) v[i] = packs32(low[i], high[i]);
 }
 
@@ -81,8 +80,7 @@ FASTDATA_INLINE void transpose(I* v) {
 /// Rows of coefficients, one block in each 128-bit lane, to rows of samples; kCorner: only
 /// v[0..3] are given, the others are zero.
 template <bool kCorner>
-FASTDATA_INLINE void idct_lanes(I* v, const uint16_t* quantisation, uint8_t* out,
-                                size_t stride) {
+FASTDATA_INLINE void idct_lanes(I* v, const uint16_t* quantisation, uint8_t* out, size_t stride) {
   constexpr int kRows = kCorner ? 4 : 8;
   for (int r = 0; r < kRows; r++) v[r] = mullo16(v[r], broadcast128(quantisation + 8 * r));
   for (int r = kRows; r < 8; r++) v[r] = zero();

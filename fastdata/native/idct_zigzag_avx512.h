@@ -38,10 +38,10 @@ FASTDATA_INLINE void idct_blocks_zigzag(int16_t* const* blocks, const uint16_t* 
     first[i] = load(blocks[i]);
     second[i] = load(blocks[i] + 32);
   }
-  const I any_first = _mm512_or_si512(_mm512_or_si512(first[0], first[1]),
-                                      _mm512_or_si512(first[2], first[3]));
-  const I any_second = _mm512_or_si512(_mm512_or_si512(second[0], second[1]),
-                                       _mm512_or_si512(second[2], second[3]));
+  const I any_first =
+      _mm512_or_si512(_mm512_or_si512(first[0], first[1]), _mm512_or_si512(first[2], first[3]));
+  const I any_second =
+      _mm512_or_si512(_mm512_or_si512(second[0], second[1]), _mm512_or_si512(second[2], second[3]));
   const uint32_t set = _mm512_test_epi16_mask(any_first, any_first);
   const bool more = _mm512_test_epi16_mask(any_second, any_second) != 0;
   if (!more && set <= 1) {
@@ -52,8 +52,7 @@ FASTDATA_INLINE void idct_blocks_zigzag(int16_t* const* blocks, const uint16_t* 
   for (int i = 0; i < 4; i++) store(blocks[i], zero());
   if (!more && set >> (kLastInCorner + 1) == 0) {
     // Indices from 32 on wrap, in columns that a corner does not have.
-    for (int i = 0; i < 4; i++)
-      rows[i] = _mm512_permutexvar_epi16(load(kZigzag.index), first[i]);
+    for (int i = 0; i < 4; i++) rows[i] = _mm512_permutexvar_epi16(load(kZigzag.index), first[i]);
     transpose_lanes(rows, v);
     idct_lanes<true>(v, quantisation, out, stride);
     return;

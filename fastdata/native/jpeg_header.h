@@ -23,7 +23,7 @@ inline constexpr uint8_t kNaturalOrder[kBlockSize] = {
 /// One table of a DHT segment as it stands in the file.
 struct HuffmanSpec {
   bool present = false;
-  std::array<uint8_t, 17> counts{};   // counts[l]: codes of length l, l = 1..16
+  std::array<uint8_t, 17> counts{};    // counts[l]: codes of length l, l = 1..16
   std::array<uint8_t, 256> symbols{};  // in order of increasing code length
 };
 
@@ -52,7 +52,7 @@ struct JpegHeader {
   Sampling sampling = Sampling::other;
 
   // MCU geometry of the (only) interleaved scan.
-  int mcu_width = 0, mcu_height = 0;    // in pixels
+  int mcu_width = 0, mcu_height = 0;  // in pixels
   int mcus_per_row = 0, mcu_rows = 0;
   int blocks_per_mcu = 0;
 

@@ -55,8 +55,7 @@ struct Kernels {
   // rounded to float32, the result then to the type asked for, to nearest, ties to even.
   // The period is a multiple of three channels and of sixteen vector lanes.
   static constexpr int kPeriod = 48;
-  void (*to_float32)(const uint8_t* in, int n, const float* scale, const float* offset,
-                     float* out);
+  void (*to_float32)(const uint8_t* in, int n, const float* scale, const float* offset, float* out);
   void (*to_float16)(const uint8_t* in, int n, const float* scale, const float* offset,
                      uint16_t* out);
   void (*to_bfloat16)(const uint8_t* in, int n, const float* scale, const float* offset,

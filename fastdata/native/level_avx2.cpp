@@ -73,7 +73,8 @@ constexpr int8_t kToInterleaved[3][3][16] = {
     {{-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1},
      {-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1},
      {10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15}}};
-constexpr int8_t kFromInterleaved[3][3][16] = {  // [plane][third]
+constexpr int8_t kFromInterleaved[3][3][16] = {
+    // [plane][third]
     {{0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1},
      {-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1},
      {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13}},
@@ -130,9 +131,10 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx2Kernels = {
-    Level::avx2, unstuff, decode_streams, skip_streams, nullptr, idct_row, nullptr, upsample_h2v1,
-    upsample_h2v2, upsample_h1v2, ycc_to_rgb, interleave, deinterleave, triangle, plan_horizontal,
-    horizontal, vertical, to_float32, to_float16, to_bfloat16,
+    Level::avx2, unstuff,    decode_streams, skip_streams,  nullptr,
+    idct_row,    nullptr,    upsample_h2v1,  upsample_h2v2, upsample_h1v2,
+    ycc_to_rgb,  interleave, deinterleave,   triangle,      plan_horizontal,
+    horizontal,  vertical,   to_float32,     to_float16,    to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -118,7 +118,7 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
     I thirds[3];
     for (int third = 0; third < 3; third++) {
       const int at = 3 * x + 64 * third, left = 3 * n - at;
-      thirds[third] = left >= 64  ? load(in + at)
+      thirds[third] = left >= 64 ? load(in + at)
                       : left > 0 ? _mm512_maskz_loadu_epi8(first_n(left), in + at)
                                  : zero();
     }
@@ -131,10 +131,10 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }  // namespace
 
 const Kernels kAvx512Kernels = {
-    Level::avx512, unstuff, decode_streams, skip_streams, decode_vector, idct_row,
-    idct_row_zigzag, upsample_h2v1, upsample_h2v2, upsample_h1v2, ycc_to_rgb, interleave,
-    deinterleave, triangle, plan_horizontal, horizontal, vertical, to_float32, to_float16,
-    to_bfloat16,
+    Level::avx512, unstuff,         decode_streams, skip_streams,  decode_vector,
+    idct_row,      idct_row_zigzag, upsample_h2v1,  upsample_h2v2, upsample_h1v2,
+    ycc_to_rgb,    interleave,      deinterleave,   triangle,      plan_horizontal,
+    horizontal,    vertical,        to_float32,     to_float16,    to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -164,9 +164,10 @@ void to_float16_vectors(const uint8_t* in, int n, const float* scale, const floa
 }  // namespace
 
 const Kernels kNeonKernels = {
-    Level::neon, unstuff, decode_streams, skip_streams, nullptr, idct_row, nullptr, upsample_h2v1,
-    upsample_h2v2, upsample_h1v2, ycc_to_rgb, interleave, deinterleave, triangle, plan_horizontal,
-    horizontal, vertical, to_float32, to_float16_vectors, to_bfloat16,
+    Level::neon, unstuff,    decode_streams, skip_streams,       nullptr,
+    idct_row,    nullptr,    upsample_h2v1,  upsample_h2v2,      upsample_h1v2,
+    ycc_to_rgb,  interleave, deinterleave,   triangle,           plan_horizontal,
+    horizontal,  vertical,   to_float32,     to_float16_vectors, to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -56,8 +56,8 @@ void interleave(const uint8_t* __restrict r, const uint8_t* __restrict g,
   }
 }
 
-void deinterleave(const uint8_t* __restrict in, int n, uint8_t* __restrict r,
-                  uint8_t* __restrict g, uint8_t* __restrict b) {
+void deinterleave(const uint8_t* __restrict in, int n, uint8_t* __restrict r, uint8_t* __restrict g,
+                  uint8_t* __restrict b) {
   for (int x = 0; x < n; x++) {
     r[x] = in[3 * x];
     g[x] = in[3 * x + 1];
@@ -100,9 +100,10 @@ void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, 
 }  // namespace
 
 const Kernels kScalarKernels = {
-    Level::scalar, unstuff, decode_streams, skip_streams, nullptr, idct_row_scalar, nullptr,
-    upsample_h2v1, upsample_h2v2, upsample_h1v2, ycc_to_rgb, interleave, deinterleave, triangle,
-    plan_horizontal, horizontal, vertical, to_float32, to_float16, to_bfloat16,
+    Level::scalar,   unstuff,    decode_streams, skip_streams,  nullptr,
+    idct_row_scalar, nullptr,    upsample_h2v1,  upsample_h2v2, upsample_h1v2,
+    ycc_to_rgb,      interleave, deinterleave,   triangle,      plan_horizontal,
+    horizontal,      vertical,   to_float32,     to_float16,    to_bfloat16,
 };
 
 }  // namespace fastdata

@@ -70,8 +70,7 @@ void to_float32(const uint8_t* in, int n, const float* scale, const float* offse
 void to_float16(const uint8_t* in, int n, const float* scale, const float* offset, uint16_t* out) {
   normalise(in, n, scale, offset, reinterpret_cast<Float16*>(out));
 }
-void to_bfloat16(const uint8_t* in, int n, const float* scale, const float* offset,
-                 uint16_t* out) {
+void to_bfloat16(const uint8_t* in, int n, const float* scale, const float* offset, uint16_t* out) {
   normalise(in, n, scale, offset, reinterpret_cast<BFloat16*>(out));
 }
 

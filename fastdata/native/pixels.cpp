@@ -44,8 +44,7 @@ void convert(const Output& output, const uint8_t* in, int n, const float* scale,
 
 }  // namespace
 
-void RowWriter::write(const Output& output, int y, int n, const uint8_t* const* planes,
-                      bool grey) {
+void RowWriter::write(const Output& output, int y, int n, const uint8_t* const* planes, bool grey) {
   const uint8_t* channels[3] = {planes[0], planes[grey ? 0 : 1], planes[grey ? 0 : 2]};
   uint8_t* out = static_cast<uint8_t*>(output.data) + y * output.row_stride;
   if (output.plane_stride) {

@@ -29,9 +29,11 @@ CropBox central(const CropRanges& ranges, int64_t width, int64_t height) {
   const double ratio = static_cast<double>(width) / static_cast<double>(height);
   CropBox box{0, 0, width, height};
   if (ratio < ranges.least_ratio)
-    box.height = static_cast<int64_t>(std::nearbyint(static_cast<double>(width) / ranges.least_ratio));
+    box.height =
+        static_cast<int64_t>(std::nearbyint(static_cast<double>(width) / ranges.least_ratio));
   else if (ratio > ranges.most_ratio)
-    box.width = static_cast<int64_t>(std::nearbyint(static_cast<double>(height) * ranges.most_ratio));
+    box.width =
+        static_cast<int64_t>(std::nearbyint(static_cast<double>(height) * ranges.most_ratio));
   // Ratios that no box of whole pixels has: one pixel is the least.
   if (box.height < 1) box.height = 1;
   if (box.width < 1) box.width = 1;

@@ -244,8 +244,7 @@ bool RegionDecoder::continue_piece(RowStream& row) {
   const size_t block = static_cast<size_t>(row.col - row.first_col) * header_.blocks_per_mcu;
   row.scan.advance(count);
   row.col += count;
-  return start_run(row.stream, tables_.plan,
-                   static_cast<uint32_t>(count) * header_.blocks_per_mcu,
+  return start_run(row.stream, tables_.plan, static_cast<uint32_t>(count) * header_.blocks_per_mcu,
                    row.coefficients.get<int16_t>() + block * kBlockSize, row.last.get() + block);
 }
 
@@ -259,8 +258,7 @@ bool RegionDecoder::next_run(Stream& stream) {
 
 /// The piece's coefficients to samples.
 void RegionDecoder::transform_piece(RowStream& row) {
-  transform(row.index, row.first_col, row.end_col, row.coefficients.get<int16_t>(),
-            row.last.get());
+  transform(row.index, row.first_col, row.end_col, row.coefficients.get<int16_t>(), row.last.get());
 }
 
 void RegionDecoder::transform(int row, int first_col, int end_col, int16_t* coefficients,
@@ -305,8 +303,7 @@ const uint8_t* RegionDecoder::chroma_row(int component, int y) {
   const int near = y / p.v_factor;
   const bool blend_rows = p.v_factor == 2 && fancy_ && (p.h_factor == 1 || p.width > 2);
   const int bias = y % 2 ? 2 : 1;
-  const int far =
-      blend_rows ? std::clamp(y % 2 ? near + 1 : near - 1, 0, p.height - 1) : near;
+  const int far = blend_rows ? std::clamp(y % 2 ? near + 1 : near - 1, 0, p.height - 1) : near;
   if (p.h_factor == 1) {
     if (!blend_rows) return p.at(box_.x0, near);
     kernels().upsample_h1v2(p.at(box_.x0, near), p.at(box_.x0, far), n, bias, out);

@@ -43,10 +43,10 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
  private:
   /// One component's samples in the decoded MCUs.
   struct Plane {
-    int size = 8;               // samples across a block
+    int size = 8;                    // samples across a block
     int h_factor = 1, v_factor = 1;  // pixels a sample, 1 or 2
-    int width = 0, height = 0;  // of the whole component, without padding
-    int x0 = 0, y0 = 0;         // the plane's first sample in the component
+    int width = 0, height = 0;       // of the whole component, without padding
+    int x0 = 0, y0 = 0;              // the plane's first sample in the component
     size_t stride = 0;
     Buffer samples;
 
@@ -60,10 +60,10 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
     Stream stream;
     ScanPosition scan;
     Buffer buffer, coefficients, last;
-    int index = -1;      // of the MCU row; -1: none yet
-    int col = 0;         // the next MCU to decode
-    int first_col = 0;   // of the coefficients: MCUs [first_col, col) are decoded, not transformed
-    int end_col = 0;     // where this piece of the row ends
+    int index = -1;     // of the MCU row; -1: none yet
+    int col = 0;        // the next MCU to decode
+    int first_col = 0;  // of the coefficients: MCUs [first_col, col) are decoded, not transformed
+    int end_col = 0;    // where this piece of the row ends
   };
 
   void plan_planes(const Box& box, int scale);

@@ -40,9 +40,7 @@ struct Lanczos {
     x *= kPi;
     return std::sin(x) / x;
   }
-  double operator()(double x) const {
-    return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
-  }
+  double operator()(double x) const { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0; }
 };
 
 /// Rounds weights that sum to 1 to integers that sum to 2^13: each to nearest, and what

@@ -37,14 +37,14 @@ struct WeightPair {
 struct Axis {
   int outputs = 0;
   int max_taps = 0;
-  bool wide = false;    // the weights have kWideWeightBits
+  bool wide = false;  // the weights have kWideWeightBits
   std::vector<int32_t> first, taps;
   int stride = 0;                // weights per output; those beyond its taps are zero
   std::vector<int16_t> weights;  // unless wide
   std::vector<int32_t> wide_weights;
   std::vector<WeightPair> pairs;  // of the wide weights, if asked for
   std::vector<int32_t> scratch;   // of who makes it
-  int begin = 0, end = 0;  // the source samples that any output needs
+  int begin = 0, end = 0;         // the source samples that any output needs
 
   const int16_t* weights_of(int output) const {
     return weights.data() + static_cast<size_t>(output) * stride;
@@ -85,9 +85,9 @@ void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool
 struct HorizontalPlan {
   const Axis* axis = nullptr;
   int mode = 0;
-  int groups = 0;   // of outputs that are computed together
-  int steps = 0;    // tap groups per output
-  Buffer data;      // mode's tables
+  int groups = 0;  // of outputs that are computed together
+  int steps = 0;   // tap groups per output
+  Buffer data;     // mode's tables
 };
 
 using PlanHorizontal = void (*)(const Axis& axis, HorizontalPlan& plan);
@@ -99,8 +99,8 @@ using ResampleHorizontal = void (*)(const HorizontalPlan& plan, const uint8_t* c
 
 /// Output row `output` of the vertical pass: the weighted sum of rows that lie `stride`
 /// apart, from the axis's first, n bytes each, n a multiple of 64.
-using ResampleVertical = void (*)(const Axis& axis, int output, const uint8_t* rows,
-                                  size_t stride, int n, uint8_t* out);
+using ResampleVertical = void (*)(const Axis& axis, int output, const uint8_t* rows, size_t stride,
+                                  int n, uint8_t* out);
 
 /// Rounds a sum of weighted bytes back to a byte.
 template <int kBits>

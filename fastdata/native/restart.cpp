@@ -17,8 +17,8 @@ class OneRun final : public RunSource {
 
 size_t find_marker(ByteSpan jpeg, size_t from) {
   while (from + 1 < jpeg.size) {
-    const auto* ff = static_cast<const uint8_t*>(
-        std::memchr(jpeg.data + from, 0xFF, jpeg.size - from - 1));
+    const auto* ff =
+        static_cast<const uint8_t*>(std::memchr(jpeg.data + from, 0xFF, jpeg.size - from - 1));
     if (!ff) break;
     from = ff - jpeg.data;
     if (ff[1] != 0 && ff[1] != 0xFF) return from;

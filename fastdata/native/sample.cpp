@@ -77,8 +77,7 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
     scale = dct_scale(crop, full_width, full_height);
     crop = scaled(crop, scale);
   }
-  const bool as_is =
-      crop.width() == full_width && crop.height() == full_height && !sample.flip;
+  const bool as_is = crop.width() == full_width && crop.height() == full_height && !sample.flip;
 
   Box needed = {crop.x0 + left, crop.y0 + top, crop.x0 + left + options.width,
                 crop.y0 + top + options.height};

@@ -23,7 +23,7 @@ struct Sample {
   ByteSpan seek_points;  // empty: none
   // What the box was chosen for, of JPEGs; 0: unknown.
   int said_width = 0, said_height = 0;
-  bool whole = true;     // the box is the whole image
+  bool whole = true;  // the box is the whole image
   Box box;
   // What the box is resized to; 0: the output's size. The output is a window of that.
   int full_width = 0, full_height = 0;

@@ -27,9 +27,13 @@ FASTDATA_INLINE I madd(I a, I b) { return _mm256_madd_epi16(a, b); }
 /// sum + a.even * b.even + a.odd * b.odd
 FASTDATA_INLINE I madd_add(I sum, I a, I b) { return add32(sum, madd(a, b)); }
 template <int kBits>
-FASTDATA_INLINE I sra16(I v) { return _mm256_srai_epi16(v, kBits); }
+FASTDATA_INLINE I sra16(I v) {
+  return _mm256_srai_epi16(v, kBits);
+}
 template <int kBits>
-FASTDATA_INLINE I sra32(I v) { return _mm256_srai_epi32(v, kBits); }
+FASTDATA_INLINE I sra32(I v) {
+  return _mm256_srai_epi32(v, kBits);
+}
 
 template <int kBits>
 FASTDATA_INLINE I sll32(I v) {
@@ -62,8 +66,8 @@ FASTDATA_INLINE I broadcast128(const void* p) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 FASTDATA_INLINE I load_lanes(const int16_t* const* blocks, int offset) {
-  const I first = _mm256_castsi128_si256(
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks[0] + offset)));
+  const I first =
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks[0] + offset)));
   return _mm256_inserti128_si256(
       first, _mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks[1] + offset)), 1);
 }

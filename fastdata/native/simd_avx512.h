@@ -26,9 +26,13 @@ FASTDATA_INLINE I mulhi16(I a, I b) { return _mm512_mulhi_epi16(a, b); }
 FASTDATA_INLINE I madd(I a, I b) { return _mm512_madd_epi16(a, b); }
 FASTDATA_INLINE I madd_add(I sum, I a, I b) { return _mm512_dpwssd_epi32(sum, a, b); }
 template <int kBits>
-FASTDATA_INLINE I sra16(I v) { return _mm512_srai_epi16(v, kBits); }
+FASTDATA_INLINE I sra16(I v) {
+  return _mm512_srai_epi16(v, kBits);
+}
 template <int kBits>
-FASTDATA_INLINE I sra32(I v) { return _mm512_srai_epi32(v, kBits); }
+FASTDATA_INLINE I sra32(I v) {
+  return _mm512_srai_epi32(v, kBits);
+}
 
 template <int kBits>
 FASTDATA_INLINE I sll32(I v) {
@@ -62,10 +66,10 @@ FASTDATA_INLINE __m128i load128(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
 FASTDATA_INLINE I load_lanes(const int16_t* const* blocks, int offset) {
-  const __m256i low = _mm256_inserti128_si256(
-      _mm256_castsi128_si256(load128(blocks[0] + offset)), load128(blocks[1] + offset), 1);
-  const __m256i high = _mm256_inserti128_si256(
-      _mm256_castsi128_si256(load128(blocks[2] + offset)), load128(blocks[3] + offset), 1);
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(blocks[0] + offset)),
+                                              load128(blocks[1] + offset), 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(blocks[2] + offset)),
+                                               load128(blocks[3] + offset), 1);
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 FASTDATA_INLINE void store_halves(uint8_t* even, uint8_t* odd, I v) {

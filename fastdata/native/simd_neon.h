@@ -25,15 +25,17 @@ FASTDATA_INLINE I madd_add(I sum, I a, I b) {
   return from32(vaddq_s32(as32(sum), vpaddq_s32(low, high)));
 }
 template <int kBits>
-FASTDATA_INLINE I sra16(I v) { return vshrq_n_s16(v, kBits); }
+FASTDATA_INLINE I sra16(I v) {
+  return vshrq_n_s16(v, kBits);
+}
 template <int kBits>
-FASTDATA_INLINE I sra32(I v) { return from32(vshrq_n_s32(as32(v), kBits)); }
+FASTDATA_INLINE I sra32(I v) {
+  return from32(vshrq_n_s32(as32(v), kBits));
+}
 
 FASTDATA_INLINE I lo16(I a, I b) { return vzip1q_s16(a, b); }
 FASTDATA_INLINE I hi16(I a, I b) { return vzip2q_s16(a, b); }
-FASTDATA_INLINE I packs32(I a, I b) {
-  return vqmovn_high_s32(vqmovn_s32(as32(a)), as32(b));
-}
+FASTDATA_INLINE I packs32(I a, I b) { return vqmovn_high_s32(vqmovn_s32(as32(a)), as32(b)); }
 
 /// Half a vector of bytes, widened; and two such, narrowed with saturation.
 FASTDATA_INLINE I load_u8_to_16(const uint8_t* p) {

@@ -23,6 +23,6 @@
 #endif
 
 #define FASTDATA_AVX2 "avx2,bmi,bmi2,lzcnt,popcnt,f16c"
-#define FASTDATA_AVX512                                                                  \
+#define FASTDATA_AVX512                                                            \
   "avx2,bmi,bmi2,lzcnt,popcnt,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi," \
   "avx512vbmi2,avx512vnni"

@@ -21,8 +21,7 @@ void upsample_h2v1(const uint8_t* __restrict row, int n, bool has_left, bool has
   auto* __restrict pairs = reinterpret_cast<uint16_t*>(out);
   const int left = row[has_left ? -1 : 0], right = row[has_right ? n : n - 1];
   for (ptrdiff_t i = 1; i < n - 1; i++)
-    pairs[i] =
-        byte_pair((3 * row[i] + row[i - 1] + 1) >> 2, (3 * row[i] + row[i + 1] + 2) >> 2);
+    pairs[i] = byte_pair((3 * row[i] + row[i - 1] + 1) >> 2, (3 * row[i] + row[i + 1] + 2) >> 2);
   const int second = n > 1 ? row[1] : right;
   pairs[0] = byte_pair((3 * row[0] + left + 1) >> 2, (3 * row[0] + second + 2) >> 2);
   if (n > 1)

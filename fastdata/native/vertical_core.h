@@ -28,8 +28,7 @@ void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, 
       }
     }
     for (int i = 0; i < 4; i++)
-      low[i] =
-          sra32<kWideWeightBits>(add32(low[i], sll32<kWideWeightBits / 2>(high[i])));
+      low[i] = sra32<kWideWeightBits>(add32(low[i], sll32<kWideWeightBits / 2>(high[i])));
     store(out + x, packus16(packs32(low[0], low[1]), packs32(low[2], low[3])));
   }
 }

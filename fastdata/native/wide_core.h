@@ -5,8 +5,8 @@
 namespace fastdata {
 namespace {
 
-void horizontal_wide(const Axis& axis, const uint8_t* const* planes, int plane_count,
-                     uint8_t* out, size_t out_stride) {
+void horizontal_wide(const Axis& axis, const uint8_t* const* planes, int plane_count, uint8_t* out,
+                     size_t out_stride) {
   for (int i = 0; i < axis.outputs; i++) {
     const int32_t* __restrict weights = axis.wide_weights_of(i);
     const ptrdiff_t taps = axis.taps[i];
