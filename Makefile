@@ -22,7 +22,7 @@ setup: $(VENV)/.done  ## make the virtual environment with everything for develo
 # Torch first and pinned: left to the resolver, it would bring several GB of CUDA. torchvision
 # without its dependencies: it asks for another build of torch, and tests want its transforms
 # only (tests/torchvision_stub.py).
-$(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(wildcard fastdata/native/*)
+$(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fastdata/native -type f)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
 	$(BIN)/pip install -q -c constraints.txt torch
@@ -53,6 +53,7 @@ test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debia
 lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
 	rm -rf build/typed && mkdir -p build/typed/fastdata
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
@@ -65,6 +66,7 @@ lint: setup  ## check style, types and imports
 format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
 bench: setup  ## measure packing against tar (ARGS), opening large indexes, loading (DATASET)
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)

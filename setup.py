@@ -9,11 +9,11 @@ ParallelCompile("FASTDATA_BUILD_JOBS", default=2).install()
 
 native = Pybind11Extension(
     "fastdata._native",
-    sorted(glob("fastdata/native/*.cpp")),
-    depends=sorted(glob("fastdata/native/*.h")),
+    sorted(glob("fastdata/native/**/*.cpp", recursive=True)),
+    depends=sorted(glob("fastdata/native/**/*.h", recursive=True)),
     include_dirs=["fastdata/native"],
     cxx_std=17,
-    # No -march: the vector paths choose their instructions themselves (target.h).
+    # No -march: the vector paths choose their instructions themselves (simd/target.h).
     # No contraction: fused multiply-adds would make pixels depend on the processor.
     # Python's own flags may hold -fwrapv, which keeps loops over ints from becoming vectors.
     extra_compile_args=[

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "crc32c.h"
-#include "kernels.h"
-#include "probe.h"
+#include "io/crc32c.h"
+#include "simd/kernels.h"
+#include "jpeg/probe.h"
 #include "sample.h"
-#include "seek_points.h"
+#include "jpeg/seek_points.h"
 
 using namespace fastdata;
 

@@ -22,7 +22,7 @@ import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
 
 flags="-std=c++17 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
 flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"
-sources=$(ls fastdata/native/*.cpp | grep -v bindings)
+sources=$(find fastdata/native -name '*.cpp' ! -path '*/python/*')
 
 clang=${CXX:-}
 for name in clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14; do

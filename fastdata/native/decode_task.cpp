@@ -3,7 +3,7 @@
 #include <chrono>
 #include <new>
 
-#include "seek_points.h"
+#include "jpeg/seek_points.h"
 
 namespace fastdata {
 namespace {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-#include "extents.h"
+#include "io/extents.h"
 #include "sample.h"
 #include "task.h"
 

@@ -2,7 +2,7 @@
 
 #include <new>
 
-#include "probe.h"
+#include "jpeg/probe.h"
 
 namespace fastdata {
 namespace {

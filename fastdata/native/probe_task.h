@@ -1,7 +1,7 @@
 // Finding the sizes and encodings of files that no index describes, from their headers.
 #pragma once
 
-#include "extents.h"
+#include "io/extents.h"
 #include "task.h"
 
 namespace fastdata {

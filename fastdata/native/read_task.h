@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "extents.h"
+#include "io/extents.h"
 #include "task.h"
 
 namespace fastdata {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "kernels.h"
+#include "simd/kernels.h"
 #include "profile.h"
 
 namespace fastdata {

@@ -3,9 +3,9 @@
 
 #include "buffer.h"
 #include "common.h"
-#include "pixels.h"
-#include "region.h"
-#include "resample.h"
+#include "resample/pixels.h"
+#include "jpeg/region.h"
+#include "resample/resample.h"
 #include "status.h"
 
 namespace fastdata {

@@ -1,0 +1,120 @@
+#include "io/extents.h"
+
+#include <algorithm>
+
+#include "io/crc32c.h"
+
+namespace fastdata {
+namespace {
+
+// A thread keeps at most so much from one sample to the next.
+constexpr size_t kKeep = size_t{32} << 20;
+// Larger ones are mistakes, or files of some other kind.
+constexpr int64_t kMaxBlob = int64_t{1} << 30;
+
+Status compare(ByteSpan blob, uint32_t crc) {
+  if (crc32c(blob) != crc) return {Code::changed, "its bytes have changed since it was packed"};
+  return {};
+}
+
+}  // namespace
+
+Extents::Extents(size_t count)
+    : extents(count),
+      labels(count, 0),
+      widths(count, 0),
+      heights(count, 0),
+      encodings(count, kUnknownEncoding),
+      seekable(count, 0) {}
+
+const char* Extents::path(size_t i) const {
+  const Extent& extent = extents[i];
+  if (extent.file >= 0) return files->path(extent.file).c_str();
+  return extent.path < paths.size() ? paths.c_str() + extent.path : "";
+}
+
+void Extents::set_path(size_t i, const std::string& path) {
+  extents[i].file = -1;
+  extents[i].path = paths.size();
+  paths.append(path.c_str(), path.size() + 1);
+}
+
+Status BlobReader::open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file,
+                        int64_t& length) {
+  error_number_ = 0;
+  const Extent& extent = extents.extents[i];
+  if (extent.corrupt) return {Code::corrupt_index, extent.corrupt};
+  const Status status = extent.file >= 0 ? extents.files->open(extent.file, file, error_number_)
+                                         : open_file(extents.path(i), file, error_number_);
+  if (!status.ok()) return status;
+  stamp_ = file->stamp();
+  length = extent.length >= 0 ? extent.length : file->size();
+  return {};
+}
+
+Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& blob) {
+  const Extent& extent = extents.extents[i];
+  if (extent.in_memory && !extent.corrupt) {
+    error_number_ = 0;
+    blob = extent.memory;
+    return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
+  }
+  std::shared_ptr<OpenFile> file;
+  int64_t length = 0;
+  if (Status s = open(extents, i, file, length); !s.ok()) return s;
+  if (length > kMaxBlob) return {Code::too_large, "a sample of more than 2^30 bytes"};
+  // Before memory is taken for what is not there.
+  if (extent.offset > file->size() - length)
+    return {Code::cut_short, "the file ends before the sample does"};
+  const size_t size = static_cast<size_t>(length);
+  uint8_t* data = buffer_.reserve(round_up(size + 1, 1 << 16));
+  if (Status s = file->read(extent.offset, size, data, error_number_); !s.ok()) return s;
+  blob = {data, size};
+  return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
+}
+
+Status BlobReader::read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head,
+                             bool& whole) {
+  if (const Extent& extent = extents.extents[i]; extent.in_memory && !extent.corrupt) {
+    error_number_ = 0;
+    whole = extent.memory.size <= count;
+    head = {extent.memory.data, std::min(extent.memory.size, count)};
+    return {};
+  }
+  std::shared_ptr<OpenFile> file;
+  int64_t length = 0;
+  if (Status s = open(extents, i, file, length); !s.ok()) return s;
+  whole = length <= static_cast<int64_t>(count);
+  const size_t size = whole ? static_cast<size_t>(length) : count;
+  uint8_t* data = buffer_.reserve(round_up(size + 1, 1 << 12));
+  head = {data, size};
+  return file->read(extents.extents[i].offset, size, data, error_number_);
+}
+
+void BlobReader::trim() {
+  if (buffer_.size() > kKeep) buffer_.release();
+}
+
+BlobReader& thread_reader() {
+  thread_local BlobReader reader;
+  return reader;
+}
+
+void will_need(const Extents& extents, const std::vector<uint8_t>& skip) {
+  std::shared_ptr<OpenFile> file;
+  int32_t opened = -1;
+  for (size_t i = 0; i < extents.size(); i++) {
+    const Extent& extent = extents.extents[i];
+    if (extent.file < 0 || extent.corrupt || extent.in_memory || (!skip.empty() && skip[i]))
+      continue;
+    int error_number;
+    if (extent.file != opened) {
+      opened = extent.file;
+      // Whoever reads the sample will be told what is wrong.
+      if (!extents.files->open(extent.file, file, error_number).ok()) file.reset();
+    }
+    if (file) file->will_need(extent.offset, extent.length);
+  }
+}
+
+}  // namespace fastdata

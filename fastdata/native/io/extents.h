@@ -1,0 +1,91 @@
+// Samples by where they lie and what they are; and the bytes that lie there, read and checked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "buffer.h"
+#include "common.h"
+#include "io/files.h"
+#include "status.h"
+
+namespace fastdata {
+
+// Codes of fastdata.storage.probe.ENCODINGS that the core knows.
+enum EncodingCode : int8_t {
+  kUnknownEncoding = -1,
+  kRawEncoding = 0,
+  kJpegEncoding = 1,
+  kProgressiveEncoding = 2,
+};
+
+struct Extent {
+  int32_t file = -1;       // of `files`, or -1: a file of its own
+  size_t path = SIZE_MAX;  // of that, in `paths`; else none
+  int64_t offset = 0;
+  int64_t length = -1;  // -1: the whole file
+  bool has_crc = false;
+  uint32_t crc = 0;
+  ByteSpan seek_points;    // empty: none
+  bool has_stamp = false;  // the seek points are of the file as it was then
+  FileStamp stamp;
+  const char* corrupt = nullptr;  // why its index row cannot be used
+  bool in_memory = false;         // its bytes are here already, not to be read from the file
+  ByteSpan memory;
+};
+
+/// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.
+struct Extents {
+  explicit Extents(size_t count);
+
+  size_t size() const { return extents.size(); }
+  const char* path(size_t i) const;  // "" where the index gives none
+  /// Gives sample i a file of its own.
+  void set_path(size_t i, const std::string& path);
+
+  std::vector<Extent> extents;
+  std::shared_ptr<Files> files;
+  std::string paths;  // each followed by a zero
+  std::vector<int64_t> labels;
+  std::vector<int32_t> widths, heights;  // 0: unknown
+  bool check_sizes = false;              // JPEGs of other sizes fail
+  std::vector<int8_t> encodings;
+  std::vector<uint8_t> seekable;
+};
+
+/// Reads samples into memory that it keeps for the next. For one thread.
+class BlobReader {
+ public:
+  /// The whole sample, valid until the next call; its checksum is checked if `check`.
+  /// Throws std::bad_alloc.
+  Status read(const Extents& extents, size_t i, bool check, ByteSpan& blob);
+
+  /// At most the first `count` bytes of it; `whole` tells whether that is all.
+  Status read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head, bool& whole);
+
+  /// The file that the last call has read.
+  const FileStamp& stamp() const { return stamp_; }
+
+  /// errno of the last call that failed, 0 where the system had nothing to complain of.
+  int error_number() const { return error_number_; }
+
+  /// Frees what a very large sample needed.
+  void trim();
+
+ private:
+  Status open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file, int64_t& length);
+
+  Buffer buffer_;
+  FileStamp stamp_;
+  int error_number_ = 0;
+};
+
+/// The calling thread's own reader.
+BlobReader& thread_reader();
+
+/// Asks the system to read ahead the samples that lie in shared files and are not skipped.
+void will_need(const Extents& extents, const std::vector<uint8_t>& skip);
+
+}  // namespace fastdata

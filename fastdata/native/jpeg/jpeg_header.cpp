@@ -1,0 +1,308 @@
+#include "jpeg/jpeg_header.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fastdata {
+
+namespace {
+
+// Marker codes, T.81 table B.1.
+enum Marker : uint8_t {
+  kSof0 = 0xC0,
+  kSof1 = 0xC1,
+  kSof2 = 0xC2,
+  kDht = 0xC4,
+  kJpg = 0xC8,
+  kDac = 0xCC,
+  kSof15 = 0xCF,
+  kRst0 = 0xD0,
+  kSoi = 0xD8,
+  kEoi = 0xD9,
+  kSos = 0xDA,
+  kDqt = 0xDB,
+  kDri = 0xDD,
+  kApp0 = 0xE0,
+  kApp14 = 0xEE,
+  kTem = 0x01,
+};
+
+bool is_frame_marker(uint8_t m) {
+  return m >= kSof0 && m <= kSof15 && m != kDht && m != kJpg && m != kDac;
+}
+
+/// The payload of one marker segment, read front to back; every read is checked.
+class Segment {
+ public:
+  Segment(ByteSpan jpeg, size_t begin, size_t end) : jpeg_(jpeg), pos_(begin), end_(end) {}
+
+  size_t left() const { return end_ - pos_; }
+  size_t offset() const { return pos_; }
+  const uint8_t* bytes() const { return jpeg_.data + pos_; }
+
+  /// Reads past the end give zero and set failed(): the callers check once.
+  uint8_t u8() {
+    if (pos_ >= end_) {
+      failed_ = true;
+      return 0;
+    }
+    return jpeg_.data[pos_++];
+  }
+  uint16_t u16() {
+    const int high = u8();
+    return static_cast<uint16_t>(high << 8 | u8());
+  }
+  bool failed() const { return failed_; }
+
+ private:
+  ByteSpan jpeg_;
+  size_t pos_, end_;
+  bool failed_ = false;
+};
+
+/// What decides the colour space, besides the component ids.
+struct ColourHints {
+  bool jfif = false;
+  bool adobe = false;
+  uint8_t adobe_transform = 0;
+};
+
+Status short_segment(const Segment& s) {
+  return {Code::bad_marker, "a marker segment ends early", s.offset()};
+}
+
+Status read_dqt(Segment s, JpegHeader& h) {
+  while (s.left() > 0) {
+    const size_t at = s.offset();
+    const uint8_t pq_tq = s.u8();
+    const int precision = pq_tq >> 4, id = pq_tq & 15;
+    if (precision > 1 || id > 3) return {Code::bad_marker, "bad quantisation table id", at};
+    for (int k = 0; k < kBlockSize; k++)
+      h.quantisation[id][kNaturalOrder[k]] = precision ? s.u16() : s.u8();
+    if (s.failed()) return short_segment(s);
+    h.quantisation_present[id] = true;
+  }
+  return {};
+}
+
+Status read_dht(Segment s, JpegHeader& h) {
+  while (s.left() > 0) {
+    const size_t at = s.offset();
+    const uint8_t tc_th = s.u8();
+    const int table_class = tc_th >> 4, id = tc_th & 15;
+    if (table_class > 1 || id > 3) return {Code::bad_huffman_table, "bad Huffman table id", at};
+    HuffmanSpec& spec = (table_class ? h.ac : h.dc)[id];
+    spec = HuffmanSpec{};
+    int total = 0;
+    for (int length = 1; length <= 16; length++) total += spec.counts[length] = s.u8();
+    if (total > 256) return {Code::bad_huffman_table, "more than 256 Huffman codes", at};
+    for (int i = 0; i < total; i++) spec.symbols[i] = s.u8();
+    if (s.failed()) return short_segment(s);
+    spec.present = true;
+  }
+  return {};
+}
+
+Status read_sof(Segment s, uint8_t marker, JpegHeader& h) {
+  const size_t at = s.offset();
+  if (h.frame_marker) return {Code::bad_marker, "a second frame header", at};
+  h.frame_marker = marker;
+  h.precision = s.u8();
+  h.height = s.u16();
+  h.width = s.u16();
+  h.component_count = s.u8();
+  if (s.failed()) return short_segment(s);
+  if (h.width == 0 || h.height == 0)
+    return {Code::bad_dimensions, "the frame has no width or no height", at};
+  if (h.component_count < 1 || h.component_count > 4)
+    return {Code::bad_marker, "the frame has no components, or more than four", at};
+  for (int i = 0; i < h.component_count; i++) {
+    Component& c = h.components[i];
+    c.id = s.u8();
+    const uint8_t hv = s.u8();
+    c.h = hv >> 4;
+    c.v = hv & 15;
+    c.quantisation_table = s.u8();
+    if (s.failed()) return short_segment(s);
+    if (c.h < 1 || c.h > 4 || c.v < 1 || c.v > 4)
+      return {Code::bad_marker, "bad sampling factors", s.offset()};
+    if (c.quantisation_table > 3)
+      return {Code::bad_marker, "bad quantisation table id", s.offset()};
+  }
+  return {};
+}
+
+Sampling classify(const JpegHeader& h) {
+  if (h.component_count == 1) return Sampling::grey;
+  if (h.component_count != 3) return Sampling::other;
+  for (int i = 1; i < 3; i++)
+    if (h.components[i].h != 1 || h.components[i].v != 1) return Sampling::other;
+  switch (h.components[0].h << 4 | h.components[0].v) {
+    case 0x11: return Sampling::s444;
+    case 0x21: return Sampling::s422;
+    case 0x22: return Sampling::s420;
+    case 0x12: return Sampling::s440;
+    default: return Sampling::other;
+  }
+}
+
+/// libjpeg's rules (jdapimin.c, default_decompress_parms) for three components.
+bool is_ycc(const JpegHeader& h, const ColourHints& hints) {
+  if (h.component_count != 3) return true;
+  if (hints.jfif) return true;
+  if (hints.adobe) return hints.adobe_transform != 0;
+  const Component* c = h.components;
+  return !(c[0].id == 'R' && c[1].id == 'G' && c[2].id == 'B');
+}
+
+Status read_sos(Segment s, JpegHeader& h) {
+  const size_t at = s.offset();
+  const int count = s.u8();
+  if (count != h.component_count)
+    return {Code::unsupported, "the components come in several scans", at};
+  for (int i = 0; i < count; i++) {
+    Component& c = h.components[i];
+    const uint8_t id = s.u8(), tables = s.u8();
+    if (s.failed()) return short_segment(s);
+    if (id != c.id) return {Code::unsupported, "the scan reorders the components", at};
+    c.dc_table = tables >> 4;
+    c.ac_table = tables & 15;
+    if (c.dc_table > 3 || c.ac_table > 3)
+      return {Code::bad_marker, "bad Huffman table id in the scan header", at};
+  }
+  const int spectral_start = s.u8(), spectral_end = s.u8(), approximation = s.u8();
+  if (s.failed()) return short_segment(s);
+  if (spectral_start != 0 || spectral_end != 63 || approximation != 0)
+    return {Code::unsupported, "the scan is not a baseline one", at};
+  return {};
+}
+
+void set_geometry(JpegHeader& h) {
+  h.sampling = classify(h);
+  // A scan of one component is not interleaved: its MCU is one block, whatever
+  // the sampling factors say (T.81, A.2.2).
+  if (h.component_count == 1) h.components[0].h = h.components[0].v = 1;
+  int h_max = 1, v_max = 1;
+  h.blocks_per_mcu = 0;
+  for (int i = 0; i < h.component_count; i++) {
+    const Component& c = h.components[i];
+    h_max = std::max<int>(h_max, c.h);
+    v_max = std::max<int>(v_max, c.v);
+    h.blocks_per_mcu += c.h * c.v;
+  }
+  h.mcu_width = 8 * h_max;
+  h.mcu_height = 8 * v_max;
+  h.mcus_per_row = ceil_div(h.width, h.mcu_width);
+  h.mcu_rows = ceil_div(h.height, h.mcu_height);
+}
+
+Status check_supported(const JpegHeader& h, size_t at) {
+  if (h.frame_marker != kSof0 && h.frame_marker != kSof1)
+    return {Code::unsupported, "not a baseline Huffman JPEG", at};
+  if (h.precision != 8) return {Code::unsupported, "not 8 bits a sample", at};
+  if (h.component_count == 2 || h.component_count == 4)
+    return {Code::unsupported, "neither grey nor YCbCr", at};
+  if (h.sampling == Sampling::other) return {Code::unsupported, "unusual chroma sampling", at};
+  if (!h.ycc) return {Code::unsupported, "RGB, not YCbCr", at};
+  return {};
+}
+
+Status check_tables(const JpegHeader& h) {
+  for (int i = 0; i < h.component_count; i++) {
+    const Component& c = h.components[i];
+    if (!h.quantisation_present[c.quantisation_table])
+      return {Code::missing_table, "no quantisation table", h.scan_offset};
+    if (!h.dc[c.dc_table].present || !h.ac[c.ac_table].present)
+      return {Code::missing_table, "no Huffman table", h.scan_offset};
+  }
+  return {};
+}
+
+/// Walks the marker segments. Stops after the frame header, or before the scan.
+Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
+  if (jpeg.size < 3 || jpeg.data[0] != 0xFF || jpeg.data[1] != kSoi || jpeg.data[2] != 0xFF)
+    return {Code::not_jpeg, "does not begin with a JPEG start-of-image marker"};
+  ColourHints hints;
+  size_t pos = 2, frame_at = 0;
+  for (;;) {
+    // libjpeg skips anything before the next 0xFF, with a warning. So do we not:
+    // such a file goes to the decoder that defines what it means.
+    if (pos + 4 > jpeg.size) return {Code::truncated, "the header ends early", jpeg.size};
+    if (jpeg.data[pos] != 0xFF) return {Code::bad_marker, "no marker where one must be", pos};
+    const uint8_t marker = jpeg.data[pos + 1];
+    if (marker == 0xFF) {  // a fill byte
+      pos++;
+      continue;
+    }
+    if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kEoi))
+      return {Code::bad_marker, "a marker that may not stand in the header", pos};
+    const size_t length = static_cast<size_t>(jpeg.data[pos + 2]) << 8 | jpeg.data[pos + 3];
+    const size_t begin = pos + 4, end = pos + 2 + length;
+    if (length < 2) return {Code::bad_marker, "a marker segment of impossible length", pos};
+    if (end > jpeg.size) return {Code::truncated, "the header ends early", jpeg.size};
+    const Segment segment(jpeg, begin, end);
+
+    Status status;
+    if (is_frame_marker(marker)) {
+      status = read_sof(segment, marker, h);
+      frame_at = pos;
+      if (status.ok()) {
+        set_geometry(h);
+        if (frame_only) return {};
+      }
+    } else if (marker == kDqt) {
+      status = read_dqt(segment, h);
+    } else if (marker == kDht) {
+      status = read_dht(segment, h);
+    } else if (marker == kDri) {
+      if (segment.left() != 2)
+        status = {Code::bad_marker, "a restart interval of impossible length", pos};
+      else
+        h.restart_interval = segment.bytes()[0] << 8 | segment.bytes()[1];
+    } else if (marker == kApp0) {
+      hints.jfif |= segment.left() >= 14 && std::memcmp(segment.bytes(), "JFIF\0", 5) == 0;
+    } else if (marker == kApp14) {
+      if (segment.left() >= 12 && std::memcmp(segment.bytes(), "Adobe", 5) == 0) {
+        hints.adobe = true;
+        hints.adobe_transform = segment.bytes()[11];
+      }
+    } else if (marker == kDac) {
+      status = {Code::unsupported, "arithmetic coding", pos};
+    } else if (marker == kSos) {
+      if (!h.frame_marker) return {Code::bad_marker, "a scan before the frame header", pos};
+      h.ycc = is_ycc(h, hints);
+      if (Status s = check_supported(h, frame_at); !s.ok()) return s;
+      if (Status s = read_sos(segment, h); !s.ok()) return s;
+      h.scan_offset = end;
+      return check_tables(h);
+    }
+    if (!status.ok()) return status;
+    pos = end;
+  }
+}
+
+}  // namespace
+
+Status read_frame(ByteSpan jpeg, JpegHeader& header) {
+  header = JpegHeader{};
+  return walk(jpeg, header, /*frame_only=*/true);
+}
+
+Status read_header(ByteSpan jpeg, JpegHeader& header) {
+  header = JpegHeader{};
+  return walk(jpeg, header, /*frame_only=*/false);
+}
+
+const char* sampling_name(Sampling sampling) {
+  switch (sampling) {
+    case Sampling::grey: return "grey";
+    case Sampling::s444: return "4:4:4";
+    case Sampling::s422: return "4:2:2";
+    case Sampling::s420: return "4:2:0";
+    case Sampling::s440: return "4:4:0";
+    case Sampling::other: break;
+  }
+  return "other";
+}
+
+}  // namespace fastdata

@@ -1,0 +1,347 @@
+#include "jpeg/region.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "simd/kernels.h"
+#include "profile.h"
+
+namespace fastdata {
+namespace {
+
+constexpr size_t kMaxRegionPixels = size_t{1} << 28;
+
+// MCUs of a row that are decoded, then transformed, at a time: their coefficients, of all
+// streams, stay in the first-level cache beside the tables. 8 to 32 are within 1%.
+constexpr int kPieceCols = 16;
+
+}  // namespace
+
+Status RegionDecoder::open(ByteSpan jpeg) {
+  profile(Stage::header);
+  jpeg_ = jpeg;
+  return read_header(jpeg, header_);
+}
+
+// Note [Regions]: upsampled chroma depends on the nearest sample and, in each upsampled
+// direction, on one neighbour, if the component has one there (not the block: at the
+// image's edge the last sample is the true one, ceil(width / 2), not the padding's). So a
+// region's chroma grows by one sample each way, and its MCUs follow from that.
+void RegionDecoder::plan_planes(const Box& box, int scale) {
+  box_ = box;
+  const int luma_size = 8 / scale;
+  // libjpeg's do_fancy_upsampling needs more than one sample a block.
+  fancy_ = luma_size > 1;
+  const int h_max = header_.mcu_width / 8, v_max = header_.mcu_height / 8;
+  first_col_ = first_row_ = INT32_MAX;
+  end_col_ = end_row_ = 0;
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    Plane& p = planes_[i];
+    // Where scaling makes luma as coarse as subsampled chroma, libjpeg takes more of the
+    // chroma's coefficients instead of upsampling (jdmaster.c).
+    p.size = luma_size;
+    while (p.size < 8 && h_max * luma_size % (c.h * p.size * 2) == 0 &&
+           v_max * luma_size % (c.v * p.size * 2) == 0)
+      p.size *= 2;
+    p.h_factor = h_max * luma_size / (c.h * p.size);
+    p.v_factor = v_max * luma_size / (c.v * p.size);
+    p.width = ceil_div(header_.width * c.h * p.size, h_max * 8);
+    p.height = ceil_div(header_.height * c.v * p.size, v_max * 8);
+
+    const int grow_x = p.h_factor > 1, grow_y = p.v_factor > 1;
+    const int left = std::max(0, box.x0 / p.h_factor - grow_x);
+    const int right = std::min(p.width - 1, (box.x1 - 1) / p.h_factor + grow_x);
+    const int top = std::max(0, box.y0 / p.v_factor - grow_y);
+    const int bottom = std::min(p.height - 1, (box.y1 - 1) / p.v_factor + grow_y);
+    first_col_ = std::min(first_col_, left / (c.h * p.size));
+    end_col_ = std::max(end_col_, right / (c.h * p.size) + 1);
+    first_row_ = std::min(first_row_, top / (c.v * p.size));
+    end_row_ = std::max(end_row_, bottom / (c.v * p.size) + 1);
+  }
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    Plane& p = planes_[i];
+    p.x0 = first_col_ * c.h * p.size;
+    p.y0 = first_row_ * c.v * p.size;
+    p.stride = round_up((end_col_ - first_col_) * c.h * p.size, 64) + kRowPadding;
+    // One row more, into which padding may be read and written behind the last.
+    const size_t rows = static_cast<size_t>(end_row_ - first_row_) * c.v * p.size + 1;
+    p.samples.reserve(p.stride * rows);
+  }
+}
+
+Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale) {
+  if (!box.inside(width(scale), height(scale)))
+    return {Code::bad_region, "a region outside the image"};
+  if (static_cast<size_t>(box.width()) * box.height() > kMaxRegionPixels)
+    return {Code::too_large, "a region of more than 2^28 pixels"};
+  profile(Stage::tables);
+  if (Status s = tables_.build(header_); !s.ok()) return s;
+  profile(Stage::entropy);
+  seeking_ = seek_points.size > 0;
+  if (seeking_)
+    if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
+  plan_planes(box, scale);
+  if (seeking_ && scale == 1 && decode_segments()) return {};
+  return decode_scan();
+}
+
+/// By the vector, if that is possible and worth it. False: nothing has been decoded, or not
+/// all; decode_scan will do it, or say what is wrong.
+bool RegionDecoder::decode_segments() {
+  const int points = ceil_div(end_col_, table_.interval()) - first_col_ / table_.interval();
+  const size_t count = static_cast<size_t>(points) * (end_row_ - first_row_);
+  if (header_.restart_interval || count > UINT16_MAX || !VectorDecoder::worth(count)) return false;
+  const SeekTable fresh = table_;
+  if (list_segments() && vector_.run(tables_, segments_, *this)) return true;
+  table_ = fresh;
+  return false;
+}
+
+/// The segments that hold the region. False: one is larger than the vector's buffers, or not
+/// where it can be.
+bool RegionDecoder::list_segments() {
+  segments_.clear();
+  const int interval = table_.interval(), first_point = first_col_ / interval;
+  const int end_point = ceil_div(end_col_, interval);
+  if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > SeekSegment::kMaxBlocks)
+    return false;
+  for (int row = first_row_; row < end_row_; row++) {
+    const int row_points = row * table_.points_per_row();
+    EntryPoint entry = table_.point(row_points + first_point);
+    for (int point = first_point; point < end_point; point++) {
+      const int after = row_points + point + 1;
+      SeekSegment s;
+      s.row = row;
+      s.col = point * interval;
+      s.end_col = std::min(s.col + interval, end_col_);
+      s.blocks = static_cast<uint32_t>(s.end_col - s.col) * header_.blocks_per_mcu;
+      s.bit = entry.bit;
+      std::memcpy(s.predictor, entry.predictor, sizeof s.predictor);
+      const EntryPoint begin = entry;
+      size_t end = jpeg_.size;
+      if (point + 1 < end_point) {
+        entry = table_.point(after);
+        s.checked = true;
+        s.end_bit = entry.bit;
+        std::memcpy(s.end_predictor, entry.predictor, sizeof s.predictor);
+        end = entry.byte + (entry.bit ? 1 : 0);
+      } else if (after < table_.size()) {
+        end = std::min(table_.byte_after(after), jpeg_.size);
+      }
+      if (begin.byte < header_.scan_offset || begin.byte >= end || end > jpeg_.size) return false;
+      if (s.checked) {
+        if (end - begin.byte > SeekSegment::kMaxBytes) return false;
+        // One stream would take a 0xFF at the end with what is behind it, and has no bits where
+        // a zero was stuffed.
+        if (jpeg_.data[entry.byte - 1] == 0xFF && (entry.bit == 0 || jpeg_.data[entry.byte] == 0))
+          return false;
+      } else if (end - begin.byte > SeekSegment::kMaxBytes) {
+        // There may be more behind the scan; a segment that needs it will be found out.
+        end = begin.byte + SeekSegment::kMaxBytes;
+        if (jpeg_.data[end - 1] == 0xFF) end--;
+      }
+      s.source = jpeg_.data + begin.byte;
+      s.source_end = jpeg_.data + end;
+      segments_.push_back(s);
+    }
+  }
+  return true;
+}
+
+void RegionDecoder::decoded(const SeekSegment& segment, int16_t* coefficients) {
+  transform(segment.row, segment.col, segment.end_col, coefficients, nullptr);
+}
+
+Status RegionDecoder::decode_scan() {
+  profile(Stage::tables);
+  tables_.build_lookups();
+  profile(Stage::entropy);
+  next_row_ = first_row_;
+  // Without seek points each row begins where the one before ended.
+  const int wanted = seeking_ ? kMaxStreams : 1;
+  const int streams = std::min(wanted, end_row_ - first_row_);
+  // Coefficients of a piece of an MCU row, of the first one from the seek point on. Zero
+  // between images; the inverse DCT clears what it has read.
+  const int lead = seeking_ ? first_col_ % table_.interval() : 0;
+  const size_t blocks = static_cast<size_t>(std::min(end_col_ - first_col_, kPieceCols) + lead) *
+                        header_.blocks_per_mcu;
+  Stream* started[kMaxStreams];
+  Stream* failed = nullptr;
+  int count = 0;
+  for (int i = 0; i < streams && !failed; i++) {
+    RowStream& row = rows_[i];
+    row.stream.id = i;
+    row.stream.source = jpeg_.data;
+    row.stream.error = nullptr;
+    row.stream.buffer = row.buffer.reserve(kStreamBuffer);
+    if (dirty_) row.coefficients.release();
+    row.coefficients.reserve_zeroed<int16_t>(blocks * kBlockSize);
+    row.last.reserve(blocks);
+    row.index = -1;
+  }
+  if (dirty_)
+    for (int i = streams; i < kMaxStreams; i++) rows_[i].coefficients.release();
+  dirty_ = true;
+  for (int i = 0; i < streams && !failed; i++) {
+    if (open_row(rows_[i]))
+      started[count++] = &rows_[i].stream;
+    else
+      failed = &rows_[i].stream;
+  }
+  if (!failed) failed = kernels().decode_streams(started, count, *this);
+  if (failed)
+    return {seeking_ ? Code::bad_seek_points : failed->error_code, failed->error,
+            static_cast<size_t>(failed->source - jpeg_.data)};
+  dirty_ = false;
+  return {};
+}
+
+/// Gives the row the next MCU row and starts its first run. False: no row is left, or
+/// the stream failed.
+bool RegionDecoder::open_row(RowStream& row) {
+  if (next_row_ == end_row_) return false;
+  const bool first = row.index < 0;
+  row.index = next_row_++;
+  const int row_start = row.index * header_.mcus_per_row;
+  if (seeking_) {
+    const int interval = table_.interval(), row_points = row.index * table_.points_per_row();
+    const int col = first_col_ / interval;
+    const EntryPoint entry = table_.point(row_points + col);
+    // Nothing beyond the next seek point right of the region is needed.
+    const int after = row_points + ceil_div(end_col_, interval);
+    const size_t end =
+        after < table_.size() ? std::min(table_.byte_after(after), jpeg_.size) : jpeg_.size;
+    if (entry.byte < header_.scan_offset || entry.byte >= end)
+      return fail(row.stream, "a seek point out of range");
+    row.col = col * interval;
+    row.scan.open(row.stream, jpeg_, header_, entry, row_start + row.col, end);
+  } else {
+    if (first) {
+      EntryPoint start;
+      start.byte = header_.scan_offset;
+      row.scan.open(row.stream, jpeg_, header_, start, 0, jpeg_.size);
+    }
+    row.col = first_col_;
+    if (!row.scan.skip_to(row.stream, row_start + first_col_, tables_)) return false;
+  }
+  row.end_col = first_col_;
+  return open_piece(row);
+}
+
+/// Starts the next piece of the row.
+bool RegionDecoder::open_piece(RowStream& row) {
+  row.first_col = row.col;
+  row.end_col = std::min(row.end_col + kPieceCols, end_col_);
+  return continue_piece(row);
+}
+
+/// Starts a run up to the piece's end or the next restart marker.
+bool RegionDecoder::continue_piece(RowStream& row) {
+  if (!row.scan.restart_if_due(row.stream)) return false;
+  const int count = row.scan.run_length(row.end_col - row.col);
+  const size_t block = static_cast<size_t>(row.col - row.first_col) * header_.blocks_per_mcu;
+  row.scan.advance(count);
+  row.col += count;
+  return start_run(row.stream, tables_.plan, static_cast<uint32_t>(count) * header_.blocks_per_mcu,
+                   row.coefficients.get<int16_t>() + block * kBlockSize, row.last.get() + block);
+}
+
+bool RegionDecoder::next_run(Stream& stream) {
+  RowStream& row = rows_[stream.id];
+  if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
+  if (row.col < row.end_col) return continue_piece(row);
+  transform_piece(row);
+  return row.col < end_col_ ? open_piece(row) : open_row(row);
+}
+
+/// The piece's coefficients to samples.
+void RegionDecoder::transform_piece(RowStream& row) {
+  transform(row.index, row.first_col, row.end_col, row.coefficients.get<int16_t>(), row.last.get());
+}
+
+void RegionDecoder::transform(int row, int first_col, int end_col, int16_t* coefficients,
+                              uint8_t* last) {
+  profile(Stage::inverse_dct);
+  const int lead = std::max(first_col_ - first_col, 0);
+  first_col += lead;
+  const size_t lead_blocks = static_cast<size_t>(lead) * header_.blocks_per_mcu;
+  // What lies between the seek point and the region was decoded only to get there.
+  std::memset(coefficients, 0, lead_blocks * kBlockSize * sizeof *coefficients);
+  size_t block = lead_blocks;
+  // From segments, which are not scaled, they come in zig-zag order.
+  const IdctRow idct_row = last ? kernels().idct_row : kernels().idct_row_zigzag;
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    Plane& p = planes_[i];
+    const uint16_t* quantisation = header_.quantisation[c.quantisation_table];
+    for (int v = 0; v < c.v; v++, block += c.h) {
+      const BlockRow blocks = {coefficients + block * kBlockSize, last ? last + block : nullptr,
+                               (end_col - first_col) * c.h, c.h, header_.blocks_per_mcu};
+      uint8_t* out = p.samples.get() +
+                     (static_cast<size_t>(row - first_row_) * c.v + v) * p.size * p.stride +
+                     static_cast<size_t>(first_col - first_col_) * c.h * p.size;
+      if (p.size == 8)
+        idct_row(blocks, quantisation, out, p.stride);
+      else
+        idct_row_scaled(blocks, quantisation, p.size, out, p.stride);
+    }
+  }
+  profile(Stage::entropy);
+}
+
+/// Row y of a subsampled component at full width, from the box's left edge.
+const uint8_t* RegionDecoder::chroma_row(int component, int y) {
+  const Plane& p = planes_[component];
+  const int n = box_.width();
+  if (p.h_factor == 1 && p.v_factor == 1) return p.at(box_.x0, y);
+  const size_t stride = round_up(n + 2, 64) + 2 * kRowPadding;
+  uint8_t* out = upsampled_.reserve(kMaxComponents * stride) + component * stride;
+
+  // The nearer row, and the one on this pixel row's other side.
+  const int near = y / p.v_factor;
+  const bool blend_rows = p.v_factor == 2 && fancy_ && (p.h_factor == 1 || p.width > 2);
+  const int bias = y % 2 ? 2 : 1;
+  const int far = blend_rows ? std::clamp(y % 2 ? near + 1 : near - 1, 0, p.height - 1) : near;
+  if (p.h_factor == 1) {
+    if (!blend_rows) return p.at(box_.x0, near);
+    kernels().upsample_h1v2(p.at(box_.x0, near), p.at(box_.x0, far), n, bias, out);
+    return out;
+  }
+
+  const int first = box_.x0 / 2, last = (box_.x1 - 1) / 2, count = last - first + 1;
+  const uint8_t* near_row = p.at(first, near);
+  if (!fancy_ || p.width <= 2) {  // libjpeg replicates where it has no two neighbours
+    for (int i = 0; i < count; i++) out[2 * i] = out[2 * i + 1] = near_row[i];
+  } else {
+    const bool has_left = first > 0, has_right = last + 1 < p.width;
+    if (blend_rows)
+      kernels().upsample_h2v2(near_row, p.at(first, far), count, has_left, has_right,
+                              sums_.reserve<uint16_t>(count + 2), out);
+    else
+      kernels().upsample_h2v1(near_row, count, has_left, has_right, out);
+  }
+  return out + box_.x0 % 2;
+}
+
+void RegionDecoder::row(int y, const uint8_t** planes) {
+  profile(Stage::colour);
+  planes[0] = planes_[0].at(box_.x0, y);
+  if (grey()) return;
+  const size_t stride = round_up(box_.width(), 64) + kRowPadding;
+  uint8_t* rgb = rgb_.reserve(3 * stride);
+  const uint8_t* cb = chroma_row(1, y);
+  const uint8_t* cr = chroma_row(2, y);
+  kernels().ycc_to_rgb(planes[0], cb, cr, box_.width(), rgb, rgb + stride, rgb + 2 * stride);
+  for (int c = 0; c < 3; c++) planes[c] = rgb + c * stride;
+}
+
+void RegionDecoder::trim(size_t keep) {
+  for (Plane& p : planes_)
+    if (p.samples.size() > keep) p.samples.release();
+  for (RowStream& row : rows_)
+    if (row.coefficients.size() > keep) row.coefficients.release();
+}
+
+}  // namespace fastdata

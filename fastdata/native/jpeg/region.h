@@ -1,0 +1,103 @@
+// A rectangle of a baseline JPEG: which MCUs it needs, their decoding into component
+// planes, and from these its rows of RGB or grey, libjpeg's full decode to the bit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "buffer.h"
+#include "common.h"
+#include "jpeg/entropy.h"
+#include "jpeg/entropy_vector.h"
+#include "jpeg/jpeg_header.h"
+#include "resample/pixels.h"
+#include "jpeg/restart.h"
+#include "jpeg/seek_points.h"
+#include "status.h"
+
+namespace fastdata {
+
+/// Decodes one region at a time, with memory that it keeps for the next. For one thread.
+class RegionDecoder final : public RowSource, private RunSource, private SegmentSink {
+ public:
+  /// Reads the header. `jpeg` must outlive all further calls.
+  Status open(ByteSpan jpeg);
+
+  const JpegHeader& header() const { return header_; }
+
+  /// The size of the image decoded at 1/scale: 1, 2, 4 or 8.
+  int width(int scale) const { return ceil_div(header_.width, scale); }
+  int height(int scale) const { return ceil_div(header_.height, scale); }
+
+  /// Decodes `box` of the image at 1/scale into the planes. With an empty seek table, all
+  /// of the scan before the box's last row is decoded too.
+  Status decode(const Box& box, ByteSpan seek_points, int scale = 1);
+
+  // The rows of the box, top-down from box.y0; valid until the next call.
+  bool grey() const override { return header_.component_count == 1; }
+  void row(int y, const uint8_t** planes) override;
+
+  /// Frees what a very large image needed.
+  void trim(size_t keep);
+
+ private:
+  /// One component's samples in the decoded MCUs.
+  struct Plane {
+    int size = 8;                    // samples across a block
+    int h_factor = 1, v_factor = 1;  // pixels a sample, 1 or 2
+    int width = 0, height = 0;       // of the whole component, without padding
+    int x0 = 0, y0 = 0;              // the plane's first sample in the component
+    size_t stride = 0;
+    Buffer samples;
+
+    const uint8_t* at(int x, int y) const {
+      return samples.get() + static_cast<size_t>(y - y0) * stride + (x - x0);
+    }
+  };
+
+  /// A stream's MCU row in progress.
+  struct RowStream {
+    Stream stream;
+    ScanPosition scan;
+    Buffer buffer, coefficients, last;
+    int index = -1;     // of the MCU row; -1: none yet
+    int col = 0;        // the next MCU to decode
+    int first_col = 0;  // of the coefficients: MCUs [first_col, col) are decoded, not transformed
+    int end_col = 0;    // where this piece of the row ends
+  };
+
+  void plan_planes(const Box& box, int scale);
+  bool decode_segments();
+  bool list_segments();
+  void decoded(const SeekSegment& segment, int16_t* coefficients) override;
+  Status decode_scan();
+  bool next_run(Stream& stream) override;
+  bool open_row(RowStream& row);
+  bool open_piece(RowStream& row);
+  bool continue_piece(RowStream& row);
+  void transform_piece(RowStream& row);
+  /// Coefficients of the MCUs [first_col, end_col) of a row to samples.
+  void transform(int row, int first_col, int end_col, int16_t* coefficients, uint8_t* last);
+  const uint8_t* chroma_row(int component, int y);
+
+  ByteSpan jpeg_;
+  JpegHeader header_;
+  EntropyTables tables_;
+  Box box_;
+  int first_col_ = 0, end_col_ = 0, first_row_ = 0, end_row_ = 0;  // MCUs
+  bool fancy_ = true;
+  Plane planes_[kMaxComponents];
+
+  bool seeking_ = false;
+  SeekTable table_;
+  int next_row_ = 0;
+  RowStream rows_[kMaxStreams];
+  bool dirty_ = false;  // coefficients are left from a failed image
+
+  std::vector<SeekSegment> segments_;
+  VectorDecoder vector_;
+
+  Buffer rgb_, upsampled_, sums_;
+};
+
+}  // namespace fastdata

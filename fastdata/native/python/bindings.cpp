@@ -1,0 +1,154 @@
+// The Python boundary (fastdata/_native.pyi has its types). Arguments are checked in
+// fastdata/decode/engine.py for their meaning, here for what memory safety needs.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "python/bindings_extents.h"
+#include "python/bindings_job.h"
+#include "io/crc32c.h"
+#include "simd/kernels.h"
+#include "jpeg/probe.h"
+#include "profile.h"
+#include "python/python_view.h"
+#include "resample/random_crops.h"
+#include "python/released.h"
+#include "jpeg/seek_points.h"
+
+namespace fastdata {
+namespace {
+
+py::tuple probe_python(const py::object& data) {
+  const View view(data);
+  const ImageInfo info = probe(view.bytes());
+  return py::make_tuple(info.encoding, info.width, info.height, info.components, info.sampling,
+                        info.progressive, code_name(info.native.code), info.native.detail,
+                        info.native.offset);
+}
+
+py::list build_seek_points_python(const py::sequence& data, int stride) {
+  std::vector<View> views;
+  std::vector<ByteSpan> jpegs;
+  for (const py::handle one : data) {
+    views.emplace_back(one);
+    jpegs.push_back(views.back().bytes());
+  }
+  std::vector<SeekPoints> built;
+  {
+    const Released release;
+    built = build_seek_points(jpegs, stride);
+  }
+  py::list results;
+  for (const auto& [s, packed] : built)
+    results.append(
+        py::make_tuple(py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
+                       code_name(s.code), s.detail, s.offset));
+  return results;
+}
+
+/// `out`: int64, 4 x N: left, top, width, height.
+void random_resized_crops(const py::object& keys, const py::object& widths,
+                          const py::object& heights, uint64_t draw,
+                          const std::pair<double, double>& area,
+                          const std::pair<double, double>& ratio, const py::object& out) {
+  const View key_view(keys), width_view(widths), height_view(heights);
+  const View out_view(out, /*writable=*/true);
+  for (const View* view : {&key_view, &width_view, &height_view})
+    if (!view->is_integers(8, 1) || (*view)->shape[0] != key_view->shape[0])
+      throw py::type_error("keys, widths and heights must be 64-bit integers, 1-D, equally long");
+  const Py_ssize_t count = key_view->shape[0];
+  if (!out_view.is_integers(8, 2) || out_view->shape[0] != 4 || out_view->shape[1] != count)
+    throw py::type_error("out must be 64-bit integers, 4 x N");
+  const CropRanges ranges{area.first, area.second, ratio.first, ratio.second};
+  const auto* key = static_cast<const uint64_t*>(key_view->buf);
+  const auto* width = static_cast<const int64_t*>(width_view->buf);
+  const auto* height = static_cast<const int64_t*>(height_view->buf);
+  auto* box = static_cast<int64_t*>(out_view->buf);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    const CropBox found = random_resized_crop(ranges, width[i], height[i], key[i], draw);
+    box[i] = found.left;
+    box[count + i] = found.top;
+    box[2 * count + i] = found.width;
+    box[3 * count + i] = found.height;
+  }
+}
+
+uint32_t crc32c_python(const py::object& data, uint32_t crc) {
+  const View view(data);
+  const ByteSpan bytes = view.bytes();
+  const Released release;
+  return crc32c(bytes, crc);
+}
+
+void set_simd(const std::string& name) {
+  Level level;
+  if (!parse_level(name.c_str(), level))
+    throw py::value_error("FASTDATA_SIMD must be scalar, avx2, avx512 or neon, not '" + name + "'");
+  if (!select_kernels(level))
+    throw py::value_error("FASTDATA_SIMD asks for " + name + ", which this processor lacks");
+}
+
+void use_vector_named(const std::string& use) {
+  if (use == "measured")
+    use_vector(VectorUse::measured);
+  else if (use == "always")
+    use_vector(VectorUse::always);
+  else if (use == "never")
+    use_vector(VectorUse::never);
+  else
+    throw std::invalid_argument("use: measured, always or never");
+}
+
+std::vector<std::string> simd_levels() {
+  std::vector<std::string> names;
+  for (Level level : {Level::scalar, Level::avx2, Level::avx512, Level::neon})
+    if (has_level(level)) names.emplace_back(level_name(level));
+  return names;
+}
+
+}  // namespace
+}  // namespace fastdata
+
+PYBIND11_MODULE(_native, m) {
+  using namespace fastdata;
+  m.doc() = "The C++ core of fastdata; use fastdata.decode.";
+
+  if (const char* forced = std::getenv("FASTDATA_SIMD"); forced && *forced) {
+    try {
+      set_simd(forced);
+    } catch (const py::value_error& e) {
+      throw py::import_error(e.what());
+    }
+  }
+  m.def("simd", [] { return level_name(kernels().level); });
+  m.def("set_simd", &set_simd, py::arg("level"));
+  m.def("simd_levels", &simd_levels);
+  m.def("use_vector", &use_vector_named, py::arg("use"));
+  m.def("vector_regions", &vector_regions);
+
+  m.def("profile_start", &profile_start);
+  m.def("profile_stop", [] {
+    double spent[kStageCount];
+    profile_stop(spent);
+    py::dict milliseconds;
+    for (int i = 0; i < kStageCount; i++)
+      milliseconds[stage_name(static_cast<Stage>(i))] = spent[i];
+    return milliseconds;
+  });
+
+  m.def("crc32c", &crc32c_python, py::arg("data"), py::arg("crc") = 0);
+  m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
+  m.def("probe", &probe_python, py::arg("data"));
+  m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
+
+  m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
+        py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"), py::arg("out"));
+
+  bind_extents(m);
+  bind_job(m);
+  // Called last of all that fastdata registers, as this is the first.
+  Released::watch_forks();
+  py::module_::import("atexit").attr("register")(py::cpp_function(&Released::forbid_others));
+}

@@ -1,0 +1,327 @@
+#include "python/bindings_extents.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+
+#include "io/extent_table.h"
+#include "python/released.h"
+
+namespace fastdata {
+namespace {
+
+std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
+                                               const py::object& seek_points,
+                                               const py::object& stamps, const py::object& sizes) {
+  const size_t count = py::len(paths);
+  std::optional<View> size_view;
+  const int32_t* size = nullptr;
+  if (!sizes.is_none()) {
+    size_view.emplace(sizes);
+    if (!size_view->is_integers(4, 2) || static_cast<size_t>((*size_view)->shape[0]) != count ||
+        (*size_view)->shape[1] != 2)
+      throw py::value_error("sizes must be int32, one row (width, height) a path, contiguous");
+    size = static_cast<const int32_t*>((*size_view)->buf);
+  }
+  std::optional<View> stamp_view;
+  const int64_t* stamp = nullptr;
+  if (!stamps.is_none()) {
+    stamp_view.emplace(stamps);
+    if (!stamp_view->is_integers(8, 2) || static_cast<size_t>((*stamp_view)->shape[0]) != count ||
+        (*stamp_view)->shape[1] != 2)
+      throw py::value_error("stamps must be int64, one row (size, mtime_ns) a path, contiguous");
+    stamp = static_cast<const int64_t*>((*stamp_view)->buf);
+  }
+  if (!seek_points.is_none() && py::len(seek_points) != count)
+    throw py::value_error("seek_points must have one entry a path");
+  auto extents = std::make_unique<BoundExtents>(count);
+  extents->check_sizes = size != nullptr;
+  for (size_t i = 0; i < count; i++) {
+    extents->set_path(i, to_path(py::object(paths[i])));
+    if (size) {
+      extents->widths[i] = size[2 * i];
+      extents->heights[i] = size[2 * i + 1];
+    }
+    if (seek_points.is_none()) continue;
+    const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
+    if (table.is_none()) continue;
+    extents->views.emplace_back(table);
+    extents->extents[i].seek_points = extents->views.back().bytes();
+    if (stamp) {
+      extents->extents[i].has_stamp = true;
+      extents->extents[i].stamp = {stamp[2 * i], stamp[2 * i + 1]};
+    }
+    extents->seekable[i] = extents->extents[i].seek_points.size > 0;
+  }
+  return extents;
+}
+
+/// A read-only array over a column, which keeps the extents alive.
+template <typename T>
+py::object column(const py::object& self, std::vector<T> Extents::* member) {
+  const std::vector<T>& values = py::cast<const BoundExtents&>(self).*member;
+  py::array_t<T> array({static_cast<py::ssize_t>(values.size())},
+                       {static_cast<py::ssize_t>(sizeof(T))}, values.data(), self);
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return array;
+}
+
+/// The same over a member of each extent.
+template <typename T>
+py::object member(const py::object& self, T Extent::* member) {
+  const std::vector<Extent>& extents = py::cast<const BoundExtents&>(self).extents;
+  const T* first = extents.empty() ? nullptr : &(extents[0].*member);
+  py::array_t<T> array({static_cast<py::ssize_t>(extents.size())},
+                       {static_cast<py::ssize_t>(sizeof(Extent))}, first, self);
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return array;
+}
+
+size_t check_index(const BoundExtents& extents, py::ssize_t i) {
+  if (i < 0 || static_cast<size_t>(i) >= extents.size())
+    throw py::index_error("sample " + std::to_string(i) + " of " + std::to_string(extents.size()));
+  return static_cast<size_t>(i);
+}
+
+py::str path_of(const BoundExtents& extents, py::ssize_t i) {
+  const char* path = extents.path(check_index(extents, i));
+  return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(path));
+}
+
+py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
+  const size_t i = check_index(extents, index);
+  BlobReader& reader = thread_reader();
+  ByteSpan blob;
+  Status status;
+  {
+    const Released release;
+    status = reader.read(extents, i, check, blob);
+  }
+  if (status.ok()) {
+    py::bytes bytes(reinterpret_cast<const char*>(blob.data), blob.size);
+    reader.trim();
+    return bytes;
+  }
+  const py::str path = path_of(extents, index);
+  if (reader.error_number()) {
+    errno = reader.error_number();
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
+    throw py::error_already_set();
+  }
+  if (status.code == Code::file_unreadable)
+    PyErr_Format(PyExc_OSError, "%U: %s", path.ptr(), status.detail);
+  else
+    PyErr_Format(PyExc_ValueError, "%U: %s (%s)", path.ptr(), status.detail,
+                 code_name(status.code));
+  throw py::error_already_set();
+}
+
+void attach(BoundExtents& extents, py::ssize_t index, const py::object& data) {
+  Extent& extent = extents.extents[check_index(extents, index)];
+  View view(data);
+  const ByteSpan bytes = view.bytes();
+  if (extent.length >= 0 && bytes.size != static_cast<size_t>(extent.length))
+    throw py::value_error("sample " + std::to_string(index) + " has " +
+                          std::to_string(extent.length) + " bytes, not " +
+                          std::to_string(bytes.size));
+  extents.views.push_back(std::move(view));
+  extent.memory = bytes;
+  extent.in_memory = true;
+}
+
+bool is_corrupt(const BoundExtents& extents, py::ssize_t index) {
+  return extents.extents[check_index(extents, index)].corrupt != nullptr;
+}
+
+/// Copied, since it must not change after it was checked.
+std::vector<int64_t> rows_of(const py::object& indices, const ExtentTable& table) {
+  const View view(indices);
+  if (!view.is_integers(8, 1)) throw py::type_error("indices must be int64, 1-D, contiguous");
+  const auto* first = static_cast<const int64_t*>(view->buf);
+  std::vector<int64_t> rows(first, first + view->shape[0]);
+  for (const int64_t row : rows)
+    if (row < 0 || row >= table.rows())
+      throw py::index_error("sample " + std::to_string(row) + " of a dataset of " +
+                            std::to_string(table.rows()));
+  return rows;
+}
+
+/// (the array's offset, values)
+using FixedArguments = std::tuple<int64_t, py::object>;
+/// (the array's offset, validity or None, offsets, data or None)
+using VariableArguments = std::tuple<int64_t, py::object, py::object, py::object>;
+
+/// A table and the Python buffers that its columns lie in.
+class BoundTable {
+ public:
+  BoundTable(const py::sequence& files, const std::vector<int64_t>& sizes, const py::object& root,
+             int64_t rows, int64_t batch_rows)
+      : table_(make_files(files, sizes), root.is_none() ? std::string() : to_path(root),
+               checked(rows, 0, "rows"), checked(batch_rows, 1, "batch_rows")) {}
+
+  std::vector<size_t> missing(const py::object& indices) const {
+    std::vector<bool> seen(table_.batch_count());
+    std::vector<size_t> numbers;
+    for (const int64_t row : rows_of(indices, table_)) {
+      const size_t batch = table_.batch_of(row);
+      if (seen[batch] || table_.has(batch)) continue;
+      seen[batch] = true;
+      numbers.push_back(batch);
+    }
+    return numbers;
+  }
+
+  void add(size_t number, int64_t rows, const FixedArguments& file, const FixedArguments& offset,
+           const FixedArguments& length, const FixedArguments& width, const FixedArguments& height,
+           const FixedArguments& encoding, const FixedArguments& crc32c,
+           const FixedArguments& label, const py::object& encoding_codes,
+           const std::optional<VariableArguments>& path,
+           const std::optional<VariableArguments>& seek_points) {
+    if (number >= table_.batch_count()) throw py::index_error("there is no such record batch");
+    if (rows != table_.rows_of(number))
+      throw py::value_error("the record batch has " + std::to_string(rows) + " rows, not " +
+                            std::to_string(table_.rows_of(number)));
+    if (table_.has(number)) return;  // gather may be reading it
+    std::vector<View> views;
+    TableBatch batch;
+    batch.file = fixed(file, 4, rows, views);
+    batch.offset = fixed(offset, 8, rows, views);
+    batch.length = fixed(length, 8, rows, views);
+    batch.width = fixed(width, 4, rows, views);
+    batch.height = fixed(height, 4, rows, views);
+    batch.encoding = fixed(encoding, 1, rows, views);
+    batch.crc32c = fixed(crc32c, 4, rows, views);
+    batch.label = fixed(label, 4, rows, views);
+    batch.path = variable(path, rows, views);
+    batch.seek_points = variable(seek_points, rows, views);
+    const View codes(encoding_codes);
+    batch.encodings.fill(kUnknownEncoding);
+    for (size_t i = 0; i < std::min(codes.bytes().size, batch.encodings.size()); i++)
+      batch.encodings[i] = static_cast<int8_t>(codes.bytes().data[i]);
+    for (View& view : views) views_.push_back(std::move(view));
+    table_.add(number, batch);
+  }
+
+  std::unique_ptr<BoundExtents> gather(const py::object& indices) const {
+    const std::vector<int64_t> rows = rows_of(indices, table_);
+    for (const int64_t row : rows)
+      if (!table_.has(table_.batch_of(row)))
+        throw py::value_error("record batch " + std::to_string(table_.batch_of(row)) +
+                              " was not added");
+    auto extents = std::make_unique<BoundExtents>(rows.size());
+    const Released release;
+    table_.gather(rows, *extents);
+    return extents;
+  }
+
+ private:
+  static std::shared_ptr<Files> make_files(const py::sequence& files,
+                                           const std::vector<int64_t>& sizes) {
+    if (py::len(files) != sizes.size())
+      throw py::value_error("file_sizes must have one entry a file");
+    std::vector<std::string> paths;
+    for (const auto& file : files) paths.push_back(to_path(file));
+    return std::make_shared<Files>(std::move(paths), sizes);
+  }
+
+  static int64_t checked(int64_t value, int64_t least, const char* name) {
+    if (value < least || value > INT64_MAX / 2)
+      throw py::value_error(std::string(name) + " is " + std::to_string(value));
+    return value;
+  }
+
+  /// The bytes of a buffer from item `first` on, at least `count` items of `size` bytes.
+  static const uint8_t* items(const py::object& buffer, int64_t first, int64_t count, int64_t size,
+                              std::vector<View>& views) {
+    views.emplace_back(buffer);
+    const ByteSpan bytes = views.back().bytes();
+    const auto held = static_cast<int64_t>(bytes.size) / size;
+    if (first < 0 || first > held || held - first < count)
+      throw py::value_error("a buffer of " + std::to_string(bytes.size) +
+                            " bytes is too short for " + std::to_string(count) + " values of " +
+                            std::to_string(size) + " bytes from number " + std::to_string(first) +
+                            " on");
+    return bytes.data + first * size;
+  }
+
+  static const uint8_t* fixed(const FixedArguments& column, int64_t size, int64_t rows,
+                              std::vector<View>& views) {
+    return items(std::get<1>(column), std::get<0>(column), rows, size, views);
+  }
+
+  static VariableColumn variable(const std::optional<VariableArguments>& arguments, int64_t rows,
+                                 std::vector<View>& views) {
+    VariableColumn column;
+    if (!arguments) return column;
+    const auto& [first, validity, offsets, data] = *arguments;
+    if (first < 0 || first > INT32_MAX) throw py::value_error("an array's offset is out of range");
+    column.present = true;
+    column.first = first;
+    if (!validity.is_none()) column.validity = items(validity, 0, (first + rows + 7) / 8, 1, views);
+    column.offsets = items(offsets, 0, first + rows + 1, 4, views);
+    if (!data.is_none()) {
+      views.emplace_back(data);
+      column.data = views.back().bytes();
+    }
+    return column;
+  }
+
+  ExtentTable table_;
+  std::vector<View> views_;
+};
+
+}  // namespace
+
+void bind_extents(py::module_& m) {
+  py::class_<BoundExtents>(m, "Extents")
+      .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
+           py::arg("seek_points") = py::none(), py::arg("stamps") = py::none(),
+           py::arg("sizes") = py::none())
+      .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
+      .def_property_readonly("labels",
+                             [](const py::object& self) { return column(self, &Extents::labels); })
+      .def_property_readonly("widths",
+                             [](const py::object& self) { return column(self, &Extents::widths); })
+      .def_property_readonly("heights",
+                             [](const py::object& self) { return column(self, &Extents::heights); })
+      .def_property_readonly(
+          "encodings", [](const py::object& self) { return column(self, &Extents::encodings); })
+      .def_property_readonly(
+          "seekable", [](const py::object& self) { return column(self, &Extents::seekable); })
+      .def_property_readonly("files",
+                             [](const py::object& self) { return member(self, &Extent::file); })
+      .def_property_readonly("offsets",
+                             [](const py::object& self) { return member(self, &Extent::offset); })
+      .def_property_readonly("lengths",
+                             [](const py::object& self) { return member(self, &Extent::length); })
+      .def_property_readonly("checksums",
+                             [](const py::object& self) { return member(self, &Extent::crc); })
+      .def("attach", &attach, py::arg("index"), py::arg("data"))
+      .def("is_corrupt", &is_corrupt, py::arg("index"))
+      .def("path", &path_of, py::arg("index"))
+      .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
+
+  py::class_<BoundTable>(m, "ExtentTable")
+      .def(py::init<const py::sequence&, const std::vector<int64_t>&, const py::object&, int64_t,
+                    int64_t>(),
+           py::arg("files"), py::arg("file_sizes"), py::arg("root"), py::arg("rows"),
+           py::arg("batch_rows"))
+      .def("missing", &BoundTable::missing, py::arg("indices"))
+      .def("add", &BoundTable::add, py::arg("number"), py::arg("rows"), py::kw_only(),
+           py::arg("file"), py::arg("offset"), py::arg("length"), py::arg("width"),
+           py::arg("height"), py::arg("encoding"), py::arg("crc32c"), py::arg("label"),
+           py::arg("encoding_codes"), py::arg("path"), py::arg("seek_points"))
+      .def(
+          "gather",
+          [](const py::object& self, const py::object& indices) {
+            auto extents = py::cast<const BoundTable&>(self).gather(indices);
+            extents->table = self;
+            return extents;
+          },
+          py::arg("indices"));
+}
+
+}  // namespace fastdata

@@ -1,0 +1,413 @@
+#include "python/bindings_job.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "python/bindings_extents.h"
+#include "decode_task.h"
+#include "engine.h"
+#include "simd/kernels.h"
+#include "probe_task.h"
+#include "python/python_view.h"
+#include "read_task.h"
+#include "python/released.h"
+
+namespace fastdata {
+namespace {
+
+Filter parse_filter(const std::string& name) {
+  if (name == "nearest") return Filter::nearest;
+  if (name == "bilinear") return Filter::bilinear;
+  if (name == "bicubic") return Filter::bicubic;
+  if (name == "lanczos") return Filter::lanczos;
+  throw py::value_error("filter must be 'nearest', 'bilinear', 'bicubic' or 'lanczos', not '" +
+                        name + "'");
+}
+
+DataType parse_data_type(const std::string& name) {
+  if (name == "uint8") return DataType::uint8;
+  if (name == "float32") return DataType::float32;
+  if (name == "float16") return DataType::float16;
+  if (name == "bfloat16") return DataType::bfloat16;
+  throw py::value_error("dtype must be 'uint8', 'float32', 'float16' or 'bfloat16', not '" + name +
+                        "'");
+}
+
+/// uint8 pixels: H x W, H x W x 1 or H x W x 3, rows anywhere, the rest contiguous.
+RawImage raw_image(const View& view) {
+  RawImage raw;
+  raw.channels = view->ndim == 3 ? static_cast<int>(view->shape[2]) : 1;
+  const bool good = view->itemsize == 1 && (view->ndim == 2 || view->ndim == 3) &&
+                    (raw.channels == 1 || raw.channels == 3) && view->shape[0] > 0 &&
+                    view->shape[1] > 0 && view->shape[0] <= INT32_MAX / 2 &&
+                    view->shape[1] <= INT32_MAX / 8 && view->strides[0] >= 0 &&
+                    view->strides[1] == raw.channels &&
+                    (view->ndim == 2 || raw.channels == 1 || view->strides[2] == 1);
+  if (!good) throw py::type_error("pixels must be uint8, H x W or H x W x 3, with contiguous rows");
+  raw.pixels = static_cast<const uint8_t*>(view->buf);
+  raw.height = static_cast<int>(view->shape[0]);
+  raw.width = static_cast<int>(view->shape[1]);
+  raw.row_stride = static_cast<size_t>(view->strides[0]);
+  return raw;
+}
+
+/// Scales and offsets repeated as Kernels::kPeriod wants them, three rows of each: all
+/// the same if interleaved, else one a plane.
+struct Normalisation {
+  float scale[3 * Kernels::kPeriod], offset[3 * Kernels::kPeriod];
+
+  Normalisation(const std::array<float, 3>& scales, const std::array<float, 3>& offsets,
+                bool planar) {
+    for (int row = 0; row < 3; row++)
+      for (int i = 0; i < Kernels::kPeriod; i++) {
+        const int channel = planar ? row : i % 3;
+        scale[row * Kernels::kPeriod + i] = scales[channel];
+        offset[row * Kernels::kPeriod + i] = offsets[channel];
+      }
+  }
+};
+
+struct OutputSize {
+  int count, height, width;
+};
+
+/// The output array, N x H x W x 3 by shape; by strides channels-last or planar.
+OutputSize check_output(const View& view, DataType type, bool& planar) {
+  const Py_ssize_t item = static_cast<Py_ssize_t>(size_of(type));
+  if (view->ndim != 4 || view->shape[3] != 3)
+    throw py::value_error("out must have the shape (N, H, W, 3)");
+  if (view->itemsize != item) throw py::value_error("out has items of another size than dtype");
+  for (int i = 0; i < 3; i++)
+    if (view->shape[i] > INT32_MAX / 16 || (i > 0 && view->shape[i] < 1))
+      throw py::value_error("out has no pixels, or too many");
+  for (int i = 0; i < 4; i++)
+    if (view->strides[i] < 0) throw py::value_error("out has a negative stride");
+  const bool interleaved = view->strides[3] == item && view->strides[2] == 3 * item;
+  planar = view->strides[2] == item && view->strides[3] > 0 && !interleaved;
+  if (!interleaved && !planar)
+    throw py::value_error("out must have contiguous pixels or contiguous planes");
+  return {static_cast<int>(view->shape[0]), static_cast<int>(view->shape[1]),
+          static_cast<int>(view->shape[2])};
+}
+
+/// A task from run or submit to its end.
+class PendingWork {
+ public:
+  /// In this thread. Signals are looked at now and then, so that Ctrl-C ends it: not after
+  /// each sample, as to get the GIL back takes 5 ms where other threads of Python are busy.
+  void run_here() {
+    require_new();
+    statuses_.assign(task_->size(), Status{Code::cancelled, "the batch was interrupted"});
+    for (size_t i = 0; i < statuses_.size();) {
+      run_for(kSignalInterval, i);
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+  }
+
+  void submit(Engine& engine) {
+    require_new();
+    batch_ = engine.submit(task_);
+  }
+
+  bool wait(std::optional<double> timeout) {
+    if (!batch_) return true;
+    const Released release;
+    if (timeout) return batch_->wait_for(*timeout);
+    batch_->wait();
+    return true;
+  }
+  bool done() const { return !batch_ || batch_->done(); }
+  void cancel() {
+    if (batch_) batch_->cancel();
+  }
+
+  /// (index, code, detail, offset) of each sample that failed.
+  py::list failures() const {
+    require_done();
+    const std::vector<Status>& statuses = batch_ ? batch_->statuses() : statuses_;
+    py::list failed;
+    for (size_t i = 0; i < statuses.size(); i++)
+      if (const Status& s = statuses[i]; !s.ok())
+        failed.append(py::make_tuple(i, code_name(s.code), s.detail, s.offset));
+    return failed;
+  }
+
+ protected:
+  explicit PendingWork(std::shared_ptr<Task> task) : task_(std::move(task)) {}
+  ~PendingWork() = default;
+
+  /// Cancels, waits. To be called before what the task points to goes away.
+  void end() {
+    if (!batch_) return;
+    const Released release;
+    batch_.reset();
+  }
+  void require_done() const {
+    if (!done()) throw std::runtime_error("the batch is not done: wait for it");
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kSignalInterval{50};
+
+  void run_for(std::chrono::milliseconds interval, size_t& i) {
+    const Released release;
+    const auto end = std::chrono::steady_clock::now() + interval;
+    while (i < statuses_.size() && std::chrono::steady_clock::now() < end) {
+      statuses_[i] = task_->run(i);
+      i++;
+    }
+  }
+
+  void require_new() const {
+    if (batch_ || !statuses_.empty()) throw std::runtime_error("a batch runs only once");
+  }
+
+  std::shared_ptr<Task> task_;
+  std::vector<Status> statuses_;  // of run_here
+  std::unique_ptr<Batch> batch_;  // of submit
+};
+
+/// What one sample's numbers of an N x `columns` array of int32 are; null if there is none.
+const int32_t* integers(const py::object& array, const char* name, size_t count, Py_ssize_t columns,
+                        std::vector<View>& views) {
+  if (array.is_none()) return nullptr;
+  views.emplace_back(array);
+  const View& view = views.back();
+  if (!view.is_integers(4, 2) || static_cast<size_t>(view->shape[0]) != count ||
+      view->shape[1] != columns)
+    throw py::value_error(std::string(name) + " must be int32, N x " + std::to_string(columns) +
+                          ", contiguous");
+  return static_cast<const int32_t*>(view->buf);
+}
+
+/// A byte a sample; null if there are none.
+const uint8_t* flags(const py::object& array, const char* name, size_t count,
+                     std::vector<View>& views) {
+  if (array.is_none()) return nullptr;
+  views.emplace_back(array);
+  const ByteSpan bytes = views.back().bytes();
+  if (bytes.size != count)
+    throw py::value_error(std::string(name) + " must have one byte a sample");
+  return bytes.data;
+}
+
+/// A batch of images and the Python objects whose memory it uses.
+class Job : public PendingWork {
+ public:
+  Job(const py::object& data, const py::object& seek_points, const py::object& boxes,
+      const py::object& flips, const py::object& out, const std::string& dtype,
+      const std::array<float, 3>& scales, const std::array<float, 3>& offsets, bool resize,
+      const std::string& filter, bool dct_scaling, const py::object& sizes,
+      const py::object& windows, const py::object& skip, int stride, bool check)
+      : Job(std::make_shared<DecodeTask>(), data, out) {
+    const DataType type = parse_data_type(dtype);
+    bool planar = false;
+    const OutputSize output = check_output(out_, type, planar);
+    const bool reading = py::isinstance<BoundExtents>(data);
+    const size_t count = py::len(data);
+    if (static_cast<size_t>(output.count) != count)
+      throw py::value_error("out is not for as many samples as there are");
+    if (stride < 0) throw py::value_error("stride must not be below 0");
+    if (!sizes.is_none() && !resize) throw py::value_error("sizes are for resizing");
+    if (sizes.is_none() && !windows.is_none()) throw py::value_error("windows need sizes");
+    normalisation_ = std::make_unique<Normalisation>(scales, offsets, planar);
+    task_->options.width = output.width;
+    task_->options.height = output.height;
+    task_->options.resize = resize;
+    task_->options.filter = parse_filter(filter);
+    task_->options.dct_scaling = dct_scaling;
+    task_->check = check;
+    task_->stride = stride;
+    if (stride > 0) task_->built.resize(count);
+    if (reading) task_->extents = py::cast<const BoundExtents*>(data);
+
+    std::vector<View> arguments;  // copied from, not kept
+    arguments.reserve(5);
+    const int32_t* box = integers(boxes, "boxes", count, 4, arguments);
+    const int32_t* size = integers(sizes, "sizes", count, 2, arguments);
+    const int32_t* window = integers(windows, "windows", count, 2, arguments);
+    const uint8_t* flip = flags(flips, "flips", count, arguments);
+    if (const uint8_t* skipped = flags(skip, "skip", count, arguments))
+      task_->skip.assign(skipped, skipped + count);
+    const bool seeking = !seek_points.is_none();
+    if (seeking && py::len(seek_points) != count)
+      throw py::value_error("seek_points must have one entry a sample");
+
+    views_.reserve((reading ? 0 : count) + (seeking ? count : 0));
+    task_->samples.resize(count);
+    for (size_t i = 0; i < count; i++) {
+      Sample& sample = task_->samples[i];
+      if (!reading) add_data(py::object(py::reinterpret_borrow<py::sequence>(data)[i]), sample);
+      if (seeking) {
+        const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
+        if (!table.is_none()) {
+          views_.emplace_back(table);
+          sample.seek_points = views_.back().bytes();
+        }
+      }
+      if (box) {
+        sample.whole = false;
+        sample.box = {box[4 * i], box[4 * i + 1], box[4 * i + 2], box[4 * i + 3]};
+      }
+      if (size) {  // no image has a size below 1: that is for the decoder to refuse
+        sample.full_width = size[2 * i] > 0 ? size[2 * i] : -1;
+        sample.full_height = size[2 * i + 1] > 0 ? size[2 * i + 1] : -1;
+      }
+      if (window) {
+        sample.window_x = window[2 * i];
+        sample.window_y = window[2 * i + 1];
+      }
+      sample.flip = flip && flip[i];
+      sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
+      sample.output.row_stride = out_->strides[1];
+      sample.output.plane_stride = planar ? out_->strides[3] : 0;
+      sample.output.type = type;
+      sample.output.scale = normalisation_->scale;
+      sample.output.offset = normalisation_->offset;
+    }
+  }
+
+  ~Job() { end(); }
+
+  /// (index, packed table, the file's size, its mtime in ns) of those built for this batch.
+  py::list built() const {
+    require_done();
+    py::list tables;
+    for (size_t i = 0; i < task_->built.size(); i++)
+      if (const auto& [table, stamp] = task_->built[i]; !table.empty())
+        tables.append(
+            py::make_tuple(i, py::bytes(reinterpret_cast<const char*>(table.data()), table.size()),
+                           stamp.size, stamp.mtime_ns));
+    return tables;
+  }
+
+  std::pair<double, double> timings() const {
+    return {task_->read_seconds(), task_->decode_seconds()};
+  }
+
+ private:
+  Job(std::shared_ptr<DecodeTask> task, const py::object& data, const py::object& out)
+      : PendingWork(task), data_(data), out_(out, /*writable=*/true), task_(std::move(task)) {}
+
+  void add_data(const py::object& data, Sample& sample) {
+    views_.emplace_back(data);
+    if (views_.back()->ndim == 1)
+      sample.jpeg = views_.back().bytes();
+    else
+      sample.raw = raw_image(views_.back());
+  }
+
+  py::object data_;
+  View out_;
+  std::vector<View> views_;
+  std::unique_ptr<Normalisation> normalisation_;
+  std::shared_ptr<DecodeTask> task_;
+};
+
+/// The probing of a batch of files.
+class ProbeJob : public PendingWork {
+ public:
+  explicit ProbeJob(const py::object& extents)
+      : PendingWork(std::make_shared<ProbeTask>(py::cast<BoundExtents&>(extents))),
+        extents_(extents) {}
+  ~ProbeJob() { end(); }
+
+ private:
+  py::object extents_;
+};
+
+/// The reading of a batch of samples.
+class ReadJob : public PendingWork {
+ public:
+  ReadJob(const py::object& extents, const py::object& skip, bool check)
+      : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check)) {}
+  ~ReadJob() { end(); }
+
+  /// Each sample's bytes as an array that owns them; None where there are none. Once.
+  py::list take() {
+    require_done();
+    py::list arrays;
+    for (Blob& blob : task_->blobs()) {
+      if (!blob.data) {
+        arrays.append(py::none());
+        continue;
+      }
+      uint8_t* data = blob.data.release();
+      const py::capsule owner(data, [](void* bytes) { delete[] static_cast<uint8_t*>(bytes); });
+      arrays.append(py::array_t<uint8_t>(static_cast<py::ssize_t>(blob.size), data, owner));
+    }
+    return arrays;
+  }
+
+  double seconds() const { return task_->seconds(); }
+
+ private:
+  ReadJob(const py::object& extents, std::shared_ptr<ReadTask> task)
+      : PendingWork(task), extents_(extents), task_(std::move(task)) {}
+
+  static std::shared_ptr<ReadTask> make_task(const BoundExtents& extents, const py::object& skip,
+                                             bool check) {
+    std::vector<uint8_t> skipped;
+    if (!skip.is_none()) {
+      const View view(skip);
+      if (!view.is_integers(1, 1) || static_cast<size_t>(view->shape[0]) != extents.size())
+        throw py::value_error("skip must have one byte a sample, contiguous");
+      const auto* first = static_cast<const uint8_t*>(view->buf);
+      skipped.assign(first, first + extents.size());
+    }
+    return std::make_shared<ReadTask>(extents, std::move(skipped), check);
+  }
+
+  py::object extents_;
+  std::shared_ptr<ReadTask> task_;
+};
+
+template <typename T>
+py::class_<T> bind_work(py::module_& m, const char* name) {
+  return py::class_<T>(m, name)
+      .def("run", &T::run_here)
+      .def("wait", &T::wait, py::arg("timeout") = py::none())
+      .def("done", &T::done)
+      .def("cancel", &T::cancel)
+      .def("failures", &T::failures);
+}
+
+}  // namespace
+
+void bind_job(py::module_& m) {
+  bind_work<Job>(m, "Job")
+      .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
+                    const py::object&, const std::string&, const std::array<float, 3>&,
+                    const std::array<float, 3>&, bool, const std::string&, bool, const py::object&,
+                    const py::object&, const py::object&, int, bool>(),
+           py::arg("data"), py::kw_only(), py::arg("seek_points"), py::arg("boxes"),
+           py::arg("flips"), py::arg("out"), py::arg("dtype"), py::arg("scale"), py::arg("offset"),
+           py::arg("resize"), py::arg("filter"), py::arg("dct_scaling"),
+           py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
+           py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true)
+      .def("built", &Job::built)
+      .def("timings", &Job::timings);
+  bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));
+  bind_work<ReadJob>(m, "ReadJob")
+      .def(py::init<const py::object&, const py::object&, bool>(), py::arg("extents"),
+           py::kw_only(), py::arg("skip") = py::none(), py::arg("check") = true)
+      .def("take", &ReadJob::take)
+      .def("seconds", &ReadJob::seconds);
+
+  py::class_<Engine>(m, "Engine")
+      .def(py::init<int>(), py::arg("threads"))
+      .def_property_readonly("threads", &Engine::threads)
+      .def(
+          "submit", [](Engine& engine, Job& job) { job.submit(engine); }, py::arg("job"))
+      .def(
+          "submit", [](Engine& engine, ProbeJob& job) { job.submit(engine); }, py::arg("job"))
+      .def("submit", [](Engine& engine, ReadJob& job) { job.submit(engine); }, py::arg("job"));
+}
+
+}  // namespace fastdata

@@ -1,0 +1,273 @@
+#include "resample/resample.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "simd/kernels.h"
+
+namespace fastdata {
+namespace {
+
+// Pillow's filters (Resample.c), each with its support, the half-width at scale 1, and
+// whether it has weights below zero.
+struct Bilinear {
+  static constexpr double kSupport = 1.0;
+  static constexpr bool kOvershoots = false;
+  double operator()(double x) const {
+    x = std::abs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+  }
+};
+
+struct Cubic {
+  static constexpr double kSupport = 2.0;
+  static constexpr bool kOvershoots = true;
+  double operator()(double x) const {
+    constexpr double a = -0.5;
+    x = std::abs(x);
+    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+    if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
+    return 0.0;
+  }
+};
+
+struct Lanczos {
+  static constexpr double kSupport = 3.0;
+  static constexpr bool kOvershoots = true;
+  static double sinc(double x) {
+    constexpr double kPi = 3.14159265358979323846;
+    if (x == 0.0) return 1.0;
+    x *= kPi;
+    return std::sin(x) / x;
+  }
+  double operator()(double x) const { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0; }
+};
+
+/// Rounds weights that sum to 1 to integers that sum to 2^13: each to nearest, and what
+/// is then missing goes to the largest. Many small ones are rounded as a running sum
+/// instead, so that no tap bears the error of all.
+void quantise(const double* weights, int taps, int16_t* out) {
+  constexpr int kOne = 1 << kWeightBits;
+  if (taps > 16) {
+    double sum = 0;
+    int done = 0;
+    for (int i = 0; i < taps; i++) {
+      sum += weights[i];
+      const int upto = static_cast<int>(std::lround(sum * kOne));
+      out[i] = static_cast<int16_t>(upto - done);
+      done = upto;
+    }
+    return;
+  }
+  int sum = 0, largest = 0;
+  for (int i = 0; i < taps; i++) {
+    const double scaled = weights[i] * kOne;
+    const int weight = static_cast<int>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
+    out[i] = static_cast<int16_t>(weight);
+    sum += weight;
+    if (out[i] > out[largest]) largest = i;
+  }
+  out[largest] = static_cast<int16_t>(out[largest] + kOne - sum);
+}
+
+void quantise_wide(const double* weights, int taps, int32_t* out) {
+  for (int i = 0; i < taps; i++) {
+    const double scaled = weights[i] * (1 << kWideWeightBits);
+    out[i] = static_cast<int32_t>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
+  }
+}
+
+/// `wide` is what the caller wants, axis.wide what it gets.
+void build_nearest(int inputs, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = static_cast<double>(inputs) / outputs;
+  axis.max_taps = 1;
+  axis.stride = 4;
+  axis.wide = wide;
+  const size_t count = static_cast<size_t>(axis.outputs) * axis.stride;
+  if (wide)
+    axis.wide_weights.assign(count, 0);
+  else
+    axis.weights.assign(count, 0);
+  double at = scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
+  for (int i = 0; i < first; i++) at += scale;
+  for (int i = 0; i < axis.outputs; i++, at += scale) {
+    axis.first[i] = std::min(static_cast<int>(at), inputs - 1);
+    axis.taps[i] = 1;
+    const size_t weight = static_cast<size_t>(i) * axis.stride;
+    if (wide)
+      axis.wide_weights[weight] = 1 << kWideWeightBits;
+    else
+      axis.weights[weight] = 1 << kWeightBits;
+  }
+}
+
+template <typename Kernel>
+void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide, Axis& axis) {
+  // Named as in Pillow's precompute_coeffs, whose arithmetic this is.
+  const double scale = static_cast<double>(inputs) / outputs;
+  const double filterscale = std::max(scale, 1.0);
+  const double support = Kernel::kSupport * filterscale;
+  const double ss = 1.0 / filterscale;
+  const int ksize = static_cast<int>(std::ceil(support)) * 2 + 1;
+  axis.wide = wide || Kernel::kOvershoots || ksize > kMaxTaps;
+  axis.stride = static_cast<int>(round_up(std::min(ksize, inputs), 4));
+  const size_t count = static_cast<size_t>(axis.outputs) * axis.stride;
+  if (axis.wide)
+    axis.wide_weights.assign(count, 0);
+  else
+    axis.weights.assign(count, 0);
+
+  std::vector<double> k(axis.stride);
+  for (int xx = 0; xx < axis.outputs; xx++) {
+    const double center = (first + xx + 0.5) * scale;
+    const int xmin = std::max(0, static_cast<int>(center - support + 0.5));
+    const int xmax = std::min(inputs, static_cast<int>(center + support + 0.5));
+    const int taps = std::min(xmax - xmin, axis.stride);
+    double ww = 0.0;
+    for (int x = 0; x < taps; x++) {
+      k[x] = kernel((x + xmin - center + 0.5) * ss);
+      ww += k[x];
+    }
+    if (ww != 0.0) {
+      const double normal = 1.0 / ww;
+      for (int x = 0; x < taps; x++) k[x] *= normal;
+    }
+
+    axis.first[xx] = xmin;
+    axis.taps[xx] = taps;
+    const size_t at = static_cast<size_t>(xx) * axis.stride;
+    if (axis.wide) {
+      quantise_wide(k.data(), taps, axis.wide_weights.data() + at);
+      continue;
+    }
+    int16_t* weights = axis.weights.data() + at;
+    quantise(k.data(), taps, weights);
+    // Taps that came to nothing would only make the vector paths' windows wider.
+    int used = taps, skipped = 0;
+    while (used > 1 && weights[used - 1] == 0) used--;
+    while (skipped + 1 < used && weights[skipped] == 0) skipped++;
+    if (skipped) {
+      std::copy(weights + skipped, weights + used, weights);
+      std::fill(weights + used - skipped, weights + used, int16_t{0});
+    }
+    axis.first[xx] += skipped;
+    axis.taps[xx] = used - skipped;
+    axis.max_taps = std::max(axis.max_taps, axis.taps[xx]);
+  }
+  if (axis.wide) axis.max_taps = axis.stride;
+}
+
+/// Makes the weights of an output sum to 2^13, and drops taps that came to nothing: they would
+/// only make the vector paths' windows wider. Without branches that depend on the weights.
+void settle(const int* rounded, int16_t* weights, int32_t& first, int32_t& taps) {
+  constexpr int kTaps = 4;
+  int sum = 0, largest = 0;
+  unsigned some = 0;
+  for (int t = 0; t < kTaps; t++) sum += rounded[t];
+  for (int t = 1; t < kTaps; t++) largest = rounded[t] > rounded[largest] ? t : largest;
+  uint64_t packed = 0;
+  for (int t = 0; t < kTaps; t++) {
+    const int weight = rounded[t] + (t == largest ? (1 << kWeightBits) - sum : 0);
+    packed |= static_cast<uint64_t>(weight) << 16 * t;
+    some |= static_cast<unsigned>(weight != 0) << t;
+  }
+  const int skipped = __builtin_ctz(some);
+  first += skipped;
+  taps = 32 - __builtin_clz(some) - skipped;
+  packed >>= 16 * skipped;
+  for (int t = 0; t < kTaps; t++) weights[t] = static_cast<int16_t>(packed >> 16 * t);
+}
+
+/// build_filtered for the triangle, if no output has more than four taps.
+void build_triangle(double scale, int inputs, int first, bool wide, Axis& axis) {
+  constexpr int kTaps = 4;
+  const int count = axis.outputs;
+  axis.wide = wide;
+  axis.stride = axis.max_taps = kTaps;
+  axis.scratch.resize(static_cast<size_t>(count) * kTaps);
+  int32_t* found = axis.scratch.data();
+  const double one = 1 << (wide ? kWideWeightBits : kWeightBits);
+  kernels().triangle({scale, one, inputs, first}, count, axis.first.data(), axis.taps.data(),
+                     found);
+  if (wide) {
+    axis.wide_weights.resize(axis.scratch.size());
+    for (int i = 0; i < count; i++)
+      for (int t = 0; t < kTaps; t++) axis.wide_weights[i * kTaps + t] = found[t * count + i];
+    return;
+  }
+  axis.weights.resize(axis.scratch.size());
+  axis.max_taps = 0;
+  for (int i = 0; i < count; i++) {
+    const int rounded[kTaps] = {found[i], found[count + i], found[2 * count + i],
+                                found[3 * count + i]};
+    settle(rounded, axis.weights.data() + static_cast<size_t>(i) * kTaps, axis.first[i],
+           axis.taps[i]);
+    axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
+  }
+}
+
+void build_bilinear(int inputs, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = static_cast<double>(inputs) / outputs;
+  if (scale < 2)
+    build_triangle(scale, inputs, first, wide, axis);
+  else
+    build_filtered(Bilinear{}, inputs, outputs, first, wide, axis);
+}
+
+template <typename T>
+void mirror_weights(std::vector<T>& weights, const Axis& axis) {
+  for (int i = 0, j = axis.outputs - 1; i < j; i++, j--)
+    std::swap_ranges(weights.begin() + static_cast<ptrdiff_t>(i) * axis.stride,
+                     weights.begin() + static_cast<ptrdiff_t>(i + 1) * axis.stride,
+                     weights.begin() + static_cast<ptrdiff_t>(j) * axis.stride);
+}
+
+void pair_weights(Axis& axis) {
+  constexpr int kHalf = kWideWeightBits / 2, kMask = (1 << kHalf) - 1;
+  const auto join = [](int32_t first, int32_t second) {
+    return static_cast<int32_t>(static_cast<uint16_t>(first) |
+                                static_cast<uint32_t>(static_cast<uint16_t>(second)) << 16);
+  };
+  axis.pairs.resize(axis.wide_weights.size() / 2);
+  for (size_t i = 0; i < axis.pairs.size(); i++) {
+    const int32_t a = axis.wide_weights[2 * i], b = axis.wide_weights[2 * i + 1];
+    axis.pairs[i] = {join(a >> kHalf, b >> kHalf), join(a & kMask, b & kMask)};
+  }
+}
+
+void mirror(Axis& axis) {
+  std::reverse(axis.first.begin(), axis.first.end());
+  std::reverse(axis.taps.begin(), axis.taps.end());
+  if (axis.wide)
+    mirror_weights(axis.wide_weights, axis);
+  else
+    mirror_weights(axis.weights, axis);
+}
+
+}  // namespace
+
+void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
+                bool vertical, Axis& axis) {
+  axis.outputs = window.count;
+  axis.max_taps = 0;
+  axis.first.resize(window.count);
+  axis.taps.resize(window.count);
+  if (filter == Filter::nearest || inputs == outputs)
+    build_nearest(inputs, outputs, window.first, vertical, axis);
+  else if (filter == Filter::bilinear)
+    build_bilinear(inputs, outputs, window.first, vertical, axis);
+  else if (filter == Filter::bicubic)
+    build_filtered(Cubic{}, inputs, outputs, window.first, vertical, axis);
+  else
+    build_filtered(Lanczos{}, inputs, outputs, window.first, vertical, axis);
+  if (flip) mirror(axis);
+  if (vertical) pair_weights(axis);
+  axis.begin = inputs;
+  axis.end = 0;
+  for (int i = 0; i < window.count; i++) {
+    axis.begin = std::min(axis.begin, axis.first[i]);
+    axis.end = std::max(axis.end, axis.first[i] + axis.taps[i]);
+  }
+}
+
+}  // namespace fastdata

@@ -1,0 +1,76 @@
+// The operations that exist once for each instruction set, and which set is in use.
+// All sets give the same bytes: what a model trains on does not depend on the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "simd/cpu.h"
+#include "jpeg/entropy.h"
+#include "jpeg/entropy_vector.h"
+#include "jpeg/idct.h"
+#include "resample/resample.h"
+
+namespace fastdata {
+
+// Note [Padded rows]: rows that the core owns are followed by kRowPadding bytes that
+// kernels may read and write; a kernel rounds a row's length up to whole vectors. Rows
+// that belong to the caller (interleave's output, deinterleave's input) are exact.
+constexpr size_t kRowPadding = 64;
+
+struct Kernels {
+  Level level;
+
+  // Entropy-coded data.
+  Unstuff unstuff;
+  DecodeStreams decode_streams;
+  SkipStreams skip_streams;
+  DecodeVector decode_vector;  // null where there is none; then so is idct_row_zigzag
+
+  // Coefficients to samples.
+  IdctRow idct_row;
+  IdctRow idct_row_zigzag;
+
+  // Chroma upsampling, libjpeg's "fancy" one. `n` samples in, 2n out for h2; the
+  // samples left and right of the row are read if they exist (has_left, has_right).
+  // `sums` is scratch for n + 2 sums. `out` must be even.
+  void (*upsample_h2v1)(const uint8_t* row, int n, bool has_left, bool has_right, uint8_t* out);
+  void (*upsample_h2v2)(const uint8_t* near, const uint8_t* far, int n, bool has_left,
+                        bool has_right, uint16_t* sums, uint8_t* out);
+  void (*upsample_h1v2)(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_t* out);
+  void (*ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r,
+                     uint8_t* g, uint8_t* b);
+
+  // Pixels.
+  void (*interleave)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out);
+  void (*deinterleave)(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+
+  // Resampling.
+  Triangle triangle;
+  PlanHorizontal plan_horizontal;
+  ResampleHorizontal horizontal;
+  ResampleVertical vertical;
+
+  // Normalised output: in[i] * scale[i % kPeriod] + offset[i % kPeriod], each operation
+  // rounded to float32, the result then to the type asked for, to nearest, ties to even.
+  // The period is a multiple of three channels and of sixteen vector lanes.
+  static constexpr int kPeriod = 48;
+  void (*to_float32)(const uint8_t* in, int n, const float* scale, const float* offset, float* out);
+  void (*to_float16)(const uint8_t* in, int n, const float* scale, const float* offset,
+                     uint16_t* out);
+  void (*to_bfloat16)(const uint8_t* in, int n, const float* scale, const float* offset,
+                      uint16_t* out);
+};
+
+extern const Kernels kScalarKernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kNeonKernels;
+
+/// Those in use: the best that the processor has, until select_kernels.
+const Kernels& kernels();
+
+/// False, and no change, if this processor lacks the level. Not while a batch runs.
+bool select_kernels(Level level);
+
+}  // namespace fastdata

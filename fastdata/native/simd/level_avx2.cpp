@@ -1,0 +1,143 @@
+// The AVX2 path: x86-64 since Haswell and Zen.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "jpeg/bit_reader.h"
+#include "simd/kernels.h"
+#include "simd/target.h"
+
+FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
+
+#include "simd/simd_avx2.h"
+
+#include "jpeg/colour_core.h"
+#include "jpeg/entropy_core.h"
+#include "resample/wide_core.h"
+#include "resample/windows_core.h"
+#include "resample/horizontal_avx2.h"
+#include "jpeg/idct_core.h"
+#define FASTDATA_HAVE_F16C
+#include "resample/normalise_core.h"
+#include "resample/triangle_core.h"
+#include "jpeg/upsample_core.h"
+#include "resample/vertical_core.h"
+
+namespace fastdata {
+namespace {
+
+Unstuffed unstuff(const uint8_t* source, const uint8_t* end, uint8_t* out, uint8_t* out_end) {
+  const I ff = set8(0xFF);
+  while (out < out_end) {
+    const ptrdiff_t left = end - source;
+    uint32_t found;
+    int count = kVectorBytes;
+    if (FASTDATA_LIKELY(left >= kVectorBytes)) {
+      const I bytes = load(source);
+      store(out, bytes);
+      found = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, ff)));
+    } else {  // the last few bytes of the file
+      if (left == 0) break;
+      count = static_cast<int>(left);
+      found = 0;
+      for (int i = 0; i < count; i++) {
+        out[i] = source[i];
+        found |= static_cast<uint32_t>(source[i] == 0xFF) << i;
+      }
+    }
+    if (!found) {
+      out += count;
+      source += count;
+      continue;
+    }
+    const int at = __builtin_ctz(found);
+    out += at;
+    source += at;
+    if (source + 1 < end && source[1] != 0) return {source, out, true};
+    out++;
+    source += source + 1 < end ? 2 : 1;
+  }
+  return {source, out, false};
+}
+
+// Byte shuffles between three planes of 16 and 48 interleaved bytes; -1 gives zero.
+constexpr int8_t kToInterleaved[3][3][16] = {
+    {{0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5},
+     {-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1},
+     {-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1}},
+    {{-1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1},
+     {5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10},
+     {-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1}},
+    {{-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1},
+     {-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1},
+     {10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15}}};
+constexpr int8_t kFromInterleaved[3][3][16] = {
+    // [plane][third]
+    {{0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1},
+     {-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1},
+     {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13}},
+    {{1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1},
+     {-1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1},
+     {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14}},
+    {{2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1},
+     {-1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1},
+     {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15}}};
+
+FASTDATA_INLINE __m128i shuffled(__m128i v, const int8_t* pattern) {
+  return _mm_shuffle_epi8(v, _mm_loadu_si128(reinterpret_cast<const __m128i*>(pattern)));
+}
+FASTDATA_INLINE __m128i load128(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+
+void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out) {
+  int x = 0;
+  for (; x + 16 <= n; x += 16) {
+    const __m128i vr = load128(r + x), vg = load128(g + x), vb = load128(b + x);
+    for (int third = 0; third < 3; third++)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 3 * x + 16 * third),
+                       _mm_or_si128(_mm_or_si128(shuffled(vr, kToInterleaved[0][third]),
+                                                 shuffled(vg, kToInterleaved[1][third])),
+                                    shuffled(vb, kToInterleaved[2][third])));
+  }
+  for (; x < n; x++) {
+    out[3 * x] = r[x];
+    out[3 * x + 1] = g[x];
+    out[3 * x + 2] = b[x];
+  }
+}
+
+void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  uint8_t* planes[3] = {r, g, b};
+  int x = 0;
+  for (; x + 16 <= n; x += 16) {
+    const __m128i first = load128(in + 3 * x), second = load128(in + 3 * x + 16);
+    const __m128i third = load128(in + 3 * x + 32);
+    for (int p = 0; p < 3; p++)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[p] + x),
+                       _mm_or_si128(_mm_or_si128(shuffled(first, kFromInterleaved[p][0]),
+                                                 shuffled(second, kFromInterleaved[p][1])),
+                                    shuffled(third, kFromInterleaved[p][2])));
+  }
+  for (; x < n; x++) {
+    r[x] = in[3 * x];
+    g[x] = in[3 * x + 1];
+    b[x] = in[3 * x + 2];
+  }
+}
+
+}  // namespace
+
+const Kernels kAvx2Kernels = {
+    Level::avx2, unstuff,    decode_streams, skip_streams,  nullptr,
+    idct_row,    nullptr,    upsample_h2v1,  upsample_h2v2, upsample_h1v2,
+    ycc_to_rgb,  interleave, deinterleave,   triangle,      plan_horizontal,
+    horizontal,  vertical,   to_float32,     to_float16,    to_bfloat16,
+};
+
+}  // namespace fastdata
+
+FASTDATA_TARGET_END
+#endif

@@ -1,0 +1,174 @@
+// The NEON path: every aarch64 processor, so the file needs no region (target.h).
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "jpeg/bit_reader.h"
+#include "simd/kernels.h"
+
+#include "simd/simd_neon.h"
+
+#include "jpeg/colour_core.h"
+#include "jpeg/entropy_core.h"
+#include "resample/wide_core.h"
+#include "resample/windows_core.h"
+#include "resample/horizontal_neon.h"
+#include "jpeg/idct_neon.h"
+#include "resample/normalise_core.h"
+#include "resample/triangle_core.h"
+#include "jpeg/upsample_core.h"
+
+namespace fastdata {
+namespace {
+
+Unstuffed unstuff(const uint8_t* source, const uint8_t* end, uint8_t* out, uint8_t* out_end) {
+  while (out < out_end) {
+    const ptrdiff_t left = end - source;
+    uint64_t found;  // four bits a byte, as there is no instruction that gathers one of each
+    int count = 16;
+    if (FASTDATA_LIKELY(left >= 16)) {
+      const uint8x16_t bytes = vld1q_u8(source);
+      vst1q_u8(out, bytes);
+      const uint16x8_t equal = vreinterpretq_u16_u8(vceqq_u8(bytes, vdupq_n_u8(0xFF)));
+      found = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(equal, 4)), 0);
+    } else {  // the last few bytes of the file
+      if (left == 0) break;
+      count = static_cast<int>(left);
+      found = 0;
+      for (int i = 0; i < count; i++) {
+        out[i] = source[i];
+        found |= static_cast<uint64_t>(source[i] == 0xFF) << (4 * i);
+      }
+    }
+    if (!found) {
+      out += count;
+      source += count;
+      continue;
+    }
+    const int at = __builtin_ctzll(found) / 4;
+    out += at;
+    source += at;
+    if (source + 1 < end && source[1] != 0) return {source, out, true};
+    out++;
+    source += source + 1 < end ? 2 : 1;
+  }
+  return {source, out, false};
+}
+
+void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out) {
+  int x = 0;
+  for (; x + 16 <= n; x += 16) {
+    const uint8x16x3_t rgb = {{vld1q_u8(r + x), vld1q_u8(g + x), vld1q_u8(b + x)}};
+    vst3q_u8(out + 3 * x, rgb);
+  }
+  for (; x < n; x++) {
+    out[3 * x] = r[x];
+    out[3 * x + 1] = g[x];
+    out[3 * x + 2] = b[x];
+  }
+}
+
+void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  int x = 0;
+  for (; x + 16 <= n; x += 16) {
+    const uint8x16x3_t rgb = vld3q_u8(in + 3 * x);
+    vst1q_u8(r + x, rgb.val[0]);
+    vst1q_u8(g + x, rgb.val[1]);
+    vst1q_u8(b + x, rgb.val[2]);
+  }
+  for (; x < n; x++) {
+    r[x] = in[3 * x];
+    g[x] = in[3 * x + 1];
+    b[x] = in[3 * x + 2];
+  }
+}
+
+/// Sixteen sums of weighted bytes, for the weights' upper halves and for the lower.
+struct Sums {
+  int32x4_t high[4], low[4];
+
+  template <int kTap>
+  FASTDATA_INLINE void add(const uint8_t* row, int16x4_t weights) {
+    const uint8x16_t bytes = vld1q_u8(row);
+    const int16x8_t words[2] = {vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes))),
+                                vreinterpretq_s16_u16(vmovl_high_u8(bytes))};
+    for (int i = 0; i < 2; i++) {
+      const int16x4_t first = vget_low_s16(words[i]), second = vget_high_s16(words[i]);
+      high[2 * i] = vmlal_lane_s16(high[2 * i], first, weights, kTap);
+      high[2 * i + 1] = vmlal_lane_s16(high[2 * i + 1], second, weights, kTap);
+      low[2 * i] = vmlal_lane_s16(low[2 * i], first, weights, 2 + kTap);
+      low[2 * i + 1] = vmlal_lane_s16(low[2 * i + 1], second, weights, 2 + kTap);
+    }
+  }
+};
+
+/// As vertical_core.h, but a multiply-add by one lane needs no rows side by side.
+void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, int n,
+              uint8_t* out) {
+  constexpr int kHalf = kWideWeightBits / 2;
+  const int32x4_t round = vdupq_n_s32(1 << (kWideWeightBits - 1));
+  const int taps = axis.taps[output];
+  const WeightPair* pairs = axis.pairs_of(output);
+  rows += static_cast<size_t>(axis.first[output] - axis.begin) * stride;
+  for (int x = 0; x < n; x += 16) {
+    Sums sums;
+    for (int i = 0; i < 4; i++) {
+      sums.high[i] = vdupq_n_s32(0);
+      sums.low[i] = round;
+    }
+    const uint8_t* row = rows + x;
+    for (int t = 0; t < taps; t += 2, row += 2 * stride) {
+      int16_t halves[4];  // high, high, low, low
+      static_assert(sizeof halves == sizeof(WeightPair));
+      std::memcpy(halves, &pairs[t / 2], sizeof halves);
+      const int16x4_t weights = vld1_s16(halves);
+      sums.add<0>(row, weights);
+      if (t + 1 < taps) sums.add<1>(row + stride, weights);
+    }
+    int16x8_t words[2];  // the sums shifted by 16
+    for (int i = 0; i < 4; i++)
+      sums.low[i] = vaddq_s32(sums.low[i], vshlq_n_s32(sums.high[i], kHalf));
+    for (int i = 0; i < 2; i++)
+      words[i] = vuzp2q_s16(vreinterpretq_s16_s32(sums.low[2 * i]),
+                            vreinterpretq_s16_s32(sums.low[2 * i + 1]));
+    vst1q_u8(out + x, vqshrun_high_n_s16(vqshrun_n_s16(words[0], kWideWeightBits - 16), words[1],
+                                         kWideWeightBits - 16));
+  }
+}
+
+/// Normalises eight bytes.
+FASTDATA_INLINE uint16x8_t eight_halves(const uint8_t* in, const float* scale,
+                                        const float* offset) {
+  const uint16x8_t words = vmovl_u8(vld1_u8(in));
+  const float32x4_t first = vcvtq_f32_u32(vmovl_u16(vget_low_u16(words)));
+  const float32x4_t second = vcvtq_f32_u32(vmovl_high_u16(words));
+  // Rounded after each operation, as everywhere: no vfmaq_f32.
+  const float16x4_t low =
+      vcvt_f16_f32(vaddq_f32(vmulq_f32(first, vld1q_f32(scale)), vld1q_f32(offset)));
+  return vreinterpretq_u16_f16(vcvt_high_f16_f32(
+      low, vaddq_f32(vmulq_f32(second, vld1q_f32(scale + 4)), vld1q_f32(offset + 4))));
+}
+
+/// By hand, as compilers make no vectors of conversions to half precision.
+void to_float16_vectors(const uint8_t* in, int n, const float* scale, const float* offset,
+                        uint16_t* out) {
+  int i = 0;
+  for (; i + kPeriod <= n; i += kPeriod)
+    for (int j = 0; j < kPeriod; j += 8)
+      vst1q_u16(out + i + j, eight_halves(in + i + j, scale + j, offset + j));
+  to_float16(in + i, n - i, scale, offset, out + i);
+}
+
+}  // namespace
+
+const Kernels kNeonKernels = {
+    Level::neon, unstuff,    decode_streams, skip_streams,       nullptr,
+    idct_row,    nullptr,    upsample_h2v1,  upsample_h2v2,      upsample_h1v2,
+    ycc_to_rgb,  interleave, deinterleave,   triangle,           plan_horizontal,
+    horizontal,  vertical,   to_float32,     to_float16_vectors, to_bfloat16,
+};
+
+}  // namespace fastdata
+#endif

@@ -1,0 +1,109 @@
+// The plain path: any processor. What the vector paths must agree with.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "jpeg/bit_reader.h"
+#include "jpeg/idct_scalar.h"
+#include "simd/kernels.h"
+
+#include "jpeg/entropy_core.h"
+#include "resample/normalise_core.h"
+#include "resample/triangle_core.h"
+#include "jpeg/upsample_core.h"
+#include "resample/wide_core.h"
+
+namespace fastdata {
+namespace {
+
+Unstuffed unstuff(const uint8_t* source, const uint8_t* end, uint8_t* out, uint8_t* out_end) {
+  while (source < end && out < out_end) {
+    const size_t room = std::min<size_t>(end - source, out_end - out);
+    const auto* ff = static_cast<const uint8_t*>(std::memchr(source, 0xFF, room));
+    const size_t count = ff ? ff - source : room;
+    std::memcpy(out, source, count);
+    out += count;
+    source += count;
+    if (!ff) continue;
+    if (source + 1 < end && source[1] != 0) return {source, out, true};
+    *out++ = 0xFF;
+    source += source + 1 < end ? 2 : 1;
+  }
+  return {source, out, false};
+}
+
+/// jdcolor.c: R = Y + 1.402 Cr, G = Y - 0.34414 Cb - 0.71414 Cr, B = Y + 1.772 Cb, with
+/// the constants times 2^16, rounded.
+void ycc_to_rgb(const uint8_t* __restrict y_row, const uint8_t* __restrict cb_row,
+                const uint8_t* __restrict cr_row, int n, uint8_t* __restrict r,
+                uint8_t* __restrict g, uint8_t* __restrict b) {
+  constexpr int kHalf = 1 << 15;
+  const auto to_byte = [](int v) { return static_cast<uint8_t>(v < 0 ? 0 : v > 255 ? 255 : v); };
+  for (int x = 0; x < n; x++) {
+    const int y = y_row[x], cb = cb_row[x] - 128, cr = cr_row[x] - 128;
+    r[x] = to_byte(y + ((91881 * cr + kHalf) >> 16));
+    g[x] = to_byte(y + ((-22554 * cb - 46802 * cr + kHalf) >> 16));
+    b[x] = to_byte(y + ((116130 * cb + kHalf) >> 16));
+  }
+}
+
+void interleave(const uint8_t* __restrict r, const uint8_t* __restrict g,
+                const uint8_t* __restrict b, int n, uint8_t* __restrict out) {
+  for (int x = 0; x < n; x++) {
+    out[3 * x] = r[x];
+    out[3 * x + 1] = g[x];
+    out[3 * x + 2] = b[x];
+  }
+}
+
+void deinterleave(const uint8_t* __restrict in, int n, uint8_t* __restrict r, uint8_t* __restrict g,
+                  uint8_t* __restrict b) {
+  for (int x = 0; x < n; x++) {
+    r[x] = in[3 * x];
+    g[x] = in[3 * x + 1];
+    b[x] = in[3 * x + 2];
+  }
+}
+
+void plan_horizontal(const Axis& axis, HorizontalPlan& plan) { plan.axis = &axis; }
+
+void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
+                uint8_t* out, size_t out_stride) {
+  const Axis& axis = *plan.axis;
+  if (axis.wide) return horizontal_wide(axis, planes, plane_count, out, out_stride);
+  for (int p = 0; p < plane_count; p++, out += out_stride) {
+    for (int i = 0; i < axis.outputs; i++) {
+      const uint8_t* source = planes[p] + axis.first[i] - axis.begin;
+      const int16_t* weights = axis.weights_of(i);
+      int sum = 0;
+      for (int t = 0; t < axis.taps[i]; t++) sum += source[t] * weights[t];
+      out[i] = round_to_byte<kWeightBits>(sum);
+    }
+  }
+}
+
+void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, int n,
+              uint8_t* out) {
+  const int32_t* weights = axis.wide_weights_of(output);
+  rows += static_cast<size_t>(axis.first[output] - axis.begin) * stride;
+  constexpr ptrdiff_t kBatch = 64;
+  for (ptrdiff_t x = 0; x < n; x += kBatch) {
+    int sums[kBatch] = {};
+    for (int t = 0; t < axis.taps[output]; t++) {
+      const uint8_t* __restrict row = rows + static_cast<size_t>(t) * stride + x;
+      for (ptrdiff_t i = 0; i < kBatch; i++) sums[i] += row[i] * weights[t];
+    }
+    for (ptrdiff_t i = 0; i < kBatch; i++) out[x + i] = round_to_byte<kWideWeightBits>(sums[i]);
+  }
+}
+
+}  // namespace
+
+const Kernels kScalarKernels = {
+    Level::scalar,   unstuff,    decode_streams, skip_streams,  nullptr,
+    idct_row_scalar, nullptr,    upsample_h2v1,  upsample_h2v2, upsample_h1v2,
+    ycc_to_rgb,      interleave, deinterleave,   triangle,      plan_horizontal,
+    horizontal,      vertical,   to_float32,     to_float16,    to_bfloat16,
+};
+
+}  // namespace fastdata
