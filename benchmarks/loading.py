@@ -102,7 +102,7 @@ class Loading:
         self.pillow = ImageDataset(options.dataset, transform=PillowTransform())
         recipe = compile_recipe(self.dataset.transform)
         assert isinstance(recipe, Recipe)
-        self.recipe = recipe
+        self.program = recipe.programs[0]
         self._blobs: list[bytes] | None = None
 
     def loader(self, threads: int) -> DataLoader[Any]:
@@ -163,7 +163,7 @@ class Loading:
             rows = [dataset.row(i) for i in numbers.tolist()]
             widths = np.array([row.width for row in rows])
             heights = np.array([row.height for row in rows])
-            geometry = self.recipe.draw(widths, heights, sample_keys(key, numbers, 0))
+            geometry = self.program.draw(widths, heights, sample_keys(key, numbers, 0))
             tables = [row.seek_points for row in rows]
             plans.append((blobs[begin : begin + batch], tables, geometry))
         outs = [np.empty((batch, SIZE, SIZE, 3), np.uint8) for _ in range(4)]
@@ -194,7 +194,7 @@ class Loading:
 
 def verify(loading: Loading, images: int = 256) -> None:
     """Compares some batches with Pillow's pixels, before anything is timed."""
-    dataset, recipe = loading.dataset, loading.recipe
+    dataset, program = loading.dataset, loading.program
     loader: DataLoader[Any] = DataLoader(
         dataset, batch_size=64, num_workers=2, seed=SEED, return_index=True
     )
@@ -205,7 +205,7 @@ def verify(loading: Loading, images: int = 256) -> None:
         pictures = [dataset.open_image(int(i)) for i in indices]
         widths = np.array([picture.width for picture in pictures])
         heights = np.array([picture.height for picture in pictures])
-        geometry = recipe.draw(widths, heights, sample_keys(key, indices, 0))
+        geometry = program.draw(widths, heights, sample_keys(key, indices, 0))
         for place, picture in enumerate(pictures):
             left, upper, right_, lower = map(int, geometry.boxes[place])
             crop = picture.crop((left, upper, right_, lower))

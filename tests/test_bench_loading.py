@@ -51,7 +51,8 @@ def test_a_small_run(packed, tmp_path):
 def test_wrong_pixels_are_not_timed(packed):
     measured = loading.Loading(loading.Options(packed, 2, 8, 1, 32))
     loading.verify(measured)
-    measured.recipe = compile_recipe(RandomResizedCrop(224))  # of a loader that never flips
+    # Of a loader that never flips:
+    measured.program = compile_recipe(RandomResizedCrop(224)).programs[0]
     with pytest.raises(SystemExit, match="nothing was timed"):
         loading.verify(measured)
 

@@ -431,7 +431,7 @@ class BothKinds:
 def test_a_batch_is_finished_once_and_whole_where_pipelines_must_grow() -> None:
     recipe = compile_recipe(Resize((16, 16)))
     assert isinstance(recipe, Recipe)
-    runner = Runner(Graph(recipe, 1, DALIOptions(), 1, None), 1)
+    runner = Runner(Graph(recipe.programs, DALIOptions(), 1, None), 1)
     try:
         for count in (1, 4):
             work = BothKinds(count)
@@ -473,7 +473,7 @@ class Failing(BothKinds):
 def test_a_batch_that_fails_by_itself_costs_no_other(where: str) -> None:
     recipe = compile_recipe(Resize((16, 16)))
     assert isinstance(recipe, Recipe)
-    runner = Runner(Graph(recipe, 1, DALIOptions(prefetch_queue_depth=8), 1, None), 2)
+    runner = Runner(Graph(recipe.programs, DALIOptions(prefetch_queue_depth=8), 1, None), 2)
     try:
         works = [BothKinds(2), BothKinds(2), Failing(2, where), BothKinds(2), BothKinds(2)]
         for work in works:

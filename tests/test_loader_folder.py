@@ -189,7 +189,7 @@ def test_random_crops_are_torchvisions_of_the_same_box(
             keys = sample_keys(epoch_key(9, epoch), indices.numpy())
             for row, index in enumerate(indices.tolist()):
                 image = dataset.loader(dataset.samples[index][0])
-                drawn = recipe.draw([image.width], [image.height], keys[row : row + 1])
+                drawn = recipe.programs[0].draw([image.width], [image.height], keys[row : row + 1])
                 left, upper, right, lower = drawn.boxes[0].tolist()
                 expected = functional.resized_crop(
                     image, upper, left, lower - upper, right - left, [36, 44]

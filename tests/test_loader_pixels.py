@@ -21,6 +21,7 @@ from fastdata.transforms import (  # noqa: E402
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    Views,
 )
 from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
 
@@ -48,18 +49,19 @@ def expected(dataset: ImageDataset, indices: Any, seed: int, epoch: int, view: i
     """The same boxes by Pillow's decode, crop, antialiased resize, crop and flip: N x H x W x 3."""
     recipe = compile_recipe(dataset.transform)
     assert isinstance(recipe, Recipe)
+    program = recipe.programs[view if len(recipe.programs) > 1 else 0]
     rows = [dataset.row(int(i)) for i in indices]
     keys = sample_keys(epoch_key(seed, epoch), np.asarray(indices), view)
-    drawn = recipe.draw([row.width for row in rows], [row.height for row in rows], keys)
-    resample = Image.Resampling[recipe.filter.upper()]
+    drawn = program.draw([row.width for row in rows], [row.height for row in rows], keys)
+    resample = Image.Resampling[program.filter.upper()]
     found = []
     for place, index in enumerate(indices):
         image = dataset.open_image(int(index)).crop(tuple(drawn.boxes[place].tolist()))
-        size = recipe.size if drawn.sizes is None else tuple(drawn.sizes[place].tolist())
+        size = program.size if drawn.sizes is None else tuple(drawn.sizes[place].tolist())
         if size != image.size:
             image = image.resize(size, resample)
         x, y = (0, 0) if drawn.windows is None else drawn.windows[place].tolist()
-        pixels = np.asarray(image.crop((x, y, x + recipe.size[0], y + recipe.size[1])))
+        pixels = np.asarray(image.crop((x, y, x + program.size[0], y + program.size[1])))
         found.append(pixels[:, ::-1] if drawn.flips[place] else pixels)
     return np.stack(found)
 
@@ -145,6 +147,45 @@ def test_two_views() -> None:
             assert np.abs(view.permute(0, 2, 3, 1).numpy().astype(int) - want).max() <= 1
     ones = all_of(dataset)
     assert same([views[0] for views, _ in all_of(dataset, views=2)], [one for one, _ in ones])
+
+
+def test_views_of_one_transform_are_those_crops() -> None:
+    dataset = images(Views(CROPS, count=2))
+    loader = DataLoader(dataset, 10, seed=3, num_workers=2, return_index=True)
+    assert loader.explain().startswith("native")
+    for views, _, indices in loader:
+        assert isinstance(views, list) and len(views) == 2
+        for number, view in enumerate(views):
+            want = expected(dataset, indices.numpy(), 3, 0, number)
+            assert np.abs(view.permute(0, 2, 3, 1).numpy().astype(int) - want).max() <= 1
+    ones = all_of(images())
+    assert same([views[0] for views, _ in all_of(dataset)], [one for one, _ in ones])
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_views_have_a_transform_each(threads: int) -> None:
+    small = Compose([RandomResizedCrop(9), Normalize(MEAN, STD, "float16")])
+    dataset = images(Views(CenterCrop(97), CROPS, small))  # most need padding for the first
+    for views, _, indices in all_of(dataset, num_workers=threads, return_index=True):
+        assert [tuple(view.shape[2:]) for view in views] == [(97, 97), (24, 24), (9, 9)]
+        assert views[2].dtype == torch.float16
+        for number, view in enumerate(views):
+            want = expected(dataset, indices.numpy(), 3, 0, number)
+            got = view.permute(0, 2, 3, 1).double()
+            if number == 2:
+                got = (got * torch.tensor(STD) + torch.tensor(MEAN)) * 255
+            assert np.abs(got.numpy() - want).max() <= (1.5 if number == 2 else 1)
+
+
+def test_views_come_from_torchs_workers_too() -> None:
+    def two_rows(views: Any) -> Any:
+        return [view[:, :2] for view in views]
+
+    dataset = images(Compose([Views(CenterCrop(8), CenterCrop(9)), two_rows]))
+    loader = DataLoader(dataset, 10, num_workers=1)
+    assert loader.explain().startswith("workers")
+    (views, _), *_ = loader
+    assert [tuple(view.shape) for view in views] == [(10, 3, 2, 8), (10, 3, 2, 9)]
 
 
 def test_flips_are_exact() -> None:

@@ -24,8 +24,10 @@ from fastdata.transforms import (
     RandomResizedCrop,
     Resize,
     Transform,
+    Views,
+    pillow,
 )
-from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Output, Program, Recipe, Refusal, compile_recipe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = ["bilinear", "nearest", "bicubic", "lanczos"]
@@ -38,6 +40,11 @@ def recipe_of(transform: Any) -> Recipe:
     recipe = compile_recipe(transform)
     assert isinstance(recipe, Recipe), recipe
     return recipe
+
+
+def program_of(transform: Any) -> Program:
+    (program,) = recipe_of(transform).programs
+    return program
 
 
 def reason_of(transform: Any) -> str:
@@ -55,16 +62,10 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(numbers.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def by_recipe(recipe: Recipe, image: Image.Image, keys: Keys) -> npt.NDArray[np.uint8]:
-    got = recipe.draw([image.width], [image.height], keys)
-    pixels = recipe.pillow(
-        image,
-        got.boxes[0],
-        None if got.sizes is None else got.sizes[0],
-        None if got.windows is None else got.windows[0],
-        got.flips[0],
-    )
-    assert pixels.dtype == np.uint8 and pixels.shape == (recipe.size[1], recipe.size[0], 3)
+def by_program(program: Program, image: Image.Image, keys: Keys) -> npt.NDArray[np.uint8]:
+    got = program.draw([image.width], [image.height], keys)
+    pixels = pillow.render(image, got, 0, program.size, program.filter)
+    assert pixels.dtype == np.uint8 and pixels.shape == (program.size[1], program.size[0], 3)
     return pixels
 
 
@@ -99,9 +100,9 @@ def torchvisions_box(
 def test_boxes_are_in_the_image_and_as_large_and_wide_as_asked(
     sizes: list[tuple[int, int]], scale: Any, ratio: Any, seed: int
 ) -> None:
-    recipe = recipe_of(RandomResizedCrop(32, scale, ratio))
+    program = program_of(RandomResizedCrop(32, scale, ratio))
     width, height = np.array(sizes).T
-    got = recipe.draw(width, height, keys_of(len(sizes), seed))
+    got = program.draw(width, height, keys_of(len(sizes), seed))
     assert got.boxes.dtype == np.int32 and got.boxes.flags.c_contiguous
     assert got.sizes is None and got.windows is None and got.odd is None
     assert got.flips.dtype == np.uint8 and not got.flips.any()
@@ -139,9 +140,9 @@ def test_boxes_are_distributed_as_torchvisions(
     size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float]
 ) -> None:
     count = 20_000
-    recipe = recipe_of(RandomResizedCrop(8, scale, ratio))
+    program = program_of(RandomResizedCrop(8, scale, ratio))
     width, height = np.full(count, size[0]), np.full(count, size[1])
-    left, upper, right, lower = recipe.draw(width, height, keys_of(count)).boxes.T
+    left, upper, right, lower = program.draw(width, height, keys_of(count)).boxes.T
     ours = np.stack([left, upper, right - left, lower - upper])
     random.seed(1)
     theirs = np.array([torchvisions_box(*size, scale, ratio) for _ in range(count)]).T
@@ -164,23 +165,23 @@ def test_boxes_are_distributed_as_torchvisions(
 
 
 def test_a_samples_geometry_is_its_own_whatever_batch_it_is_in() -> None:
-    recipe = recipe_of(Compose([RandomResizedCrop(8, (0.5, 1.0)), RandomHorizontalFlip()]))
+    program = program_of(Compose([RandomResizedCrop(8, (0.5, 1.0)), RandomHorizontalFlip()]))
     width, height = np.random.default_rng(1).integers(8, 500, (2, 300))
-    whole = recipe.draw(width, height, keys_of(300))
+    whole = program.draw(width, height, keys_of(300))
     for part in (slice(0, 1), slice(7, 60), slice(100, 300)):
-        got = recipe.draw(width[part], height[part], keys_of(300)[part])
+        got = program.draw(width[part], height[part], keys_of(300)[part])
         np.testing.assert_array_equal(got.boxes, whole.boxes[part])
         np.testing.assert_array_equal(got.flips, whole.flips[part])
-    assert len(recipe.draw([], [], keys_of(0)).boxes) == 0
+    assert len(program.draw([], [], keys_of(0)).boxes) == 0
 
 
 def test_steps_draw_independently() -> None:
     count = 50_000
-    recipe = recipe_of(
+    program = program_of(
         Compose([RandomCrop(60), RandomCrop(50), RandomHorizontalFlip(0.3), RandomCrop(10)])
     )
     sizes = np.full(count, 70)
-    got = recipe.draw(sizes, sizes, keys_of(count))
+    got = program.draw(sizes, sizes, keys_of(count))
     assert abs(got.flips.mean() - 0.3) < 0.01
     columns = np.stack([got.boxes[:, 0], got.boxes[:, 1], got.flips])
     correlation = np.corrcoef(columns) - np.eye(3)
@@ -194,8 +195,8 @@ def test_steps_draw_independently() -> None:
 def test_a_flip_is_as_probable_as_asked() -> None:
     sizes = np.full(40_000, 9)
     for p in (0.0, 0.1, 0.5, 1.0):
-        recipe = recipe_of([CenterCrop(9), RandomHorizontalFlip(p)])
-        share = recipe.draw(sizes, sizes, keys_of(40_000)).flips.mean()
+        program = program_of([CenterCrop(9), RandomHorizontalFlip(p)])
+        share = program.draw(sizes, sizes, keys_of(40_000)).flips.mean()
         assert share == p if p in (0.0, 1.0) else abs(share - p) < 0.012
 
 
@@ -248,7 +249,7 @@ def step_by_step(steps: list[Transform], image: Image.Image, keys: Keys) -> Imag
             draw += 32
         elif isinstance(step, RandomResizedCrop):
             shifted = keys + np.uint64(draw * draws.GAMMA & 0xFFFF_FFFF_FFFF_FFFF)
-            box = recipe_of(step).draw([image.width], [image.height], shifted).boxes[0]
+            box = program_of(step).draw([image.width], [image.height], shifted).boxes[0]
             image = image.crop(tuple(box.tolist()))
             image = image.resize((size[1], size[0]), _RESAMPLING[step.interpolation])
             draw += 32
@@ -295,7 +296,7 @@ def test_composed_geometry_gives_the_pixels_of_its_steps(
     if isinstance(recipe, Refusal):
         return  # which are refused, other tests say
     image, keys = noise(*size, seed % 1000), np.array([seed], np.uint64)
-    got = by_recipe(recipe, image, keys).astype(int)
+    got = by_program(recipe.programs[0], image, keys).astype(int)
     expected = np.asarray(step_by_step(steps, image, keys)).astype(int)
     before = [
         any(isinstance(s, RandomHorizontalFlip) for s in steps[:n])
@@ -336,28 +337,28 @@ def test_a_crop_after_a_flip_is_mirrored_exactly(
     steps.insert(min(where, len(steps)), RandomHorizontalFlip(1.0))
     image, keys = noise(width, 25), np.array([seed], np.uint64)
     expected = np.asarray(step_by_step(steps, image, keys))
-    np.testing.assert_array_equal(by_recipe(recipe_of(steps), image, keys), expected)
+    np.testing.assert_array_equal(by_program(program_of(steps), image, keys), expected)
 
 
 def test_odd_samples_are_those_that_reach_outside() -> None:
     width, height = np.array([10, 30, 30]), np.array([30, 30, 10])
-    got = recipe_of(CenterCrop(20)).draw(width, height, keys_of(3))
+    got = program_of(CenterCrop(20)).draw(width, height, keys_of(3))
     assert got.odd is not None and got.odd.tolist() == [True, False, True]
     assert got.boxes.tolist() == [[-5, 5, 15, 25], [5, 5, 25, 25], [5, -5, 25, 15]]
-    got = recipe_of([Resize(20), CenterCrop((20, 40))]).draw(width, height, keys_of(3))
+    got = program_of([Resize(20), CenterCrop((20, 40))]).draw(width, height, keys_of(3))
     assert got.odd is not None and got.odd.tolist() == [True, True, False]
     assert got.sizes is not None and got.sizes.tolist() == [[20, 60], [20, 20], [60, 20]]
     assert got.windows is not None and got.windows.tolist() == [[-10, 20], [-10, 0], [10, 0]]
-    assert recipe_of(CenterCrop(10)).draw(width, height, keys_of(3)).odd is None
-    padded = recipe_of(RandomCrop(30, padding=1))
+    assert program_of(CenterCrop(10)).draw(width, height, keys_of(3)).odd is None
+    padded = program_of(RandomCrop(30, padding=1))
     assert padded.draw([30] * 60, [30] * 60, keys_of(60)).odd is not None
 
 
 def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:
-    recipe = recipe_of(Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)]))
-    assert recipe.size == (224, 224) and recipe.filter == "bilinear" and recipe.tail == ()
-    assert recipe.output == Output("float32", MEAN, STD, True, False)
-    got = recipe.draw([500, 333], [375, 500], keys_of(2))
+    program = program_of(Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)]))
+    assert program.size == (224, 224) and program.filter == "bilinear"
+    assert program.output == Output("float32", MEAN, STD, True, False)
+    got = program.draw([500, 333], [375, 500], keys_of(2))
     assert got.boxes.tolist() == [[0, 0, 500, 375], [0, 0, 333, 500]]
     assert got.sizes is not None and got.sizes.tolist() == [[341, 256], [256, 384]]
     assert got.windows is not None and got.windows.tolist() == [[58, 16], [16, 80]]
@@ -404,18 +405,94 @@ def test_refusals_say_which_and_why(transform: Any, words: str) -> None:
 def test_the_tail_is_what_comes_after_the_first_unknown() -> None:
     recipe = recipe_of([RandomResizedCrop(8), blur, Compose([len, blur])])
     assert recipe.tail == (blur, len, blur)
-    assert recipe.output == Output("uint8", None, None, True, False)
+    assert recipe.programs[0].output == Output("uint8", None, None, True, False)
+
+
+class Preset:
+    """As training recipes have them: an object that holds the Compose that it calls."""
+
+    def __init__(self) -> None:
+        self.augment = Compose([RandomResizedCrop(8)])
+
+    def __call__(self, image: Any) -> Any:
+        return self.augment(image)
+
+
+def test_steps_that_are_not_known_are_told_from_those_that_only_follow_them() -> None:
+    recipe = recipe_of([RandomResizedCrop(8), blur, Preset(), len])
+    assert [(unknown.name, unknown.reason) for unknown in recipe.unknown] == [
+        (name, "it is not a transform that fastdata knows") for name in ("blur", "Preset", "len")
+    ]
+    first, second, _ = recipe.unknown
+    assert "batch_transform" in first.hint
+    assert second.hint == "It wraps a Compose: hand over that, its 'augment', itself."
+    assert recipe_of(RandomResizedCrop(8)).unknown == ()
+
+
+def test_what_wraps_a_compose_is_to_be_unwrapped() -> None:
+    refusal = compile_recipe(Preset())
+    assert isinstance(refusal, Refusal)
+    assert "hand over that, its 'augment', itself" in refusal.reason
+    assert [unknown.name for unknown in refusal.unknown] == ["Preset"]
+
+
+# --- views -----------------------------------------------------------------------------------
+
+
+def test_each_view_is_a_program() -> None:
+    large, small = (
+        RandomResizedCrop(32, (0.4, 1.0)),
+        Compose([RandomResizedCrop(9), Normalize(MEAN, STD)]),
+    )
+    recipe = recipe_of(Compose([Views(large, small, large), len]))
+    assert [program.size for program in recipe.programs] == [(32, 32), (9, 9), (32, 32)]
+    assert [program.output.dtype for program in recipe.programs] == ["uint8", "float32", "uint8"]
+    assert recipe.tail == (len,)
+    assert recipe.describe().startswith("3 views: random resized crop to 32 x 32")
+    twice = recipe_of(Views(large, count=2))
+    assert len(twice.programs) == 2
+    assert twice.programs[0] == twice.programs[1] == program_of(large)
+    assert twice.describe().startswith("2 views of: random resized crop")
+
+
+def test_what_comes_before_views_belongs_to_each() -> None:
+    recipe = recipe_of(Compose([CenterCrop(40), Views(RandomCrop(9), RandomResizedCrop(8))]))
+    assert [len(program.steps) for program in recipe.programs] == [2, 2]
+    assert [program.size for program in recipe.programs] == [(9, 9), (8, 8)]
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        ([RandomCrop(9), Views(CenterCrop(3), CenterCrop(4))], "RandomCrop(9 x 9) stands before"),
+        ([Views(CenterCrop(3), count=2), Normalize(MEAN, STD)], "Normalize comes after Views"),
+        (Views(CenterCrop(3), Resize(3)), "View 1: The images have different sizes"),
+        (
+            Views(CenterCrop(3), Compose([CenterCrop(4), blur])),
+            "View 1: blur: it is not a transform that",
+        ),
+        (Views(CenterCrop(3), Views(CenterCrop(3), CenterCrop(4))), "View"),
+    ],
+)
+def test_views_that_cannot_be_composed_say_why(transform: Any, words: str) -> None:
+    assert words in reason_of(transform)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_normalize_says_of_what_type_the_result_is(dtype: str) -> None:
+    program = program_of([CenterCrop(9), Normalize(MEAN, STD, dtype)])
+    assert program.output == Output(dtype, MEAN, STD, True, False)
 
 
 def test_too_small_an_image_is_named() -> None:
-    recipe = recipe_of(RandomCrop(20))
-    with pytest.raises(UsageError, match="Sample 1 of the batch has 30 x 19 pixels") as caught:
-        recipe.draw([20, 30], [20, 19], keys_of(2))
+    program = program_of(RandomCrop(20))
+    with pytest.raises(UsageError, match="The image has 30 x 19 pixels") as caught:
+        RandomCrop(20)(noise(30, 19))
     assert "pad_if_needed" in caught.value.hint
-    # Marked, it does not disturb the others.
-    drawn = recipe.draw([20, 30, 40], [20, 19, 40], keys_of(3), on_small="mark")
+    # In a batch it does not disturb the others.
+    drawn = program.draw([20, 30, 40], [20, 19, 40], keys_of(3))
     assert drawn.too_small == {1: "30 x 19 pixels, less than RandomCrop's 20 x 20"}
-    alone = recipe.draw([40], [40], keys_of(3)[2:])
+    alone = program.draw([40], [40], keys_of(3)[2:])
     assert alone.too_small == {} and np.array_equal(drawn.boxes[2:], alone.boxes)
 
 

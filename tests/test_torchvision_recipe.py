@@ -18,6 +18,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import transforms as ours
 from fastdata.plan import draws
+from fastdata.transforms import pillow
 from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -60,11 +61,10 @@ def keys_of(count: int, seed: int = 0) -> Keys:
 
 def head(recipe: Recipe, image: Image.Image, keys: Keys) -> Any:
     """What comes before the tail: a PIL image, or a tensor (3, H, W)."""
-    got = recipe.draw([image.width], [image.height], keys)
-    sizes = None if got.sizes is None else got.sizes[0]
-    windows = None if got.windows is None else got.windows[0]
-    pixels = recipe.pillow(image, got.boxes[0], sizes, windows, got.flips[0])
-    output = recipe.output
+    (program,) = recipe.programs
+    got = program.draw([image.width], [image.height], keys)
+    pixels = pillow.render(image, got, 0, program.size, program.filter)
+    output = program.output
     if output.as_pil:
         assert output.dtype == "uint8"
         return Image.fromarray(pixels)
@@ -163,7 +163,9 @@ FIXED: dict[str, Callable[[Any], list[Any]]] = {
 def test_fixed_pipelines_give_torchvisions_result(tv: Any, name: str) -> None:
     pipeline = tv.Compose(FIXED[name](tv))
     recipe = recipe_of(pipeline)
-    assert recipe.tail == () and not (recipe.output.channels_last and not recipe.output.as_pil)
+    assert recipe.tail == () and not (
+        recipe.programs[0].output.channels_last and not recipe.programs[0].output.as_pil
+    )
     for size in SIZES:
         image = noise(*size)
         assert_same(head(recipe, image, keys_of(1)), pipeline(image))
@@ -211,8 +213,8 @@ def test_v2s_tensor_pipelines_give_torchvisions_result(
 ) -> None:
     pipeline = v2.Compose(make(v2))
     recipe = recipe_of(pipeline)
-    assert recipe.tail == () and recipe.output.dtype == dtype
-    assert not recipe.output.as_pil and not recipe.output.channels_last
+    assert recipe.tail == () and recipe.programs[0].output.dtype == dtype
+    assert not recipe.programs[0].output.as_pil and not recipe.programs[0].output.channels_last
     for size in SIZES:
         image = noise(*size)
         # Tensors are resized to within one level of what Pillow gives.
@@ -228,10 +230,10 @@ def test_v1_resizes_tensors_as_pillow_resizes_images(v1: Any) -> None:
 
 def test_one_transform_alone(tv: Any) -> None:
     recipe = recipe_of(tv.CenterCrop(50))
-    assert recipe.output == Output("uint8", None, None, True, True)
+    assert recipe.programs[0].output == Output("uint8", None, None, True, True)
     assert_same(head(recipe, noise(60, 70), keys_of(1)), tv.CenterCrop(50)(noise(60, 70)))
-    assert recipe_of(tv.Compose([tv.Compose([tv.CenterCrop(3)])])).size == (3, 3)
-    assert recipe_of([tv.CenterCrop(3), tv.PILToTensor()]).size == (3, 3)
+    assert recipe_of(tv.Compose([tv.Compose([tv.CenterCrop(3)])])).programs[0].size == (3, 3)
+    assert recipe_of([tv.CenterCrop(3), tv.PILToTensor()]).programs[0].size == (3, 3)
 
 
 # --- what is random: compared for the same box -----------------------------------------------
@@ -249,10 +251,10 @@ def test_random_resized_crops_of_the_same_box(tv: Any, mode: str) -> None:
         ]
     )
     recipe = recipe_of(pipeline)
-    assert recipe.size == (64, 48) and recipe.filter == mode.lower()
+    assert recipe.programs[0].size == (64, 48) and recipe.programs[0].filter == mode.lower()
     for number, size in enumerate(SIZES):
         image, keys = noise(*size), keys_of(1, number)
-        got = recipe.draw([size[0]], [size[1]], keys)
+        got = recipe.programs[0].draw([size[0]], [size[1]], keys)
         left, upper, right, lower = got.boxes[0].tolist()
         expected = transforms.functional.resized_crop(
             image, upper, left, lower - upper, right - left, [48, 64], interpolation
@@ -269,7 +271,9 @@ def test_tensors_are_cropped_and_resized_within_a_level(v2: Any) -> None:
     )
     for number, size in enumerate(SIZES):
         image, keys = noise(*size), keys_of(1, number)
-        left, upper, right, lower = recipe.draw([size[0]], [size[1]], keys).boxes[0].tolist()
+        left, upper, right, lower = (
+            recipe.programs[0].draw([size[0]], [size[1]], keys).boxes[0].tolist()
+        )
         tensor = functional.horizontal_flip(functional.pil_to_tensor(image))
         expected = functional.resized_crop(
             tensor, upper, size[0] - right, lower - upper, right - left, [40, 40], antialias=True
@@ -297,9 +301,13 @@ def test_random_crops_are_the_crops_that_torchvision_makes(
     recipe = recipe_of(pipeline)
     torch.manual_seed(0)
     theirs = {np.asarray(pipeline(image)).tobytes() for _ in range(6000)}
-    drawn = recipe.draw([size[0]] * 6000, [size[1]] * 6000, keys_of(6000))
+    drawn = recipe.programs[0].draw([size[0]] * 6000, [size[1]] * 6000, keys_of(6000))
     boxes = np.unique(drawn.boxes, axis=0)
-    mine = {recipe.pillow(image, box).tobytes() for box in boxes}
+    boxes = drawn._replace(boxes=boxes)
+    mine = {
+        pillow.render(image, boxes, row, (31, 30), "bilinear").tobytes()
+        for row in range(len(boxes.boxes))
+    }
     # Of at most some 600 positions about none is missed in so many draws.
     assert len(mine ^ theirs) <= len(theirs) // 50
 
@@ -312,7 +320,7 @@ def test_the_tail_gets_what_it_would_have_got(tv: Any) -> None:
     jitter, erase = tv.ColorJitter(brightness=(0.5, 0.5)), tv.RandomErasing(1.0)
     pipeline = tv.Compose([tv.Resize((40, 30)), jitter, *to_floats(tv), tv.Normalize(MEAN, STD)])
     recipe = recipe_of(pipeline)
-    assert recipe.output == Output("uint8", None, None, True, True)
+    assert recipe.programs[0].output == Output("uint8", None, None, True, True)
     assert recipe.tail == tuple(pipeline.transforms[1:])
     result = head(recipe, image, keys_of(1))
     for call in recipe.tail:
@@ -324,7 +332,7 @@ def test_the_tail_gets_what_it_would_have_got(tv: Any) -> None:
     )
     recipe = recipe_of(pipeline)
     assert recipe.tail == tuple(pipeline.transforms[3:])
-    assert recipe.output == Output("float32", tuple(MEAN), tuple(STD), False, False)
+    assert recipe.programs[0].output == Output("float32", tuple(MEAN), tuple(STD), False, False)
 
 
 def test_v2s_tail_gets_an_image_tensor(v2: Any) -> None:
@@ -455,7 +463,7 @@ def test_ours_and_torchvisions_together(v1: Any, v2: Any) -> None:
     recipe = recipe_of(v1.Compose([ours.CenterCrop(8), v1.ToTensor()]))
     assert last(recipe) == "ToTensor"
     recipe = recipe_of(ours.Compose([v1.CenterCrop(8), ours.Normalize(MEAN, STD)]))  # type: ignore[arg-type]
-    assert recipe.output.dtype == "float32" and recipe.tail == ()
+    assert recipe.programs[0].output.dtype == "float32" and recipe.tail == ()
 
 
 def test_compiling_ours_does_not_import_torchvision() -> None:

@@ -22,6 +22,7 @@ from fastdata.transforms import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    Views,
 )
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -60,6 +61,11 @@ def planes(image: Image.Image) -> torch.Tensor:
         (lambda: RandomHorizontalFlip("0.5"), "p '0.5'"),
         (lambda: Normalize((0.5,), STD), "mean"),
         (lambda: Normalize(MEAN, (0.2, 0.0, 0.2)), "std"),
+        (lambda: Normalize(MEAN, STD, "uint8"), "dtype 'uint8'"),
+        (lambda: Views(Resize(3)), "makes 1"),
+        (lambda: Views(Resize(3), Resize(4), count=2), "count=2 is for one"),
+        (lambda: Views(Resize(3), count=0), "count 0"),
+        (lambda: Views(Resize(3), "flip"), "transform 1, 'flip'"),
         (lambda: Compose([]), "no transforms"),
         (lambda: Compose(Resize(3)), "not a list"),
         (lambda: Compose([Resize(3), "flip"]), "transform 1, 'flip'"),
@@ -142,6 +148,29 @@ def test_what_cannot_be_composed_says_which_and_why() -> None:
         RandomCrop(50)(image)
 
 
+def test_views_are_a_list_of_tensors() -> None:
+    image = noise(40, 30)
+    large, small = Views(CenterCrop(20), CenterCrop(9))(image)
+    assert torch.equal(large, CenterCrop(20)(image)) and torch.equal(small, CenterCrop(9)(image))
+    torch.manual_seed(3)
+    one, other = Views(RandomCrop(20), count=2)(image)
+    assert not torch.equal(one, other)
+    torch.manual_seed(3)
+    assert torch.equal(RandomCrop(20)(image), one) and torch.equal(RandomCrop(20)(image), other)
+    # What comes before is done to each, what comes after gets the list.
+    found = Compose([CenterCrop(20), Views(CenterCrop(9), Normalize(MEAN, STD)), len])(image)
+    assert found == 2
+
+
+def test_normalize_gives_the_type_that_it_is_told() -> None:
+    image = noise(9, 9)
+    wanted = Normalize(MEAN, STD)(image)
+    for dtype in (torch.float16, torch.bfloat16):
+        normalize = Normalize(MEAN, STD, dtype)
+        assert normalize == Normalize(MEAN, STD, str(dtype).removeprefix("torch."))
+        assert torch.equal(normalize(image), wanted.to(dtype))
+
+
 def test_torchs_seed_governs_what_is_random() -> None:
     image = noise(80, 60)
     transform = Compose([RandomResizedCrop(16), RandomHorizontalFlip()])
@@ -195,7 +224,7 @@ def test_they_are_made_and_compiled_without_torch() -> None:
         "from fastdata.transforms.compile import compile_recipe\n"
         "import numpy\n"
         "recipe = compile_recipe(Compose([RandomResizedCrop(8), Normalize((0,) * 3, (1,) * 3)]))\n"
-        "print(recipe.draw([30], [30], numpy.zeros(1, numpy.uint64)).boxes.shape)\n"
+        "print(recipe.programs[0].draw([30], [30], numpy.zeros(1, numpy.uint64)).boxes.shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "(1, 4)\n", done.stderr

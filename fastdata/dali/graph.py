@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.dali.options import DALIOptions
-from fastdata.transforms.compile import Recipe
+from fastdata.transforms.compile import Program
 from fastdata.transforms.descriptions import RandomResizedCrop, Resize
 from fastdata.transforms.geometry import Geometry
 
@@ -30,23 +30,16 @@ class Graph:
     """What makes a pipeline.
 
     Attributes:
-        recipe: Crops and output format.
-        views: Crops of each sample.
+        programs: Crops and output format of each view.
         options: How DALI runs.
         threads: DALI's threads.
         device_id: The GPU; None for none.
     """
 
-    recipe: Recipe
-    views: int
+    programs: tuple[Program, ...]
     options: DALIOptions
     threads: int
     device_id: int | None
-
-    @property
-    def resizes(self) -> bool:
-        """Whether crops are resized."""
-        return any(isinstance(step, (Resize, RandomResizedCrop)) for step in self.recipe.steps)
 
     def build(self, kind: str, batch_size: int) -> Any:
         """A pipeline that has run, and has nothing under way.
@@ -68,11 +61,10 @@ class Graph:
         side = _SIDE
         samples = [_square(kind, side)]
         box = np.array([[0, 0, side, side]], np.int32)
-        size = np.array([self.recipe.size], np.int32)
-        whole = Geometry(box, size, np.zeros((1, 2), np.int32), np.zeros(1, np.uint8), None)
+        whole = Geometry(box, None, np.zeros((1, 2), np.int32), np.zeros(1, np.uint8), None)
         # The first schedule_run() runs it so many times.
         for _ in range(depth):
-            self.feed(built, samples, [whole] * self.views, np.zeros(1, np.int64))
+            self.feed(built, samples, [whole] * len(self.programs), np.zeros(1, np.int64))
         built.schedule_run()
         for _ in range(depth):
             built.outputs()
@@ -94,22 +86,22 @@ class Graph:
             rows: The samples' rows in these.
         """
         pipeline.feed_input("data", samples)
-        for view, geometry in enumerate(geometries):
+        for view, (program, geometry) in enumerate(zip(self.programs, geometries, strict=True)):
             boxes = geometry.boxes[rows]
             start = np.ascontiguousarray(boxes[:, [1, 0]])
             pipeline.feed_input(f"start{view}", start)
             pipeline.feed_input(f"shape{view}", np.ascontiguousarray(boxes[:, [3, 2]] - start))
             pipeline.feed_input(f"mirror{view}", geometry.flips[rows].astype(np.int32))
-            if not self.resizes:
+            if not _resizes(program):
                 continue
             sizes = np.empty((len(rows), 2), np.int32)
-            sizes[:] = self.recipe.size if geometry.sizes is None else geometry.sizes[rows]
+            sizes[:] = program.size if geometry.sizes is None else geometry.sizes[rows]
             windows = np.zeros((len(rows), 2), np.int32)
             if geometry.windows is not None:
                 windows[:] = geometry.windows[rows]
             pipeline.feed_input(f"size{view}", sizes[:, ::-1].astype(np.float32))
             # DALI wants a window as its share of the room that it has.
-            room = np.maximum(sizes - np.array(self.recipe.size), 1)
+            room = np.maximum(sizes - np.array(program.size), 1)
             shares = (windows / room).astype(np.float32)
             pipeline.feed_input(f"x{view}", np.ascontiguousarray(shares[:, 0]))
             pipeline.feed_input(f"y{view}", np.ascontiguousarray(shares[:, 1]))
@@ -136,7 +128,7 @@ class Graph:
         elif not self.options.regions():
             whole = fn.decoders.image(data, **decoding)
         results = []
-        for view in range(self.views):
+        for view, program in enumerate(self.programs):
             start = fn.external_source(name=f"start{view}", ndim=1, dtype=types.INT32)
             shape = fn.external_source(name=f"shape{view}", ndim=1, dtype=types.INT32)
             if whole is None:
@@ -145,16 +137,16 @@ class Graph:
                 images = fn.slice(whole, start, shape, axes=[0, 1])
             if kind == RAW and gpu:
                 images = images.gpu()
-            results.append(self._finish(images, view))
+            results.append(self._finish(images, view, program))
         return results
 
-    def _finish(self, images: Any, view: int) -> Any:
+    def _finish(self, images: Any, view: int, program: Program) -> Any:
         """Resizes, cuts, mirrors and normalises."""
         fn, types = _dali().fn, _dali().types
-        output = self.recipe.output
-        width, height = self.recipe.size
+        output = program.output
+        width, height = program.size
         cut: dict[str, Any] = {}
-        if self.resizes:
+        if _resizes(program):
             filters = {
                 "bilinear": types.INTERP_LINEAR,
                 "nearest": types.INTERP_NN,
@@ -164,7 +156,7 @@ class Graph:
             images = fn.resize(
                 images,
                 size=fn.external_source(name=f"size{view}", ndim=1, dtype=types.FLOAT),
-                interp_type=filters[self.recipe.filter],
+                interp_type=filters[program.filter],
                 antialias=True,
             )
             cut = {
@@ -184,6 +176,10 @@ class Graph:
             output_layout="HWC" if output.channels_last else "CHW",
             **cut,
         )
+
+
+def _resizes(program: Program) -> bool:
+    return any(isinstance(step, (Resize, RandomResizedCrop)) for step in program.steps)
 
 
 def _dali() -> Any:

@@ -55,7 +55,7 @@ class DALIPath(NativePath):
         number = options.device_id()
         self._device = torch.device("cpu") if number is None else torch.device("cuda", number)
         self._threads = max(resources.threads, 1)
-        self._graph = Graph(settings.recipe, settings.views, options, self._threads, number)
+        self._graph = Graph(settings.recipe.programs, options, self._threads, number)
         self._batch_size = batch_size
         self._runner: Runner | None = None
         self._refused: set[int] = set()

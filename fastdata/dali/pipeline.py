@@ -23,6 +23,7 @@ from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Planned
 from fastdata.remote.prefetch import RemotePass
+from fastdata.transforms.compile import Program
 from fastdata.transforms.geometry import Geometry
 
 
@@ -214,9 +215,9 @@ class DALIPipeline(Pipeline):
 
     def _own_memory(self, batch: Batch) -> None:
         """Makes room for pixels that are not DALI's."""
-        for view in batch.views:
+        for number, view in enumerate(batch.views):
             if view.memory is _NO_MEMORY:
-                view.memory = self._memory(batch)
+                view.memory = self._memory(batch, number)
 
     def advance(self, batch: Batch) -> None:
         """See `Pipeline.advance`."""
@@ -265,24 +266,25 @@ class DALIPipeline(Pipeline):
         errors = super()._finish(batch, deadline)
         for number, view in enumerate(batch.views):
             parts = [(places, pixels[number]) for places, pixels in decoding.pixels]
-            view.memory = self._joined(batch, view.memory, parts)
+            view.memory = self._joined(batch, number, parts)
         decoding.pixels.clear()
         return errors
 
     def _joined(
-        self, batch: Batch, own: BatchMemory, parts: list[tuple[npt.NDArray[np.int64], Any]]
+        self, batch: Batch, number: int, parts: list[tuple[npt.NDArray[np.int64], Any]]
     ) -> BatchMemory:
         """One view of a batch, from what DALI has decoded and what is in memory of our own."""
+        program, own = self._settings.recipe.programs[number], batch.views[number].memory
         count = len(batch.planned.indices)
         whole = len(parts) == 1 and len(parts[0][0]) == count
         if self._device.type == "cuda":
-            return self._joined_on_gpu(count, own, parts, whole)
-        half = self._settings.recipe.output.dtype == "bfloat16"
+            return self._joined_on_gpu(program, count, own, parts, whole)
+        half = program.output.dtype == "bfloat16"
         if whole and not half and not self._pool.pinned:
-            return self._seen_twice(from_dlpack(parts[0][1]))  # not copied
+            return self._seen_twice(program, from_dlpack(parts[0][1]))  # not copied
         if own is _NO_MEMORY:
-            own = self._memory(batch)
-        last = self._settings.recipe.output.channels_last
+            own = self._memory(batch, number)
+        last = program.output.channels_last
         # As DALI has it. By NumPy: torch's threads do not survive a fork.
         rows = own.array if last else own.array.transpose(0, 3, 1, 2)
         for places, pixels in parts:
@@ -292,16 +294,17 @@ class DALIPipeline(Pipeline):
 
     def _joined_on_gpu(
         self,
+        program: Program,
         count: int,
         own: BatchMemory,
         parts: list[tuple[npt.NDArray[np.int64], Any]],
         whole: bool,
     ) -> BatchMemory:
-        output = self._settings.recipe.output
+        output = program.output
         dtype: torch.dtype = getattr(torch, output.dtype)
         if whole:
-            return self._seen_twice(from_dlpack(parts[0][1]).to(dtype))  # not copied
-        width, height = self._settings.recipe.size
+            return self._seen_twice(program, from_dlpack(parts[0][1]).to(dtype))  # not copied
+        width, height = program.size
         shape = (height, width, 3) if output.channels_last else (3, height, width)
         rows = torch.empty((count, *shape), dtype=dtype, device=self._device)
         if own is not _NO_MEMORY:
@@ -313,11 +316,11 @@ class DALIPipeline(Pipeline):
             rows[chosen.to(self._device)] = mine[chosen].to(self._device)
         for places, pixels in parts:
             rows[torch.from_numpy(places).to(self._device)] = from_dlpack(pixels).to(dtype)
-        return self._seen_twice(rows)
+        return self._seen_twice(program, rows)
 
-    def _seen_twice(self, rows: torch.Tensor) -> BatchMemory:
+    def _seen_twice(self, program: Program, rows: torch.Tensor) -> BatchMemory:
         """A batch as DALI has it, as `BatchMemory`; on a GPU its array is a tensor, too."""
-        if self._settings.recipe.output.channels_last:
+        if program.output.channels_last:
             tensor, pixels = rows.permute(0, 3, 1, 2), rows
         else:
             tensor, pixels = rows, rows.permute(0, 2, 3, 1)

@@ -25,7 +25,7 @@ from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key
 from fastdata.storage.probe import ENCODINGS
-from fastdata.transforms.compile import Recipe
+from fastdata.transforms.compile import Program
 
 #: Images that a thread decodes between two looks at the clock.
 _BATCH = 16
@@ -147,12 +147,12 @@ def load(opened: Opened, blobs: dict[int, bytes]) -> tuple[Images, dict[int, str
     return images, problems
 
 
-def check(images: Images, recipe: Recipe) -> dict[int, str]:
+def check(images: Images, program: Program) -> dict[int, str]:
     """Decodes each image once; what is wrong with those that cannot be decoded, by place."""
     problems = {}
     for start in range(0, len(images), _BATCH):
         places = np.arange(start, min(start + _BATCH, len(images)))
-        for error in _decode(images.only(places), recipe, 0):
+        for error in _decode(images.only(places), program, 0):
             problems[start + (error.index or 0)] = str(error)
     return problems
 
@@ -165,7 +165,7 @@ class Variant:
     scaled: bool = False
 
 
-def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> dict[str, float]:
+def core_rates(variants: dict[str, Variant], program: Program, seconds: float) -> dict[str, float]:
     """Images/s of one thread by its CPU time, of several variants of the same images.
 
     They take turns, a few images each, with the same crops: what else the machine does slows
@@ -173,7 +173,7 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
 
     Args:
         variants: What to decode, by name, over and over; at least one image each.
-        recipe: What becomes of them.
+        program: What becomes of them.
         seconds: How long, all together.
     """
     orders = {
@@ -187,23 +187,23 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
         for name, variant in variants.items():
             places = np.take(orders[name], np.arange(done, done + _BATCH), mode="wrap")
             before = time.thread_time()
-            _decode(variant.images.only(places), recipe, done, scaled=variant.scaled)
+            _decode(variant.images.only(places), program, done, scaled=variant.scaled)
             spent[name] += time.thread_time() - before
         done += _BATCH
     return {name: done / seconds for name, seconds in spent.items()}
 
 
-def rate(images: Images, recipe: Recipe, threads: int, seconds: float) -> float:
+def rate(images: Images, program: Program, threads: int, seconds: float) -> float:
     """Images/s of decoding.
 
     Args:
         images: What to decode, over and over; at least one.
-        recipe: What becomes of them.
+        program: What becomes of them.
         threads: How many threads decode.
         seconds: How long.
     """
     if not images.pillow.any():
-        return _engine_rate(images, recipe, threads, seconds)
+        return _engine_rate(images, program, threads, seconds)
     begun = time.perf_counter()
 
     def work(thread: int) -> int:
@@ -211,7 +211,7 @@ def rate(images: Images, recipe: Recipe, threads: int, seconds: float) -> float:
         done = 0
         while True:
             places = np.take(order, np.arange(done, done + min(_BATCH, len(order))), mode="wrap")
-            _decode(images.only(places), recipe, done + thread)
+            _decode(images.only(places), program, done + thread)
             done += len(places)
             if time.perf_counter() - begun >= seconds:
                 return done
@@ -222,7 +222,7 @@ def rate(images: Images, recipe: Recipe, threads: int, seconds: float) -> float:
     return done / (time.perf_counter() - begun)
 
 
-def _engine_rate(images: Images, recipe: Recipe, threads: int, seconds: float) -> float:
+def _engine_rate(images: Images, program: Program, threads: int, seconds: float) -> float:
     """Images/s of the native engine alone: some batches are always under way."""
     order = np.random.default_rng(0).permutation(len(images))
     size = 4 * max(_BATCH, threads)
@@ -233,7 +233,7 @@ def _engine_rate(images: Images, recipe: Recipe, threads: int, seconds: float) -
         while pending or time.perf_counter() - begun < seconds:
             while len(pending) < 3 and time.perf_counter() - begun < seconds:
                 places = np.take(order, np.arange(taken, taken + size), mode="wrap")
-                batch = _prepare(images.only(places), recipe, taken)
+                batch = _prepare(images.only(places), program, taken)
                 engine.begin(batch)
                 pending.append((batch, len(places)))
                 taken += len(places)
@@ -243,23 +243,25 @@ def _engine_rate(images: Images, recipe: Recipe, threads: int, seconds: float) -
         return done / (time.perf_counter() - begun)
 
 
-def _decode(images: Images, recipe: Recipe, key: int, *, scaled: bool = False) -> list[DecodeError]:
+def _decode(
+    images: Images, program: Program, key: int, *, scaled: bool = False
+) -> list[DecodeError]:
     """Decodes images as the loader does: the core what it can, Pillow what is left."""
-    pending = _prepare(images, recipe, key, scaled=scaled)
+    pending = _prepare(images, program, key, scaled=scaled)
     pending.run()
     return pending.failures()
 
 
-def _prepare(images: Images, recipe: Recipe, key: int, *, scaled: bool = False) -> PendingBatch:
+def _prepare(images: Images, program: Program, key: int, *, scaled: bool = False) -> PendingBatch:
     """A batch of images, cropped at random."""
     keys = np.arange(len(images), dtype=np.uint64) + np.uint64(epoch_key(0, key) >> 1)
-    cut = recipe.draw(images.widths, images.heights, keys, on_small="mark")
+    cut = program.draw(images.widths, images.heights, keys)
     # What is cut beside the image is for Pillow alone; it is rare, and not measured.
     skip = np.zeros(len(images), np.bool_) if cut.odd is None else cut.odd.copy()
     skip[list(cut.too_small)] = True
-    output = recipe.output
+    output = program.output
     dtype = np.uint16 if output.dtype == "bfloat16" else np.dtype(output.dtype)
-    out = np.empty((len(images), recipe.size[1], recipe.size[0], 3), dtype)
+    out = np.empty((len(images), program.size[1], program.size[0], 3), dtype)
     return PendingBatch(
         images.data,
         out,
@@ -269,7 +271,7 @@ def _prepare(images: Images, recipe: Recipe, key: int, *, scaled: bool = False) 
         flips=cut.flips,
         seek_points=images.tables,
         skip=skip,
-        filter=recipe.filter,
+        filter=program.filter,
         dtype=output.dtype,
         mean=output.mean,
         std=output.std,

@@ -18,7 +18,7 @@ from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.staging.stage import available_memory, room
 from fastdata.staging.staged import default_place
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Program, Refusal, compile_recipe
 from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 #: Below this part of the images, what Pillow decodes is no matter.
@@ -91,6 +91,12 @@ def diagnose(
             f"this transform cannot be measured: {recipe.reason}",
             "Leave it out to measure a random crop of 224 pixels and a flip.",
         )
+    if len(recipe.programs) > 1:
+        raise UsageError(
+            f"this transform cannot be measured: it makes {len(recipe.programs)} views.",
+            "Give one of the views by itself.",
+        )
+    program = recipe.programs[0]
     machine = _machine(opened, num_workers, ranks)
     cached, how = opened.cached_share()
 
@@ -103,7 +109,7 @@ def diagnose(
     images, problems = decoding.load(opened, storage.blobs)
     decoding.require_some(images, problems, opened)
     numbers = np.array([n for n in sorted(storage.blobs) if n not in problems], np.int64)
-    undecodable = decoding.check(images, recipe)
+    undecodable = decoding.check(images, program)
     problems |= {int(numbers[at]): problem for at, problem in undecodable.items()}
     whole = np.array([at for at in range(len(images)) if at not in undecodable], np.int64)
     images, numbers = images.only(whole), numbers[whole]
@@ -112,12 +118,12 @@ def diagnose(
 
     progress("decoding")
     learnt = _learnt(opened, images)
-    decode = _Decoding(images, recipe, machine, seconds, learnt)
+    decode = _Decoding(images, program, machine, seconds, learnt, bool(recipe.tail))
     rates, other = decode.measure(opened)
 
     progress("copies")
-    output = np.dtype(np.uint16 if recipe.output.dtype == "bfloat16" else recipe.output.dtype)
-    image_bytes = recipe.size[0] * recipe.size[1] * 3 * output.itemsize
+    output = np.dtype(np.uint16 if program.output.dtype == "bfloat16" else program.output.dtype)
+    image_bytes = program.size[0] * program.size[1] * 3 * output.itemsize
     memory_copy = copies.memory_copy(batch_size * image_bytes, seconds * 0.02) * batch_size
     to_device, device = copies.host_to_device(batch_size * image_bytes, seconds * 0.03)
 
@@ -248,29 +254,31 @@ class _Decoding:
 
     Args:
         images: What to decode.
-        recipe: What becomes of it.
+        program: What becomes of it.
         machine: How many threads there are.
         seconds: How long all measurements of a diagnosis are to take.
         learnt: The part of a tree whose seek points the loader learns.
+        tail: Whether the transform goes on with functions of its own.
     """
 
     def __init__(
         self,
         images: decoding.Images,
-        recipe: Recipe,
+        program: Program,
         machine: Machine,
         seconds: float,
         learnt: float,
+        tail: bool,
     ) -> None:
-        self._images, self._recipe, self._machine = images, recipe, machine
-        self._seconds, self._learnt = seconds, learnt
+        self._images, self._program, self._machine = images, program, machine
+        self._seconds, self._learnt, self._tail = seconds, learnt, tail
 
     def measure(self, opened: Opened) -> tuple[dict[str, float], dict[str, float]]:
         """Rates as they are (``core``, ``threads``, ``all``), and of what else could be."""
         machine, seconds = self._machine, self._seconds
         current, others = self._as_it_is(), self._as_it_could_be(opened)
         cores = decoding.core_rates(
-            {**current, **others}, self._recipe, seconds * (0.1 + 0.05 * len(others))
+            {**current, **others}, self._program, seconds * (0.1 + 0.05 * len(others))
         )
         rates = {"core": self._mixed({name: cores[name] for name in current})}
         rates["threads"] = rates["core"]
@@ -292,7 +300,7 @@ class _Decoding:
             )
         if self._images.pillow.any():
             parts.append(f"{self._images.pillow.mean():.0%} by Pillow")
-        if self._recipe.tail:
+        if self._tail:
             parts.append("the transform's own functions not counted")
         return "; ".join(parts)
 
@@ -315,7 +323,7 @@ class _Decoding:
             if new is not None:
                 others["reencoded"] = decoding.Variant(new)
         larger = float(np.median(np.maximum(images.widths, images.heights)))
-        if larger > 4 * max(self._recipe.size):
+        if larger > 4 * max(self._program.size):
             others["scaled"] = decoding.Variant(most, scaled=True)
         return others
 
@@ -323,7 +331,7 @@ class _Decoding:
         current = self._as_it_is()
         return self._mixed(
             {
-                name: decoding.rate(one.images, self._recipe, threads, seconds / len(current))
+                name: decoding.rate(one.images, self._program, threads, seconds / len(current))
                 for name, one in current.items()
             }
         )

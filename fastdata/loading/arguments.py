@@ -122,7 +122,7 @@ def check_device(choice: Choice, where: Destination) -> None:
 
 
 def _check_bytes(recipe: Recipe) -> None:
-    if recipe.output.dtype != "uint8":
+    if any(program.output.dtype != "uint8" for program in recipe.programs):
         raise UsageError(
             "both the transform and the loader's dtype=, mean= or std= say what becomes of pixels",
             "Leave one of them out.",

@@ -34,7 +34,7 @@ class Choice:
         """The same with another output format; see `fastdata.transforms.compile.Output`."""
         assert self.images is not None
         assert self.recipe is not None
-        recipe = replace(self.recipe, output=self.recipe.output._replace(**changes))
+        recipe = _with_output(self.recipe, **changes)
         return replace(self, recipe=recipe, reason=f"{self.images.what}: {recipe.describe()}")
 
 
@@ -66,17 +66,18 @@ def choose(
     if isinstance(recipe, Refusal):
         return Choice("torch", recipe.reason, images)
     if recipe.tail:
-        names = ", ".join(_name(step) for step in recipe.tail)
+        names = ", ".join(unknown.name for unknown in recipe.unknown)
         return _beside(
             images, f"{names} of the transform is not fastdata's: it runs in torch's workers"
         )
-    if recipe.output.as_pil and not fast:
+    outputs = [program.output for program in recipe.programs]
+    if any(output.as_pil for output in outputs) and not fast:
         return Choice(
             "torch",
             "the transform returns PIL images, which torch cannot collate (use fast_collate)",
             images,
         )
-    if fast and recipe.output.dtype != "uint8":
+    if fast and any(output.dtype != "uint8" for output in outputs):
         return Choice(
             "torch", "fast_collate takes uint8 images, the transform makes floats", images
         )
@@ -85,7 +86,7 @@ def choose(
     if worker_init_fn is not None:
         return _beside(images, "a worker_init_fn was given, which only worker processes can run")
     if fast:
-        recipe = replace(recipe, output=recipe.output._replace(channels_last=True))
+        recipe = _with_output(recipe, channels_last=True)
     return Choice("native", f"{images.what}: {recipe.describe()}", images, recipe)
 
 
@@ -97,5 +98,8 @@ def _beside(images: Images, reason: str) -> Choice:
     return Choice("workers", reason, images, recipe)
 
 
-def _name(step: Any) -> str:
-    return getattr(step, "__name__", type(step).__name__)
+def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
+    programs = (
+        replace(program, output=program.output._replace(**changes)) for program in recipe.programs
+    )
+    return replace(recipe, programs=tuple(programs))

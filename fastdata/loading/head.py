@@ -72,12 +72,15 @@ class Head:
         batch = self._pipeline.begin(self._numbering.plan(draws), epoch_key(seed, 0))
         for error in self._pipeline.finish(batch).values():
             raise error
-        memory = batch.views[0].memory
         found = []
         for place, label in enumerate(batch.gathered.labels.tolist()):
-            image: Any = memory.tensor[place]
-            if self._recipe.output.as_pil:
-                image = Image.fromarray(memory.array[place])
+            views = [
+                Image.fromarray(view.memory.array[place])
+                if program.output.as_pil
+                else view.memory.tensor[place]
+                for program, view in zip(self._recipe.programs, batch.views, strict=True)
+            ]
+            image: Any = views if len(views) > 1 else views[0]
             for step in self._recipe.tail:
                 image = step(image)
             if self._target_transform is not None:

@@ -278,7 +278,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         assert choice.recipe is not None
         self._native = self._native_path(
             choice.images,
-            Settings(choice.recipe, self.views, self.check, self.dct_scaling),
+            Settings(
+                replace(choice.recipe, programs=choice.recipe.programs * self.views),
+                self.check,
+                self.dct_scaling,
+            ),
             Delivery(
                 on_error=self.on_error,
                 target_transform=choice.images.target_transform,

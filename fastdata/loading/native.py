@@ -121,7 +121,8 @@ class NativePath:
             engine = Engine(resources.threads)
         if pool is None:
             # One that is filled, those ahead, and the one that the consumer still has.
-            pool = BufferPool((delivery.ahead + 2) * self._settings.views, self._pins())
+            blocks = (delivery.ahead + 2) * len(self._settings.recipe.programs)
+            pool = BufferPool(blocks, self._pins())
         if resources.keep:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(resources.threads)

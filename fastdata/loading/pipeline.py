@@ -27,7 +27,9 @@ from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Planned
 from fastdata.remote.opening import WRONG_BYTES
 from fastdata.remote.prefetch import Fetch, RemotePass
-from fastdata.transforms.compile import MEND_SMALL, Geometry, Recipe
+from fastdata.transforms import pillow
+from fastdata.transforms.compile import Program, Recipe
+from fastdata.transforms.geometry import Geometry
 
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
@@ -47,14 +49,12 @@ class Settings:
     """What all batches of a loader have in common.
 
     Attributes:
-        recipe: Crops and output format.
-        views: Crops of each sample.
+        recipe: Crops and output format of each view.
         check: Whether checksums are checked.
         dct_scaling: See `fastdata.decode.decode_jpeg`.
     """
 
     recipe: Recipe
-    views: int = 1
     check: bool = True
     dct_scaling: bool = False
 
@@ -255,7 +255,7 @@ class Pipeline:
         slow |= batch.gathered.pillow
         skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
         for number, geometry in enumerate(geometries):
-            batch.views.append(View(self._memory(batch), geometry))
+            batch.views.append(View(self._memory(batch, number), geometry))
             self._begin_native(batch, number, skip)
         if skip is not None:
             for place in np.flatnonzero(slow).tolist():
@@ -264,14 +264,13 @@ class Pipeline:
 
     def _draw(self, batch: Batch) -> tuple[list[Geometry], npt.NDArray[np.bool_]]:
         """The crops of each view, and for which samples they are Pillow's, or impossible."""
-        settings, recipe = self._settings, self._settings.recipe
         gathered, planned = batch.gathered, batch.planned
         indices = planned.indices
         slow = np.zeros(len(indices), np.bool_)
         geometries = []
-        for number in range(settings.views):
+        for number, program in enumerate(self._settings.recipe.programs):
             keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
-            geometry = recipe.draw(gathered.widths, gathered.heights, keys, on_small="mark")
+            geometry = program.draw(gathered.widths, gathered.heights, keys)
             geometries.append(geometry)
             if geometry.odd is not None:
                 slow |= geometry.odd
@@ -282,16 +281,16 @@ class Pipeline:
             slow[list(batch.failed)] = True
         return geometries, slow
 
-    def _memory(self, batch: Batch) -> BatchMemory:
+    def _memory(self, batch: Batch, number: int) -> BatchMemory:
         """Memory for one view of a batch."""
-        recipe, count = self._settings.recipe, len(batch.planned.indices)
+        program, count = self._settings.recipe.programs[number], len(batch.planned.indices)
         return self._pool.batch(
-            count, recipe.size, recipe.output.dtype, recipe.output.channels_last
+            count, program.size, program.output.dtype, program.output.channels_last
         )
 
     def _begin_native(self, batch: Batch, number: int, skip: npt.NDArray[np.uint8] | None) -> None:
         """Has the native core decode one view of all samples that are not skipped."""
-        settings, recipe = self._settings, self._settings.recipe
+        settings, program = self._settings, self._settings.recipe.programs[number]
         view = batch.views[number]
         pending = PendingBatch(
             batch.gathered.extents,
@@ -301,10 +300,10 @@ class Pipeline:
             windows=view.geometry.windows,
             flips=view.geometry.flips,
             skip=skip,
-            filter=recipe.filter,
-            dtype=recipe.output.dtype,
-            mean=recipe.output.mean,
-            std=recipe.output.std,
+            filter=program.filter,
+            dtype=program.output.dtype,
+            mean=program.output.mean,
+            std=program.output.std,
             # Once is enough.
             stride=self._source.stride if number == 0 else 0,
             # What was fetched was checked then.
@@ -407,17 +406,17 @@ def _decode_by_pillow(
         moved = image.size != (int(gathered.widths[place]), int(gathered.heights[place]))
         if moved:
             source.resized(index, *image.size)
-        for number, view in enumerate(batch.views):
+        for number, (view, program) in enumerate(zip(batch.views, recipe.programs, strict=True)):
             geometry, row = view.geometry, place
             if moved:
                 planned, one = batch.planned, slice(place, place + 1)
                 before = None if planned.occurrences is None else planned.occurrences[one]
                 keys = sample_keys(batch.key, planned.numbers[one], number, before)
                 width, height = image.size
-                geometry, row = recipe.draw([width], [height], keys, on_small="mark"), 0
+                geometry, row = program.draw([width], [height], keys), 0
                 if geometry.too_small:
                     return _too_small(source, index, geometry.too_small[0])
-            _place_pixels(recipe, geometry, row, image, view.memory.array[place : place + 1])
+            _place_pixels(program, geometry, row, image, view.memory.array[place : place + 1])
     except DecodeError as error:
         return source.problem(index, error.what)
     except SampleError as error:
@@ -431,25 +430,19 @@ def _decode_by_pillow(
 def _too_small(source: Source, index: int, words: str) -> UsageError:
     """The error of a sample that a crop does not fit into."""
     what = source.problem(index, f"it has {words}").what
-    return UsageError(what, f'{MEND_SMALL} Or leave such samples out with on_error="skip".')
+    return UsageError(what, f'{pillow.SMALL_HINT} Or leave such samples out with on_error="skip".')
 
 
 def _place_pixels(
-    recipe: Recipe, geometry: Geometry, row: int, image: Any, out: npt.NDArray[Any]
+    program: Program, geometry: Geometry, row: int, image: Any, out: npt.NDArray[Any]
 ) -> None:
     """Puts one crop of an image, that of a row of a geometry, into its place in the batch."""
-    output = recipe.output
+    output = program.output
     pixels: npt.NDArray[np.uint8]
     options: dict[str, Any] = {}
     at = slice(row, row + 1)
     if geometry.odd is not None and geometry.odd[row]:
-        pixels = recipe.pillow(
-            image,
-            geometry.boxes[row],
-            None if geometry.sizes is None else geometry.sizes[row],
-            None if geometry.windows is None else geometry.windows[row],
-            bool(geometry.flips[row]),
-        )
+        pixels = pillow.render(image, geometry, row, program.size, program.filter)
     else:
         pixels = np.asarray(image)
         options = {
@@ -457,11 +450,11 @@ def _place_pixels(
             "sizes": None if geometry.sizes is None else geometry.sizes[at],
             "windows": None if geometry.windows is None else geometry.windows[at],
             "flips": geometry.flips[at],
-            "filter": recipe.filter,
+            "filter": program.filter,
         }
     decode_batch(
         [pixels],
-        recipe.size,
+        program.size,
         dtype=output.dtype,
         mean=output.mean,
         std=output.std,

@@ -1,58 +1,55 @@
-"""Recipes: what the native core does of a transform pipeline, and what is left to call.
+"""Compiling a pipeline: what the native core does of it, and what is left to call.
 
 ``compile_recipe`` reads a pipeline (ours, torchvision's, or both) once and makes a `Recipe` of it:
-geometry, an output format, and a tail of callables that the core cannot do. Where that is
-impossible it returns a `Refusal`, whose reason is for the user.
+a `Program` for the core (geometry and an output format), one a view where the pipeline has `Views`,
+and a tail of callables that the core cannot do. Where that is impossible it returns a `Refusal`,
+whose reason is for the user.
 
     recipe = compile_recipe(transform)
-    geometry = recipe.draw(widths, heights, keys)       # boxes, sizes, windows, flips of a batch
-    # ... the core decodes to recipe.output; recipe.tail is called for each sample
+    for number, program in enumerate(recipe.programs):
+        geometry = program.draw(widths, heights, sample_keys(key, indices, number))
+        # ... the core decodes to program.output
+    # ... recipe.tail is called for each sample
 
-`Recipe.pillow` is the same geometry by Pillow: the reference, and the way for samples that need
-padding.
+Whether steps can be composed depends on their arguments alone, so it is decided once, here;
+`fastdata.transforms.geometry` then composes without asking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from fastdata.errors import UsageError
 from fastdata.transforms import geometry
+from fastdata.transforms import torchvision as translation
 from fastdata.transforms.descriptions import (
     CenterCrop,
+    Compose,
+    Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
     Transform,
+    Views,
 )
 from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.program import Program, dimensions, name_of, read, tensor_image
-
-__all__ = ["Geometry", "Output", "Recipe", "Refusal", "compile_recipe"]
 
 _Pair: TypeAlias = tuple[int, int]
+_Values: TypeAlias = tuple[float, float, float]
 
-_FILTERS = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "nearest": Image.Resampling.NEAREST,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-
-
-#: What to do about an image that is smaller than a random crop.
-MEND_SMALL = "Resize before it, or give it pad_if_needed=True."
+# Stands after each Compose of ours: what it is in gets a tensor from it.
+_RETURNED = object()
+_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip)
 
 
 class Output(NamedTuple):
-    """The format of what comes before the tail.
+    """The format of what a program makes.
 
     Attributes:
         dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
@@ -65,20 +62,72 @@ class Output(NamedTuple):
     """
 
     dtype: str
-    mean: tuple[float, float, float] | None
-    std: tuple[float, float, float] | None
+    mean: _Values | None
+    std: _Values | None
     channels_last: bool
     as_pil: bool
+
+
+class Unknown(NamedTuple):
+    """A step of a pipeline that the core cannot do.
+
+    Attributes:
+        name: Of the transform.
+        reason: Why not; a clause that goes on after "name: ".
+        hint: What the user can do about it; a sentence.
+    """
+
+    name: str
+    reason: str
+    hint: str
 
 
 class Refusal(NamedTuple):
     """Why a pipeline cannot be done natively.
 
     Attributes:
-        reason: In words for the user: which transform, and why.
+        reason: In words for the user: which transform, why, and what to do about it.
+        unknown: The steps that the core cannot do, if those stand in the way.
     """
 
     reason: str
+    unknown: tuple[Unknown, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the core does for one view of a sample.
+
+    Attributes:
+        size: (width, height) of every output.
+        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
+        output: The format of the output.
+        steps: The geometry, in the pipeline's order.
+    """
+
+    size: _Pair
+    filter: str
+    output: Output
+    steps: tuple[Transform, ...]
+
+    def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Geometry:
+        """Draw and compose the geometry of a batch.
+
+        Args:
+            widths: Of the source images in pixels, ints, (N,).
+            heights: Of the source images in pixels, ints, (N,).
+            keys: uint64 (N,), a sample each: from which `fastdata.plan.draws` makes its numbers.
+
+        Returns:
+            The geometry; the same for a sample whatever else is in the batch.
+        """
+        return geometry.compose(self.steps, widths, heights, keys)[0]
+
+    def describe(self) -> str:
+        """The program in one line of words."""
+        kind = "PIL images" if self.output.as_pil else self.output.dtype
+        normalised = " normalised" if self.output.mean is not None else ""
+        return ", ".join([*map(_describe, self.steps), kind + normalised])
 
 
 @dataclass(frozen=True)
@@ -86,68 +135,26 @@ class Recipe:
     """A compiled pipeline, made by :func:`compile_recipe`.
 
     Attributes:
-        size: (width, height) of every output.
-        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
-        output: The format of the output.
-        tail: What is to be called for each sample, in order, after that.
-        steps: The geometry, in the pipeline's order.
+        programs: One for each view of a sample; one alone unless the pipeline has `Views`.
+        tail: What is to be called for each sample, in order, after that; with its tensor, or with
+            the list of its views.
+        unknown: The steps that the core cannot do; the tail holds what follows them, too.
     """
 
-    size: _Pair
-    filter: str
-    output: Output
-    tail: tuple[Callable[[Any], Any], ...]
-    steps: tuple[Transform, ...] = field(repr=False)
-
-    def draw(
-        self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64], *, on_small: str = "raise"
-    ) -> Geometry:
-        """Draw and compose the geometry of a batch.
-
-        Args:
-            widths: Of the source images in pixels, ints, (N,).
-            heights: Of the source images in pixels, ints, (N,).
-            keys: uint64 (N,), a sample each: from which `fastdata.plan.draws` makes its numbers.
-            on_small: "raise" for images smaller than a random crop that may not pad, or "mark"
-                them in ``Geometry.too_small``.
-
-        Returns:
-            The geometry; the same for a sample whatever else is in the batch.
-
-        Raises:
-            UsageError: an image is smaller than a random crop that may not pad.
-        """
-        found = geometry.compose(self.steps, widths, heights, keys)[0]
-        if found.too_small and on_small == "raise":
-            raise _too_small(found)
-        return found
-
-    def pillow(
-        self, image: Image.Image, box: Any, size: Any = None, window: Any = None, flip: Any = False
-    ) -> npt.NDArray[np.uint8]:
-        """One sample by Pillow, padding with zeros what is outside the image.
-
-        Args:
-            image: The source image; modes other than RGB are converted to it.
-            box: A row of ``Geometry.boxes``.
-            size: A row of ``Geometry.sizes``, or None.
-            window: A row of ``Geometry.windows``, or None.
-            flip: An entry of ``Geometry.flips``.
-
-        Returns:
-            uint8 (height, width, 3), RGB.
-        """
-        return _pillow(image, self.filter, self.size, box, size, window, flip)
+    programs: tuple[Program, ...]
+    tail: tuple[Callable[[Any], Any], ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
     def describe(self) -> str:
         """The pipeline in one line of words."""
-        words = [_describe(step) for step in self.steps]
-        kind = "PIL images" if self.output.as_pil else self.output.dtype
-        words.append(kind + (" normalised" if self.output.mean is not None else ""))
-        line = ", ".join(words)
-        calls = [call for call in self.tail if call is not tensor_image()]
+        views = [program.describe() for program in self.programs]
+        if len(set(views)) > 1:
+            line = f"{len(views)} views: " + " | ".join(views)
+        else:
+            line = views[0] if len(views) == 1 else f"{len(views)} views of: {views[0]}"
+        calls = [call for call in self.tail if call is not _tensor_image()]
         if calls:
-            line += "; then, one sample at a time, " + ", ".join(name_of(call) for call in calls)
+            line += "; then, one sample at a time, " + ", ".join(map(name_of, calls))
         return line
 
     def __str__(self) -> str:
@@ -164,121 +171,293 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
 
     Returns:
         The recipe, or why there is none: the images do not come to one size, or a transform
-        that the core does not know comes before they do.
+        that the core does not know comes before they do, or stands in one of several views.
     """
     if transform is None:
         return Refusal(
             "There is no transform, and images of different sizes cannot make a batch: give one "
             "that brings them to one size, such as fastdata.transforms.RandomResizedCrop(224)."
         )
-    program = read(transform)
-    if program.fixed is None or program.misplaced is not None:
-        return Refusal(program.refusal())
-    return Recipe(
-        program.fixed,
-        program.filter or "bilinear",
-        _output(program),
-        program.tail_calls(),
-        tuple(program.steps),
-    )
+    views, tail = read(transform)
+    several = len(views) > 1
+    if reason := misplaced(views, tail):
+        return Refusal(reason, views[0].unknown())
+    programs = []
+    for number, view in enumerate(views):
+        where = f"View {number}: " if several else ""
+        if view.fixed is None:
+            return Refusal(where + view.refusal(), view.unknown())
+        if several and view.tail:
+            unknown = view.unknown()
+            first = unknown[0]
+            return Refusal(f"{where}{first.name}: {first.reason}. {first.hint}", unknown)
+        programs.append(
+            Program(view.fixed, view.filter or "bilinear", view.output(), tuple(view.steps))
+        )
+    if several:
+        return Recipe(tuple(programs), tuple(tail), tuple(_unknown(call) for call in tail))
+    return Recipe(tuple(programs), view.tail_calls(), view.unknown())
 
 
-def call(transform: Transform, image: Any) -> Any:
-    """Do one of `fastdata.transforms` to one PIL image, on torch's own path.
-
-    Args:
-        transform: What to do; its images need not come to one size.
-        image: A PIL image.
+def read(transform: Any) -> tuple[list[Reading], list[Callable[[Any], Any]]]:
+    """A pipeline as far as it can be composed.
 
     Returns:
-        A tensor (3, height, width), uint8 or float; or what the tail made of it.
-
-    Raises:
-        UsageError: not a PIL image, or transforms that cannot be composed.
+        What becomes of each view (more than one only if the pipeline has `Views`); and what comes
+        after `Views` and is called with their list.
     """
-    import torch
+    items = list(_flat(transform, True))
+    own = isinstance(transform, Transform)
+    at = next((n for n, (one, _) in enumerate(items) if type(one) is Views), None)
+    if at is None:
+        return [Reading(items, own)], []
+    shared = Reading(items[:at], own).steps
+    readings = []
+    for view in items[at][0].transforms:
+        kept = isinstance(view, Transform) if type(transform) is Views else own
+        readings.append(Reading([*items[:at], *_flat(view, True)], kept))
+        readings[-1].shared = shared
+    return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED]
 
-    if not isinstance(image, Image.Image):
-        raise UsageError(
-            f"{name_of(transform)} was given a {type(image).__name__}, not a PIL image.",
-            "Put it before what makes tensors of images.",
+
+def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
+    """Why transforms of ours cannot stand where they do, in words for the user; "" if they can."""
+    for view in views:
+        if view.misplaced is not None:
+            return view.refusal()
+        if random := next((step for step in view.shared if geometry.is_random(step)), None):
+            return f"{name_of(random)} stands before Views. Put it into each of them."
+    late = next((call for call in tail if isinstance(call, Transform)), None)
+    if late is not None:
+        return f"{name_of(late)} comes after Views, which make a list. Put it into each of them."
+    return ""
+
+
+class Reading:
+    """What a sequence of transforms amounts to.
+
+    ``kind`` is what the pipeline would have in hand: ``pil``, a ``tensor``, torchvision's tensor
+    ``image``; or ``own``: the result of ours, which stands for either.
+
+    Args:
+        items: The transforms, each with whether the innermost Compose is ours or a list, rather
+            than torchvision's.
+        own: Whether the whole is a transform of ours.
+    """
+
+    def __init__(self, items: Sequence[tuple[Any, bool]], own: bool) -> None:
+        self.steps: list[Transform] = []
+        self.shared: Sequence[Transform] = ()  # those before Views
+        self.tail: list[Callable[[Any], Any]] = []
+        self.why = ""  # the first of the tail cannot be done by the core
+        self.last = ""  # what determined the size last, for messages
+        self.fixed: _Pair | None = None
+        self.filter: str | None = None
+        self.cropped = False  # in this stage: since the resize, or before it
+        self.flipped = False
+        self.kind = "own" if own else "pil"
+        self.dtype = "uint8"
+        self.mean: _Values | None = None
+        self.std: _Values | None = None
+        self.channels_last = True
+        for one, ours in items:
+            if one is _RETURNED:
+                if not self.tail and self.kind in ("pil", "own"):
+                    self.kind = "own" if ours else "tensor"
+                continue
+            if not self.tail:
+                reason = self._add(one, ours)
+                if reason is None:
+                    continue
+                self.why = reason
+            self.tail.append(one)
+
+    @property
+    def misplaced(self) -> Transform | None:
+        """The first of our transforms in the tail: called there, it would fail."""
+        return next((call for call in self.tail if isinstance(call, Transform)), None)
+
+    def output(self) -> Output:
+        """The format before the tail."""
+        return Output(self.dtype, self.mean, self.std, self.channels_last, self.kind == "pil")
+
+    def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
+        """What to call after the core."""
+        if self.tail and self.kind == "image":
+            # torchvision's own transforms may tell its image tensors from others.
+            return (_tensor_image(), *self.tail)
+        return tuple(self.tail)
+
+    def unknown(self) -> tuple[Unknown, ...]:
+        """The steps that the core cannot do: where the tail begins, and what nobody knows."""
+        found = [_unknown(call, self.why) for call in self.tail[:1]]
+        found += [_unknown(call) for call in self.tail[1:] if not translation.is_known(call)]
+        return tuple(found)
+
+    def refusal(self) -> str:
+        """Why there is no recipe, or one of ours is misplaced."""
+        misplaced = self.misplaced
+        if self.tail and (self.fixed is None or misplaced is self.tail[0]):
+            name = name_of(self.tail[0])
+            if misplaced is self.tail[0]:
+                return f"{name} cannot be done here: {self.why}."
+            hint = _wrapping_hint(self.tail[0]) or (
+                "Put it after what brings them to one size, such as RandomResizedCrop or "
+                "CenterCrop."
+            )
+            return f"{name} comes before the images have one size: {self.why}. {hint}"
+        if self.tail:
+            unknown = name_of(self.tail[0])
+            return (
+                f"{name_of(misplaced)} comes after {unknown}, which the core cannot do: "
+                f"{self.why}. Put it before."
+            )
+        after = f" after {self.last}" if self.last else ""
+        return (
+            f"The images have different sizes{after} and cannot make a batch: add "
+            "fastdata.transforms.CenterCrop(224), or use a Resize to (height, width)."
         )
-    program = read(transform)
-    if program.misplaced is not None:
-        raise UsageError(program.refusal(), "Change the order of the transforms.")
-    seed = 0
-    if any(geometry.is_random(step) for step in program.steps):
-        seed = int(torch.randint(-(2**63), 2**63 - 1, ()))
-    keys = np.array([seed], np.int64).view(np.uint64)
-    cut, width, height = geometry.compose(program.steps, [image.width], [image.height], keys)
-    if cut.too_small:
-        raise _too_small(cut)
-    pixels = _pillow(
-        image,
-        program.filter or "bilinear",
-        (int(np.asarray(width).flat[0]), int(np.asarray(height).flat[0])),
-        cut.boxes[0],
-        None if cut.sizes is None else cut.sizes[0],
-        None if cut.windows is None else cut.windows[0],
-        cut.flips[0],
+
+    def _add(self, transform: Any, ours: bool) -> str | None:
+        """Take the next transform for the core; return why it cannot be done, or None."""
+        if type(transform) in (*_GEOMETRY, Normalize):
+            if self.kind in ("tensor", "image"):
+                return "it works on PIL images, and has a tensor here"
+            if isinstance(transform, Normalize):
+                reason = self._normalise(transform)
+            else:
+                reason = self._compose(transform)
+            if reason is None:
+                # Each of ours returns a tensor, when it is called by somebody else.
+                self.kind = "own" if ours else "tensor"
+            return reason
+        found = translation.translate(transform, self.kind, self.dtype)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, Normalize):
+            return self._normalise(found)
+        if isinstance(found, Transform):
+            return self._compose(found)
+        if found.kind is not None:
+            self.kind = found.kind
+            self.channels_last = False
+        if found.dtype is not None:
+            self.dtype = found.dtype
+        return None
+
+    def _normalise(self, step: Normalize) -> str | None:
+        if self.mean is not None:
+            return "the values are already normalised"
+        if self.dtype == "uint8":
+            self.dtype = step.dtype
+        self.mean, self.std = step.mean, step.std
+        return None
+
+    def _compose(self, step: Transform) -> str | None:
+        size: _Pair | None
+        if isinstance(step, RandomHorizontalFlip):
+            self.flipped = True
+        elif isinstance(step, (Resize, RandomResizedCrop)):
+            size = None
+            if isinstance(step.size, tuple):
+                size = (step.size[1], step.size[0])
+            elif isinstance(step, Resize) and self.fixed is not None:
+                wide, high = geometry.resized_size(step, *self.fixed)
+                size = (int(wide), int(high))
+            if isinstance(step, Resize) and size is not None and size == self.fixed:
+                return None  # nothing changes
+            if self.filter is not None:
+                return "it would resize a second time"
+            if step.interpolation == "nearest" and self.flipped:
+                return "resizing with 'nearest' after a flip gives other pixels than before it"
+            self.fixed, self.filter, self.cropped = size, step.interpolation, False
+        elif isinstance(step, (CenterCrop, RandomCrop)):
+            size = (step.size[1], step.size[0])  # type: ignore[index]
+            larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
+            pads = larger or self.fixed is None
+            if isinstance(step, RandomCrop):
+                padded = any(step.padding)  # type: ignore[arg-type]
+                if larger and not padded and not step.pad_if_needed:
+                    return "it is larger than the images, and may not pad them"
+                pads = padded or (pads and step.pad_if_needed)
+            if pads and self.cropped:
+                return "it would pad what was cropped"
+            if pads and self.mean is not None:
+                return "it would pad with zeros what is normalised"
+            self.fixed, self.cropped = size, True
+        self.steps.append(step)
+        if not isinstance(step, RandomHorizontalFlip):
+            self.last = name_of(step)
+        return None
+
+
+def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
+    """The transforms one by one, each with whether it stands in a Compose of ours."""
+    if type(transform) is Compose:
+        for part in transform.transforms:
+            yield from _flat(part, True)
+        yield _RETURNED, ours
+        return
+    if isinstance(transform, (list, tuple)):
+        parts: Sequence[Any] = tuple(transform)
+        ours = True
+    else:
+        inner = translation.parts(transform)
+        if inner is None:
+            yield transform, ours
+            return
+        parts, ours = inner, False
+    for part in parts:
+        yield from _flat(part, ours)
+
+
+def _tensor_image() -> Any:
+    """The class of torchvision's image tensors; None where torchvision is not in use."""
+    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
+
+
+def _unknown(transform: Any, reason: str = translation.NOT_KNOWN) -> Unknown:
+    hint = _wrapping_hint(transform) or (
+        "Leave it out, or do it to whole batches, with the loader's batch_transform."
     )
-    tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-    output = _output(program)
-    if output.dtype != "uint8":
-        tensor = tensor.to(torch.float32).div_(255)
-        if output.mean is not None and output.std is not None:
-            tensor = tensor.sub_(torch.tensor(output.mean).view(3, 1, 1))
-            tensor = tensor.div_(torch.tensor(output.std).view(3, 1, 1))
-        tensor = tensor.to(getattr(torch, output.dtype))
-    result: Any = tensor
-    for function in program.tail_calls():
-        result = function(result)
-    return result
+    return Unknown(name_of(transform), reason, hint)
 
 
-def _too_small(found: Geometry) -> UsageError:
-    row, words = min(found.too_small.items())
-    return UsageError(f"Sample {row} of the batch has {words}.", MEND_SMALL)
+def _wrapping_hint(transform: Any) -> str:
+    """What to do about an object that holds a Compose, as recipes' presets do; "" for others."""
+    held = {**getattr(transform, "__dict__", {}), **getattr(transform, "_modules", {})}
+    for name, value in held.items():
+        if type(value) is Compose or translation.parts(value) is not None:
+            return f"It wraps a {type(value).__name__}: hand over that, its {name!r}, itself."
+    return ""
 
 
-def _output(program: Program) -> Output:
-    as_pil = program.kind == "pil"
-    return Output(program.dtype, program.mean, program.std, program.channels_last, as_pil)
+def name_of(transform: Any) -> str:
+    """What to call a transform in a message."""
+    name = getattr(transform, "__name__", None) or type(transform).__name__
+    if isinstance(transform, (Resize, CenterCrop, RandomCrop, RandomResizedCrop)):
+        return f"{name}({_dimensions(transform)})"
+    return str(name)
 
 
-def _pillow(
-    image: Image.Image, resample: str, output: _Pair, box: Any, size: Any, window: Any, flip: Any
-) -> npt.NDArray[np.uint8]:
-    if image.mode != "RGB":
-        image = image.convert("RGB")
-    left, upper, right, lower = (int(edge) for edge in box)
-    if (left, upper, right, lower) != (0, 0, *image.size):
-        image = image.crop((left, upper, right, lower))
-    width, height = output if size is None else (int(side) for side in size)
-    if image.size != (width, height):
-        image = image.resize((width, height), _FILTERS[resample])
-    if (width, height) != output or window is not None:
-        x, y = (0, 0) if window is None else (int(side) for side in window)
-        image = image.crop((x, y, x + output[0], y + output[1]))
-    pixels: npt.NDArray[np.uint8] = np.array(image)
-    return np.ascontiguousarray(pixels[:, ::-1]) if flip else pixels
+def _dimensions(step: Any) -> str:
+    return f"{step.size[1]} x {step.size[0]}" if isinstance(step.size, tuple) else str(step.size)
 
 
 def _describe(step: Transform) -> str:
     if isinstance(step, RandomResizedCrop):
-        words = f"random resized crop to {dimensions(step)} ({step.interpolation})"
+        words = f"random resized crop to {_dimensions(step)} ({step.interpolation})"
         if step.scale != (0.08, 1.0):
             words += f" of {step.scale[0]:g} to {step.scale[1]:g} of the area"
         return words
     if isinstance(step, Resize):
         side = "" if isinstance(step.size, tuple) else "shorter side "
         most = "" if step.max_size is None else f", longer side at most {step.max_size}"
-        return f"resize to {side}{dimensions(step)} ({step.interpolation}){most}"
+        return f"resize to {side}{_dimensions(step)} ({step.interpolation}){most}"
     if isinstance(step, CenterCrop):
-        return f"centre crop of {dimensions(step)}"
+        return f"centre crop of {_dimensions(step)}"
     if isinstance(step, RandomCrop):
         padded = ", padded" if step.pad_if_needed or any(step.padding) else ""  # type: ignore[arg-type]
-        return f"random crop of {dimensions(step)}{padded}"
-    if isinstance(step, RandomHorizontalFlip):
-        return f"flip with p {step.p:g}"
-    raise TypeError(f"{step!r} is not geometry")
+        return f"random crop of {_dimensions(step)}{padded}"
+    assert isinstance(step, RandomHorizontalFlip)
+    return f"flip with p {step.p:g}"

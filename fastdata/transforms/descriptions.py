@@ -1,16 +1,17 @@
 """Image transforms that the native core can do: crops, a resize, flips, normalisation.
 
-They are descriptions, not code: `fastdata.transforms.compile.compile_recipe` makes of them
-what `fastdata.DataLoader` decodes by. Names, arguments and the arithmetic of sizes and boxes are
+They are descriptions, not code: `fastdata.transforms.compile` makes of them programs that the core
+runs for `fastdata.DataLoader`. Names, arguments and the arithmetic of sizes and boxes are
 torchvision's (``torchvision.transforms``, version 0.28), so what is known of those holds here::
 
     train = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(MEAN, STD)])
     val = Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)])
 
 Each may also be called with one PIL image, in any dataset's ``transform`` on torch's own path. That
-always gives a tensor, (3, height, width): uint8 from 0 to 255, or float32 after :class:`Normalize`.
-What is random then comes from torch's global generator, of which a call that has anything random
-takes one number of 64 bits: ``torch.manual_seed`` governs it. Only calling them needs torch.
+always gives a tensor, (3, height, width): uint8 from 0 to 255, or floats after :class:`Normalize`;
+after :class:`Views` a list of them. What is random then comes from torch's global generator, of
+which a call that has anything random takes one number of 64 bits (a view): ``torch.manual_seed``
+governs it. Only calling them needs torch.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from fastdata.errors import UsageError
 
 if TYPE_CHECKING:
-    import torch
     from PIL import Image
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "Transform",
+    "Views",
 ]
 
 #: An int, or (height, width), as torchvision has it.
@@ -43,27 +44,31 @@ Size: TypeAlias = "int | Sequence[int]"
 
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
 
+#: What normalised values may be.
+FLOATS = ("float32", "float16", "bfloat16")
+
 
 class Transform:
     """Base of all transforms here. Deriving others from it does not make them known to the core."""
 
-    def __call__(self, image: Image.Image) -> torch.Tensor:
+    #: Does a transform to a PIL image; the package's ``__init__`` puts `fastdata.transforms.pillow`
+    #: here, so that descriptions import nothing that reads them.
+    _call: ClassVar[Callable[[Transform, Any], Any]]
+
+    def __call__(self, image: Image.Image) -> Any:
         """Transform one image.
 
         Args:
             image: A PIL image; modes other than RGB are converted to it.
 
         Returns:
-            (3, height, width), contiguous: uint8 from 0 to 255, or float32 if normalised.
+            A tensor, (3, height, width), contiguous: uint8 from 0 to 255, or floats if normalised.
 
         Raises:
             UsageError: not a PIL image; one too small for a crop that may not pad; transforms
                 that cannot be composed.
         """
-        from fastdata.transforms.compile import call
-
-        tensor: torch.Tensor = call(self, image)
-        return tensor
+        return Transform._call(self, image)
 
 
 @dataclass(frozen=True)
@@ -199,15 +204,18 @@ class RandomHorizontalFlip(Transform):
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    """``(value / 255 - mean) / std`` for each channel; float32 unless the loader is told otherwise.
+    """``(value / 255 - mean) / std`` for each channel, in floats.
 
     Attributes:
         mean: Three values, in units of 0 to 1.
         std: Three values, in units of 0 to 1, above 0.
+        dtype: Of the result: "float32", "float16" or "bfloat16", or torch's of that name. Rounding
+            comes last.
     """
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", _floats("Normalize", "mean", self.mean, 3))
@@ -217,6 +225,52 @@ class Normalize(Transform):
                 f"Normalize: std {self.std} has a value that is not above 0.",
                 "Give the channels' standard deviations in units of 0 to 1.",
             )
+        dtype = str(self.dtype).removeprefix("torch.")
+        if dtype not in FLOATS:
+            raise UsageError(
+                f"Normalize: dtype {self.dtype!r} is not one that the result can have.",
+                f"Give one of {', '.join(FLOATS)}.",
+            )
+        object.__setattr__(self, "dtype", dtype)
+
+
+@dataclass(frozen=True, init=False)
+class Views(Transform):
+    """Several views of each image: a list of tensors in its place, which collates to a list.
+
+    On the native path an image is read once and each view decoded by itself. A random step that
+    all views would share has no place before it: steps before Views only prepare the image.
+
+    Args:
+        transforms: The views, each a transform or a pipeline of them; one alone with ``count``.
+        count: So many views of one transform, which differ by what is random in it.
+
+    Attributes:
+        transforms: One for each view.
+    """
+
+    transforms: tuple[Callable[[Any], Any], ...]
+
+    def __init__(self, *transforms: Callable[[Any], Any], count: int | None = None) -> None:
+        if count is not None:
+            if len(transforms) != 1:
+                raise UsageError(
+                    f"Views: count={count!r} is for one transform, and there are "
+                    f"{len(transforms)}.",
+                    "Leave it out, or give one transform.",
+                )
+            transforms *= _whole("Views", "count", count)
+        if len(transforms) < 2:
+            raise UsageError(
+                f"Views makes {len(transforms)}, which needs no list.",
+                "Give at least two transforms, or one and count=2.",
+            )
+        _check_callable("Views", transforms)
+        object.__setattr__(self, "transforms", transforms)
+
+    def __call__(self, image: Image.Image) -> list[Any]:
+        """Each view of one image; as :meth:`Transform.__call__`."""
+        return [transform(image) for transform in self.transforms]
 
 
 @dataclass(frozen=True)
@@ -226,7 +280,7 @@ class Compose(Transform):
     Attributes:
         transforms: Those of this module, or any callables. What comes after a callable that the
             core cannot do is called with what that returned, one sample at a time; the first such
-            gets a tensor, (3, height, width), uint8 or float32.
+            gets a tensor, (3, height, width), uint8 or floats, or the list that Views make.
     """
 
     transforms: tuple[Callable[[Any], Any], ...]
@@ -240,12 +294,16 @@ class Compose(Transform):
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if not self.transforms:
             raise UsageError("Compose: no transforms.", "Give at least one.")
-        for number, transform in enumerate(self.transforms):
-            if not callable(transform):
-                raise UsageError(
-                    f"Compose: transform {number}, {transform!r}, cannot be called.",
-                    "Give transforms, not their results or names.",
-                )
+        _check_callable("Compose", self.transforms)
+
+
+def _check_callable(who: str, transforms: Sequence[Any]) -> None:
+    for number, transform in enumerate(transforms):
+        if not callable(transform):
+            raise UsageError(
+                f"{who}: transform {number}, {transform!r}, cannot be called.",
+                "Give transforms, not their results or names.",
+            )
 
 
 def _whole(who: str, name: str, value: Any) -> int:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import UsageError
 from fastdata.transforms.descriptions import (
+    FLOATS,
     CenterCrop,
     Normalize,
     RandomCrop,
@@ -25,6 +26,9 @@ from fastdata.transforms.descriptions import (
     Resize,
     Transform,
 )
+
+#: Why the core cannot do what is not in here.
+NOT_KNOWN = "it is not a transform that fastdata knows"
 
 
 class Conversion(NamedTuple):
@@ -61,14 +65,18 @@ def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion |
         What it does; or why that is not known, in words.
     """
     version = _version(transform)
-    translator = _TRANSLATORS.get(type(transform).__name__)
-    if version is None or translator is None:
-        return "it is not a transform that fastdata knows"
+    if version is None or not is_known(transform):
+        return NOT_KNOWN
     try:
-        return translator(transform, version, kind, dtype)
+        return _TRANSLATORS[type(transform).__name__](transform, version, kind, dtype)
     except (UsageError, TypeError, ValueError) as error:
         # Its own arguments make no sense; torchvision will say so when it is called.
         return f"its arguments are not known: {getattr(error, 'what', error)}"
+
+
+def is_known(transform: Any) -> bool:
+    """Whether there is something in here for a transform of this type."""
+    return _version(transform) is not None and type(transform).__name__ in _TRANSLATORS
 
 
 def _version(transform: Any) -> int | None:
@@ -157,7 +165,7 @@ def _to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversio
     if kind in ("tensor", "image"):
         return Conversion() if version == 2 else "it has a tensor here already"
     name = _dtype(sys.modules["torch"].get_default_dtype())
-    return Conversion("tensor", name) if name in _FLOATS else f"it makes {name}"
+    return Conversion("tensor", name) if name in FLOATS else f"it makes {name}"
 
 
 def _pil_to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
@@ -191,7 +199,7 @@ def _convert_image_dtype(transform: Any, version: int, kind: str, dtype: str) ->
 def _convert(before: str, after: str, scale: bool) -> Conversion | str:
     if before == after:
         return Conversion()
-    if after not in _FLOATS:
+    if after not in FLOATS:
         return f"it makes {after}"
     if before == "uint8" and not scale:
         return "it makes floats from 0 to 255: scale is False"
@@ -208,7 +216,6 @@ def _identity(transform: Any, version: int, kind: str, dtype: str) -> Conversion
     return Conversion()
 
 
-_FLOATS = ("float32", "float16", "bfloat16")
 _TRANSLATORS: dict[str, Callable[[Any, int, str, str], Transform | Conversion | str]] = {
     "CenterCrop": _center_crop,
     "ConvertImageDtype": _convert_image_dtype,
