@@ -83,14 +83,14 @@ def measure_worker(folder: Path) -> dict[str, float]:
     """Images a second of each of a worker's tasks, and the sizes of what it writes."""
     source: Any = SyntheticSource(2, _SHARD_ROWS)
     found: dict[str, float] = {}
-    with InProcess() as engine:
+    with InProcess() as executor:
         begun = time.perf_counter()
         for numbered in enumerate(source.shards()):
             ListShard(folder)(numbered)
         found["list"] = 2 * _SHARD_ROWS / (time.perf_counter() - begun)
         written = sum(path.stat().st_size for path in folder.iterdir())
         found["listing_bytes"] = written / (2 * _SHARD_ROWS)
-        listing = write_listing(source, folder, lambda count: None, engine)
+        listing = write_listing(source, folder, lambda count: None, executor)
     begun = time.perf_counter()
     RepeatedHashes(folder, 2, 1)(0)
     found["check"] = 2 * _SHARD_ROWS / (time.perf_counter() - begun)
@@ -127,8 +127,8 @@ drive(Path(sys.argv[1]))
 
 def measure_driver(folder: Path, images: int) -> dict[str, float]:
     """Runs the driver's share over a listing of so many images, in a process of its own."""
-    with InProcess() as engine:
-        write_listing(_source(1), folder, lambda count: None, engine)
+    with InProcess() as executor:
+        write_listing(_source(1), folder, lambda count: None, executor)
     shards = images // _SHARD_ROWS
     for number in range(1, shards):
         os.link(folder / "000000.arrow", folder / f"{number:06d}.arrow")
@@ -147,7 +147,7 @@ def _source(shards: int) -> Any:
 
 
 class _Elsewhere(InProcess):
-    """An engine whose tasks cost this process nothing: their results come from elsewhere."""
+    """An executor whose tasks cost this process nothing: their results come from elsewhere."""
 
     def run(
         self,
@@ -166,8 +166,8 @@ def drive(folder: Path) -> None:
     before = _peak()
     begun = time.perf_counter()
     listing = Listing(folder)
-    with _Elsewhere() as engine:
-        units = list(listing.units(SHARD_SIZE, 1 << 18, {}, chained=False, engine=engine))
+    with _Elsewhere() as executor:
+        units = list(listing.units(SHARD_SIZE, 1 << 18, {}, chained=False, executor=executor))
     seconds = time.perf_counter() - begun
     # What it holds in the end, when it has read what each part says of its file.
     parts = [

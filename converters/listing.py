@@ -25,7 +25,7 @@ from fastdata.converters.records import Listable, Record, Source, listing_shards
 from fastdata.converters.tree import printable
 
 from fastdata.errors import SourceError
-from fastdata.executors import Engine, report
+from fastdata.executors import Executor, report
 from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, update_digest
 from fastdata.storage.files import temporary_name
@@ -74,7 +74,7 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: Source, folder: Path, progress: Callable[[int], None], engine: Engine
+    source: Source, folder: Path, progress: Callable[[int], None], executor: Executor
 ) -> Listing:
     """Lists a source into a folder.
 
@@ -82,7 +82,7 @@ def write_listing(
         source: What to list.
         folder: Where to; what another listing has left there counts for nothing.
         progress: Called now and then with the number of records listed so far.
-        engine: What lists the shards.
+        executor: What lists the shards.
 
     Raises:
         SourceError: The source is unreadable, has no images, or has two of one key.
@@ -91,9 +91,9 @@ def write_listing(
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
     sizes: list[int] = []
-    tick = _Tick(engine, progress)
+    tick = _Tick(executor, progress)
     numbered = enumerate(listing_shards(source))
-    for count, size in engine.run(ListShard(folder), numbered, tick, _AHEAD):
+    for count, size in executor.run(ListShard(folder), numbered, tick, _AHEAD):
         rows.append(count)
         sizes.append(size)
         tick()
@@ -109,7 +109,7 @@ def write_listing(
     buckets = 1 + total // _SORTED_AT_ONCE
     check = RepeatedHashes(folder, len(rows), buckets)
     repeated: set[int] = set()
-    for found in engine.run(check, range(buckets), ahead=_AHEAD):
+    for found in executor.run(check, range(buckets), ahead=_AHEAD):
         repeated.update(found)
     listing = Listing(folder)
     if repeated:
@@ -133,12 +133,12 @@ def listed_at(folder: Path) -> int:
 class _Tick:
     """Tells of the records that have been listed since it was made."""
 
-    def __init__(self, engine: Engine, progress: Callable[[int], None]) -> None:
-        self._engine, self._progress = engine, progress
-        self._before = engine.reported()[0]
+    def __init__(self, executor: Executor, progress: Callable[[int], None]) -> None:
+        self._executor, self._progress = executor, progress
+        self._before = executor.reported()[0]
 
     def __call__(self) -> None:
-        self._progress(self._engine.reported()[0] - self._before)
+        self._progress(self._executor.reported()[0] - self._before)
 
 
 @dataclass(frozen=True)
@@ -402,7 +402,7 @@ class Listing:
         options: dict[str, Any],
         *,
         chained: bool,
-        engine: Engine,
+        executor: Executor,
     ) -> Iterator[Unit]:
         """Cuts the listing into units.
 
@@ -411,12 +411,12 @@ class Listing:
             most_rows: or this many records.
             options: Everything else that the output depends on; JSON values.
             chained: Whether a unit's output depends on those before it.
-            engine: What reads the records, for the fingerprints.
+            executor: What reads the records, for the fingerprints.
         """
         runs = list(self.runs(0, len(self), most_bytes, most_rows))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
         task = Fingerprints(self._folder, json.dumps(options, sort_keys=True))
-        made = (each for found in engine.run(task, groups, ahead=_AHEAD) for each in found)
+        made = (each for found in executor.run(task, groups, ahead=_AHEAD) for each in found)
         previous = ""
         for number, ((first, stop, size), fingerprint) in enumerate(zip(runs, made, strict=True)):
             if chained:

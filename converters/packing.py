@@ -26,7 +26,7 @@ import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
-from fastdata.converters.ray_engine import RayEngine
+from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source
 from fastdata.converters.tasks import (
     PIECE_BYTES,
@@ -52,7 +52,7 @@ from fastdata.errors import (
     SpaceError,
     UsageError,
 )
-from fastdata.executors import Engine, InProcess, local_engine
+from fastdata.executors import Executor, InProcess, local_executor
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
@@ -81,7 +81,7 @@ from fastdata.storage.manifest import (
 from fastdata.version import VERSION
 
 #: What can run the tasks of packing.
-ENGINES = ("local", "ray")
+EXECUTORS = ("local", "ray")
 #: Default size that an output file ends on reaching, in bytes of blobs.
 SHARD_SIZE = 256 << 20
 #: Blobs between two commits to an LMDB: what is lost at most when packing is killed. LMDB
@@ -155,7 +155,7 @@ def pack(
     shard_size: int | None = None,
     seek_points: bool = True,
     workers: int | None = None,
-    engine: str = "local",
+    executor: str = "local",
     address: str | None = None,
     skip_bad: bool = False,
     force: bool = False,
@@ -184,7 +184,7 @@ def pack(
             crops several times faster (`fastdata.decode`) and finds damage within.
         workers: Worker processes; None for one a CPU, 1 to work in this process. On Ray: tasks
             in flight; None for two a CPU of the cluster.
-        engine: ``local``, or ``ray`` for a Ray cluster, whose machines must see the source and
+        executor: ``local``, or ``ray`` for a Ray cluster, whose machines must see the source and
             ``out`` under the same paths (docs/ray.md).
         address: The Ray cluster's; None for the one that ``ray.init()`` finds, or starts.
         skip_bad: Whether to finish without the images that cannot be packed.
@@ -208,7 +208,7 @@ def pack(
         BusyError: Another process packs to ``out``.
     """
     _check_options(source, out, container, encoding, shard_size)
-    running = _engine(engine, address, workers)
+    running = _executor(executor, address, workers)
     _check_out(source, out)
     uploading: Uploading | None = None
     if local is not None and is_url(local):
@@ -248,16 +248,16 @@ def pack(
         raise
 
 
-def _engine(name: str, address: str | None, workers: int | None) -> Engine:
+def _executor(name: str, address: str | None, workers: int | None) -> Executor:
     if name == "ray":
-        return RayEngine(address, workers)
+        return RayExecutor(address, workers)
     if name != "local":
-        raise UsageError(f"unknown engine {name}", f"Use --engine {' or '.join(ENGINES)}.")
+        raise UsageError(f"unknown executor {name}", f"Use --executor {' or '.join(EXECUTORS)}.")
     if address is not None:
         raise UsageError(
-            f"--address {address} has no meaning with --engine local", "Use --engine ray."
+            f"--address {address} has no meaning with --executor local", "Use --executor ray."
         )
-    return local_engine(workers)
+    return local_executor(workers)
 
 
 _MEND_SPACE = (
@@ -378,10 +378,10 @@ class _Packing:
             storage_options=dict(source_options or {}),
         )
 
-    def run(self, engine: Engine) -> Packed:
+    def run(self, executor: Executor) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
         self._check_plan()
-        with self._lister(engine) as lister:
+        with self._lister(executor) as lister:
             listing = write_listing(self._source, self._job.listing, self._progress.listed, lister)
             self._estimate(listing)
             job = self._job
@@ -391,7 +391,7 @@ class _Packing:
                     _UNIT_ROWS,
                     self._plan,
                     chained=job.container == "lmdb",
-                    engine=lister,
+                    executor=lister,
                 )
             )
         fingerprint = hashlib.blake2b(
@@ -410,14 +410,14 @@ class _Packing:
         self._check_space(images_to_pack, to_pack * job.growth, done)
         self._remove_all_but(done)
         self._progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
-        with engine:
+        with executor:
             if job.container == "lmdb":
-                self._pack_lmdb(engine, todo, done, self._map_size(listing, total))
+                self._pack_lmdb(executor, todo, done, self._map_size(listing, total))
             else:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
-                tick = self._tick(engine)
-                results = engine.run(task, todo, tick, self._files_ahead)
+                tick = self._tick(executor)
+                results = executor.run(task, todo, tick, self._files_ahead)
                 for unit, _ in zip(todo, results, strict=True):
                     self._send(unit, tick)
         # What workers that were lost have begun. Where another machine has written parts, this
@@ -447,9 +447,9 @@ class _Packing:
             self._uploading.add(part.file, tick)
 
     @staticmethod
-    def _lister(engine: Engine) -> AbstractContextManager[Engine]:
+    def _lister(executor: Executor) -> AbstractContextManager[Executor]:
         """What lists: the cluster; on one machine this process, before others are started."""
-        return nullcontext(engine) if isinstance(engine, RayEngine) else InProcess()
+        return nullcontext(executor) if isinstance(executor, RayExecutor) else InProcess()
 
     @property
     def _plan(self) -> dict[str, Any]:
@@ -476,12 +476,12 @@ class _Packing:
         with whole_file(path) as temporary:
             temporary.write_text(plan, "utf-8")
 
-    def _tick(self, engine: Engine) -> Callable[[], None]:
+    def _tick(self, executor: Executor) -> Callable[[], None]:
         # What it has reported before was listing.
-        listed, _ = engine.reported()
+        listed, _ = executor.reported()
 
         def tick() -> None:
-            images, size = engine.reported()
+            images, size = executor.reported()
             self._progress.advance(images - listed, size)
 
         return tick
@@ -619,7 +619,7 @@ class _Packing:
         return self._out / (lmdb.DATA_NAME + PARTIAL_SUFFIX)
 
     def _pack_lmdb(
-        self, engine: Engine, todo: Sequence[Unit], done: dict[int, Part], map_size: int
+        self, executor: Executor, todo: Sequence[Unit], done: dict[int, Part], map_size: int
     ) -> None:
         """Writes units to the one file, in order; workers only prepare."""
         job = self._job
@@ -630,8 +630,8 @@ class _Packing:
         committed = sum(part.samples for part in done.values())
         # Where results are rows alone, workers may go on through a whole commit.
         ahead = _COMMIT_SIZE // PIECE_BYTES if self._encoding.kind == "original" else 0
-        prepare = Prepare(job, same_process=isinstance(engine, InProcess))
-        results = engine.run(prepare, work(), self._tick(engine), ahead)
+        prepare = Prepare(job, same_process=isinstance(executor, InProcess))
+        results = executor.run(prepare, work(), self._tick(executor), ahead)
         prepared = zip(work(), results, strict=True)
         filled = with_blobs(job, prepared)
         for unit, group in groupby(filled, key=lambda entry: entry[0]):

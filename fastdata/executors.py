@@ -26,10 +26,10 @@ Result = TypeVar("Result")
 _TICK = 0.1
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """Runs tasks, several at once; a context manager."""
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Executor:
         """Begins."""
 
     def __exit__(
@@ -89,8 +89,8 @@ def counted() -> Iterator[list[int]]:
         _counters = before
 
 
-def local_engine(workers: int | None) -> InProcess | Processes:
-    """The engine for a number of workers; None for one a CPU.
+def local_executor(workers: int | None) -> InProcess | Processes:
+    """Makes the executor for a number of workers; None for one a CPU.
 
     Raises:
         UsageError: There would be none.
@@ -119,14 +119,14 @@ class InProcess:
         tick: Callable[[], None] = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `Engine.run`."""
+        """See `Executor.run`."""
         global _on_report
         _on_report = tick
         for item in items:
             yield function(item)
 
     def reported(self) -> tuple[int, int]:
-        """See `Engine.reported`."""
+        """See `Executor.reported`."""
         return _counters[0], _counters[1]
 
 
@@ -167,7 +167,7 @@ class Processes:
         tick: Callable[[], None] = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `Engine.run`."""
+        """See `Executor.run`."""
         remaining = iter(items)
         running: deque[Future[Result]] = deque()
         ahead = max(ahead, self._ahead)
@@ -199,7 +199,7 @@ class Processes:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
     def reported(self) -> tuple[int, int]:
-        """See `Engine.reported`."""
+        """See `Executor.reported`."""
         # Read without their lock, which a worker that was killed may hold for ever.
         counters: Any = self._counters.get_obj()
         return counters[0], counters[1]

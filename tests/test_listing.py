@@ -57,8 +57,8 @@ class Made:
 
 
 def listed(source: Any, folder: Path) -> Listing:
-    with InProcess() as engine:
-        return write_listing(source, folder, lambda count: None, engine)
+    with InProcess() as executor:
+        return write_listing(source, folder, lambda count: None, executor)
 
 
 def expected_runs(
@@ -105,8 +105,8 @@ def test_cuts(
         assert list(found.runs(0, len(flat), most_bytes, most_rows)) == expected_runs(
             flat, most_bytes, most_rows
         )
-        with InProcess() as engine:
-            units = list(found.units(most_bytes, most_rows, {}, chained=False, engine=engine))
+        with InProcess() as executor:
+            units = list(found.units(most_bytes, most_rows, {}, chained=False, executor=executor))
         assert [(u.start, u.stop, u.size) for u in units] == expected_runs(
             flat, most_bytes, most_rows
         )
@@ -117,8 +117,8 @@ def test_cuts(
 def test_a_changed_record_changes_its_fingerprint(tmp_path: Path, chained: bool) -> None:
     def prints(name: str, lengths: list[list[int]], options: dict[str, int]) -> list[str]:
         found = listed(Made(lengths), tmp_path / name)
-        with InProcess() as engine:
-            units = found.units(30, 100, options, chained=chained, engine=engine)
+        with InProcess() as executor:
+            units = found.units(30, 100, options, chained=chained, executor=executor)
             return [unit.fingerprint for unit in units]
 
     first = prints("a", [[10, 20], [30, 29, 1, 50]], {"a": 1})

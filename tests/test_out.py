@@ -108,7 +108,7 @@ def test_memory_stays_bounded_where_pixels_outgrow_files(
     reported = Processes.reported
     others = set(psutil.Process().children(recursive=True))  # servers of other tests
 
-    def sample(engine: Processes) -> tuple[int, int]:
+    def sample(executor: Processes) -> tuple[int, int]:
         nonlocal peak
         me = psutil.Process()
         total = 0
@@ -118,7 +118,7 @@ def test_memory_stays_bounded_where_pixels_outgrow_files(
             except psutil.Error:
                 continue
         peak = max(peak, total)
-        return reported(engine)
+        return reported(executor)
 
     monkeypatch.setattr(Processes, "reported", sample)
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Packing on Ray: the local engine's bytes, whoever dies on the way.
+"""Packing on Ray: the local executor's bytes, whoever dies on the way.
 
 One cluster of two workers on this machine serves all tests.
 """
@@ -22,7 +22,7 @@ import pytest
 from containers import digests, pack_tree, repeat_tree
 from fastdata.converters import Encoding
 from fastdata.converters.packing import Silent
-from fastdata.converters.ray_engine import RayEngine
+from fastdata.converters.ray_executor import RayExecutor
 
 from fastdata import verify
 from fastdata.errors import DataError, UsageError
@@ -85,11 +85,11 @@ def ray_workers(out: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
-def test_the_same_bytes_as_the_local_engine(
+def test_the_same_bytes_as_the_local_executor(
     cluster: str, tree: Path, tmp_path: Path, container: str
 ) -> None:
     progress = Progress()
-    packed = pack_tree(tree, tmp_path / "ray", container, engine="ray", workers=3,
+    packed = pack_tree(tree, tmp_path / "ray", container, executor="ray", workers=3,
                        progress=progress)  # fmt: skip
     pack_tree(tree, tmp_path / "local", container)
     assert digests(tmp_path / "ray") == digests(tmp_path / "local")
@@ -115,7 +115,7 @@ def test_a_worker_killed_while_it_writes(cluster: str, tree: Path, tmp_path: Pat
     killer = threading.Thread(target=kill_one)
     killer.start()
     try:
-        packed = pack_tree(tree, out, "shards", engine="ray", **options)
+        packed = pack_tree(tree, out, "shards", executor="ray", **options)
     finally:
         over.set()
         killer.join()
@@ -129,7 +129,7 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "ray"
     command = ["-m", "fastdata", "convert", "imagefolder", "--root", tree, "--to", "shards",
                "--encoding", "jpeg", "--max-side", "300", "--shard-size", "200kB",
-               "--engine", "ray", "--address", cluster, "--out", out]  # fmt: skip
+               "--executor", "ray", "--address", cluster, "--out", out]  # fmt: skip
     process = subprocess.Popen([sys.executable, *map(str, command)], stderr=subprocess.PIPE)
     while process.poll() is None and len(list(out.glob(".packing/*.part"))) < 3:
         time.sleep(0.02)
@@ -139,7 +139,7 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
     assert not (out / "dataset.json").exists()
 
     options: dict[str, Any] = {"encoding": Encoding("jpeg", max_side=300), "unit_size": 200_000}
-    packed = pack_tree(tree, out, "shards", engine="ray", **options)
+    packed = pack_tree(tree, out, "shards", executor="ray", **options)
     assert packed.resumed > 0
     pack_tree(tree, tmp_path / "local", "shards", **options)
     assert digests(out) == digests(tmp_path / "local")
@@ -152,7 +152,7 @@ def test_what_one_engine_began_the_other_ends(cluster: str, tree: Path, tmp_path
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack_tree(tree, tmp_path / "ray", "shards", engine="ray", progress=Stop())
+        pack_tree(tree, tmp_path / "ray", "shards", executor="ray", progress=Stop())
     packed = pack_tree(tree, tmp_path / "ray", "shards")
     assert packed.resumed > 0
     pack_tree(tree, tmp_path / "local", "shards")
@@ -195,40 +195,40 @@ def test_the_engine_itself(cluster: str, tmp_path: Path, monkeypatch: pytest.Mon
             taken.append(number)
             yield number
 
-    with RayEngine() as engine:
-        assert list(engine.run(_double, range(40))) == list(range(0, 80, 2))
-        next(engine.run(_double, items()))
+    with RayExecutor() as executor:
+        assert list(executor.run(_double, range(40))) == list(range(0, 80, 2))
+        next(executor.run(_double, items()))
         assert len(taken) == 4, "two for each of two CPUs"
-        results = engine.run(_fail_at_seven, range(20))
+        results = executor.run(_fail_at_seven, range(20))
         assert [next(results) for _ in range(7)] == list(range(7))
         with pytest.raises(DataError, match="seven") as caught:
             next(results)
         assert caught.value.hint == "Use eight."
-        assert list(engine.run(_die_once, [tmp_path / "a"])) == ["a"]
+        assert list(executor.run(_die_once, [tmp_path / "a"])) == ["a"]
         again = [tmp_path / name for name in "bcd"]
-        assert list(engine.run(_fail_once, again)) == ["b", "c", "d"]
-        monkeypatch.setattr("fastdata.converters.ray_engine.RETRIES", 0)
+        assert list(executor.run(_fail_once, again)) == ["b", "c", "d"]
+        monkeypatch.setattr("fastdata.converters.ray_executor.RETRIES", 0)
         with pytest.raises(DataError, match="task was lost") as caught:
-            list(engine.run(_die, [1]))
+            list(executor.run(_die, [1]))
         assert "resumes" in caught.value.hint
     assert ray.is_initialized(), "a cluster that others began"
 
 
 def test_another_environment_is_refused(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.converters.ray_engine.VERSION", "0.0.7")
+    monkeypatch.setattr("fastdata.converters.ray_executor.VERSION", "0.0.7")
     with (
-        RayEngine() as engine,
+        RayExecutor() as executor,
         pytest.raises(UsageError, match=r"fastdata .* there, 0\.0\.7 here"),
     ):
-        list(engine.run(_double, [1]))
+        list(executor.run(_double, [1]))
 
 
 def test_options(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--workers 0"):
-        pack_tree(tree, tmp_path / "out", "shards", engine="ray", workers=0)
-    with pytest.raises(UsageError, match="unknown engine spark"):
-        pack_tree(tree, tmp_path / "out", "shards", engine="spark")
-    with pytest.raises(UsageError, match="--address auto has no meaning with --engine local"):
+        pack_tree(tree, tmp_path / "out", "shards", executor="ray", workers=0)
+    with pytest.raises(UsageError, match="unknown executor spark"):
+        pack_tree(tree, tmp_path / "out", "shards", executor="spark")
+    with pytest.raises(UsageError, match="--address auto has no meaning with --executor local"):
         pack_tree(tree, tmp_path / "out", "shards", address="auto")
 
 
@@ -239,7 +239,7 @@ def test_without_ray(tree: Path, tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "convert", "imagefolder", "--root", tree,
-         "--out", tmp_path / "out", "--engine", "ray"],
+         "--out", tmp_path / "out", "--executor", "ray"],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2

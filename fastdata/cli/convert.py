@@ -17,7 +17,7 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.packing import ENGINES, Packed, pack
+from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
@@ -63,7 +63,7 @@ class _Options(NamedTuple):
     shard_size: int | None
     seek_points: bool
     workers: int | None
-    engine: str
+    executor: str
     address: str | None
     petastorm_metadata: bool
     skip_bad: bool
@@ -121,8 +121,8 @@ _SHARED = (
         "[default: one a CPU; on Ray, two]",
     ),
     click.option(
-        "--engine",
-        type=click.Choice(ENGINES),
+        "--executor",
+        type=click.Choice(EXECUTORS),
         default="local",
         show_default=True,
         help="Where the work is done: processes of this machine, or tasks on a Ray cluster.",
@@ -387,7 +387,7 @@ def _pack_one(out: Path | str, open_source: Callable[[], Source], options: _Opti
             shard_size=options.shard_size,
             seek_points=options.seek_points,
             workers=options.workers,
-            engine=options.engine,
+            executor=options.executor,
             address=options.address,
             skip_bad=options.skip_bad,
             force=options.force,

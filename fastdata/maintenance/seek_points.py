@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fastdata.decode.engine import DEFAULT_STRIDE, DecodeError, seek_points_many
 from fastdata.errors import SampleError, UsageError
-from fastdata.executors import local_engine, report
+from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array
 from fastdata.storage.blobs import Blobs
@@ -115,15 +115,15 @@ def add_seek_points(
     tables: list[int] = []
     name = _free_name(blobs.path)
     tasks = [_Task(blobs.path, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
-    with local_engine(workers) as engine:
+    with local_executor(workers) as executor:
 
         def tick() -> None:
             if progress is not None:
-                progress(engine.reported()[0], total)
+                progress(executor.reported()[0], total)
 
         def batches() -> Iterator[pa.RecordBatch]:
             at = SCHEMA.get_field_index("seek_points")
-            for task, found in zip(tasks, engine.run(_call, tasks, tick), strict=True):
+            for task, found in zip(tasks, executor.run(_call, tasks, tick), strict=True):
                 tables.extend(len(table) for table in found if table is not None)
                 start = 0
                 for batch in blobs.index.batches(task.start, task.stop):

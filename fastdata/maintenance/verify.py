@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
-from fastdata.executors import Engine, local_engine, report
+from fastdata.executors import Executor, local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching
@@ -122,9 +122,9 @@ def _verify_remote(
     findings = _Findings()
     findings.add(_Finding(where, what) for where, what in fetching.size_problems(loose=fast))
     if not findings.add(_check_extents(blobs)) and not fast:
-        with local_engine(workers) as engine:
-            tick = _ticker(engine, blobs.manifest.samples, progress)
-            tasks = _Tasks(engine, tick)
+        with local_executor(workers) as executor:
+            tick = _ticker(executor, blobs.manifest.samples, progress)
+            tasks = _Tasks(executor, tick)
             for view in fetching.views():
                 found = _Findings()
                 with view:
@@ -232,9 +232,9 @@ def _check_loose_sizes(
     tasks = (task for _, task in _row_tasks(_CheckLooseSizes, blobs, _LOOSE_ROWS))
     # Starting a process takes longer than looking at thousands of files.
     workers = min(workers or usable_cpus(), -(-samples // _LOOSE_ROWS))
-    with local_engine(max(workers, 1)) as engine:
-        tick = _ticker(engine, samples, progress)
-        for found in engine.run(_call, tasks, tick):
+    with local_executor(max(workers, 1)) as executor:
+        tick = _ticker(executor, samples, progress)
+        for found in executor.run(_call, tasks, tick):
             findings.add(found.findings)
         tick()
 
@@ -247,17 +247,17 @@ def _check_all(
 ) -> None:
     """Checks what files hold: checksums and samples, then that containers agree."""
     samples, numbers = blobs.manifest.samples, range(-1, len(blobs.manifest.files))
-    with local_engine(workers) as engine:
-        tick = _ticker(engine, samples, progress)
-        _Tasks(engine, tick).check(blobs, numbers, 0, samples, findings)
+    with local_executor(workers) as executor:
+        tick = _ticker(executor, samples, progress)
+        _Tasks(executor, tick).check(blobs, numbers, 0, samples, findings)
         tick()
 
 
 class _Tasks:
-    """Checks of what files hold, run by an engine."""
+    """Checks of what files hold, run by an executor."""
 
-    def __init__(self, engine: Engine, tick: Callable[[], None]) -> None:
-        self._engine = engine
+    def __init__(self, executor: Executor, tick: Callable[[], None]) -> None:
+        self._executor = executor
         self._tick = tick
 
     def check(
@@ -274,23 +274,23 @@ class _Tasks:
         # from the disk once, and so that the progress of samples is that of the whole.
         rows = _row_tasks(_CheckRows, blobs, _ROWS, start, stop)
         mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
-        for found in self._engine.run(_call, (task for _, task in mixed), self._tick):
+        for found in self._executor.run(_call, (task for _, task in mixed), self._tick):
             findings.add(found.findings)
             if found.checksum is not None:
                 checksums.add(found.checksum)
         findings.add(checksums.findings())
         # What is damaged is not walked: its blobs are known to be in doubt.
         walks = (_CheckContainer(blobs.path, number) for number in checksums.sound())
-        for found in self._engine.run(_call, walks, self._tick):
+        for found in self._executor.run(_call, walks, self._tick):
             findings.add(found.findings)
 
 
 def _ticker(
-    engine: Engine, samples: int, progress: Callable[[int, int], None] | None
+    executor: Executor, samples: int, progress: Callable[[int, int], None] | None
 ) -> Callable[[], None]:
     def tick() -> None:
         if progress is not None:
-            progress(engine.reported()[0], samples)
+            progress(executor.reported()[0], samples)
 
     return tick
 

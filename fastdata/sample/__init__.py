@@ -17,7 +17,7 @@ from pathlib import Path
 import PIL
 
 from fastdata.errors import BusyError, UsageError
-from fastdata.executors import local_engine
+from fastdata.executors import local_executor
 from fastdata.sample.photograph import MAX_CLASSES
 from fastdata.sample.shots import make_shot, plan_shot
 from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, is_no_space, no_space, sync
@@ -123,9 +123,9 @@ def make_sample(
     kinds: Counter[str] = Counter()
     with _writing_to(out):
         out.mkdir(parents=True, exist_ok=True)
-        with file_lock(out / _LOCK_NAME, busy), local_engine(workers) as engine:
+        with file_lock(out / _LOCK_NAME, busy), local_executor(workers) as executor:
             _begin(out, options, tasks, force)
-            for done, written in enumerate(engine.run(_write, tasks), start=1):
+            for done, written in enumerate(executor.run(_write, tasks), start=1):
                 size += written.bytes
                 pixels += written.pixels
                 kinds.update(written.kinds)

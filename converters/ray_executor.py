@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: the local engine's tasks, on machines that may go away.
+"""Tasks on a Ray cluster: the local executor's tasks, on machines that may go away.
 
 A task is a function of the job and of a run of the listing, and what it writes appears under
 its name when it is whole. So Ray may run it again, elsewhere, as often as it likes: the output
@@ -19,7 +19,7 @@ import numpy as np
 import PIL
 import pyarrow as pa
 
-from fastdata import executors as engines
+from fastdata import executors
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.storage.files import name_process
@@ -37,7 +37,7 @@ _TICK, _SIZE_EVERY = 0.1, 10.0
 _END: Any = object()
 
 
-class RayEngine:
+class RayExecutor:
     """Runs tasks on a Ray cluster; a context manager.
 
     It connects when the first task is to be run: to the cluster at ``address``; without one,
@@ -59,7 +59,7 @@ class RayEngine:
             import ray
         except ImportError:
             raise UsageError(
-                "--engine ray: Ray is not installed", "pip install 'fastdata[ray]'."
+                "--executor ray: Ray is not installed", "pip install 'fastdata[ray]'."
             ) from None
         self._ray: Any = ray
         self._address = address
@@ -69,7 +69,7 @@ class RayEngine:
         self._slots, self._slots_known = 0, 0.0
         self._submitted: dict[Any, Any] = {}
 
-    def __enter__(self) -> RayEngine:
+    def __enter__(self) -> RayExecutor:
         return self
 
     def __exit__(
@@ -96,7 +96,7 @@ class RayEngine:
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
             if address is not None:
                 raise UsageError(
-                    f"--engine ray: no connection to a cluster at {address}: {error}",
+                    f"--executor ray: no connection to a cluster at {address}: {error}",
                     "Check --address, and `ray status` on a machine of the cluster.",
                 ) from None
             # Nobody was asked whether Ray may report on its use.
@@ -111,7 +111,7 @@ class RayEngine:
         tick: Callable[[], None] = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `fastdata.executors.Engine.run`.
+        """See `fastdata.executors.Executor.run`.
 
         Results that are not consumed yet lie in the cluster's memory, not in this process's.
         """
@@ -186,7 +186,7 @@ class RayEngine:
             ) from None
 
     def reported(self) -> tuple[int, int]:
-        """See `fastdata.executors.Engine.reported`. Of the tasks that are finished."""
+        """See `fastdata.executors.Executor.reported`. Of the tasks that are finished."""
         return self._images, self._bytes
 
 
@@ -204,7 +204,7 @@ def _versions() -> dict[str, str]:
 def _start_worker() -> None:
     import ray
 
-    engines.keep_freed_memory()
+    executors.keep_freed_memory()
     # Process numbers of two machines may be equal, and both write to one folder.
     name_process(int(ray.get_runtime_context().get_worker_id(), 16))
 
@@ -219,9 +219,9 @@ def _call(
         differ = [f"{name} {found[name]} there, {expected[name]} here" for name in expected
                   if found[name] != expected[name]]  # fmt: skip
         raise UsageError(
-            f"--engine ray: the workers' environment is another: {', '.join(differ)}",
+            f"--executor ray: the workers' environment is another: {', '.join(differ)}",
             "Install the same versions on all machines: the output depends on them.",
         )
-    with engines.counted() as counts:
+    with executors.counted() as counts:
         result = function(item)
     return result, (counts[0], counts[1])
