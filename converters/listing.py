@@ -29,6 +29,7 @@ from fastdata.executors import Executor, report
 from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, update_digest
 from fastdata.storage.files import temporary_name
+from fastdata.storage.paths import is_inside
 
 _ROWS_PER_BATCH = 2_048
 #: Key hashes that are held in memory at a time.
@@ -220,8 +221,7 @@ def _batch(columns: list[list[Any]]) -> pa.RecordBatch:
 
 def _require_safe(record: Record) -> None:
     """Keys become names in archives; they must not lead out of the folder unpacked in."""
-    parts = PurePosixPath(record.key).parts
-    if not parts or record.key.startswith("/") or ".." in parts or "\0" in record.key:
+    if not is_inside(record.key) or not PurePosixPath(record.key).parts:
         raise SourceError(
             f"{printable(redact(record.path))}: {record.key!r} cannot be a key: keys are relative "
             "paths without ..",

@@ -64,14 +64,16 @@ class Executor(Protocol):
         """Images and bytes that tasks have reported so far."""
 
 
-# Images and bytes, counted by the tasks of this process; shared with the parent in a worker.
+# Images and bytes that the tasks of this process have reported, and the lock for adding to them;
+# in a worker, both are shared with its siblings and the parent.
 _counters: Any = [0, 0]
+_counting: Any = threading.Lock()
 _on_report: Callable[[], None] | None = None
 
 
 def report(images: int, size: int) -> None:
-    """Adds to the progress, from within a task."""
-    with getattr(_counters, "get_lock", threading.Lock)():
+    """Adds to the progress, from within a task; safe to call from several threads."""
+    with _counting:
         _counters[0] += images
         _counters[1] += size
     if _on_report is not None:
@@ -229,8 +231,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def _start_worker(counters: Any) -> None:
-    global _counters
-    _counters = counters
+    global _counters, _counting
+    _counters, _counting = counters.get_obj(), counters.get_lock()
     keep_freed_memory()
     threading.Thread(target=_die_with_parent, daemon=True).start()
 

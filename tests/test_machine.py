@@ -1,4 +1,4 @@
-"""How many CPUs a process may use: affinity, cgroups of either version, ranks of a machine."""
+"""CPUs and memory that a process may use: affinity, cgroups of either version, ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fastdata import machine
-from fastdata.machine import cgroup_cpus, cpus_for_this_rank, usable_cpus
+from fastdata.errors import DataError
+from fastdata.machine import available_memory, cgroup_cpus, cpus_for_this_rank, usable_cpus
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -20,10 +21,13 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def process(tmp_path: Path, membership: str, **files: str) -> Path:
+    """A `/proc` of a process of some control groups."""
+    return tree(tmp_path / "proc", {"self/cgroup": membership, **files})
+
+
 def quota(tmp_path: Path, membership: str, files: dict[str, str]) -> float | None:
-    member = tmp_path / "cgroup"
-    member.write_text(membership)
-    return cgroup_cpus(member, tree(tmp_path / "mount", files))
+    return cgroup_cpus(process(tmp_path, membership), tree(tmp_path / "mount", files))
 
 
 @pytest.mark.parametrize(
@@ -106,20 +110,28 @@ def test_a_malformed_membership(tmp_path: Path, text: str) -> None:
 
 def test_no_membership(tmp_path: Path) -> None:
     assert cgroup_cpus(tmp_path / "none", tmp_path) is None
-    (tmp_path / "binary").write_bytes(b"0::/\xff\xfe\n")
-    assert cgroup_cpus(tmp_path / "binary", tree(tmp_path, {"cpu.max": "100000 100000"})) == 1.0
+    proc = process(tmp_path, "")
+    (proc / "self/cgroup").write_bytes(b"0::/\xff\xfe\n")
+    assert cgroup_cpus(proc, tree(tmp_path, {"cpu.max": "100000 100000"})) == 1.0
 
 
 @pytest.mark.parametrize(
     ("quota", "allowed", "expected"),
-    [(None, 8, 8), (3.5, 8, 4), (2.0, 8, 2), (0.05, 8, 1), (64.0, 8, 8), (1.0001, 8, 2)],
+    [
+        ("max 100000", 8, 8),
+        ("350000 100000", 8, 4),
+        ("200000 100000", 8, 2),
+        ("5000 100000", 8, 1),
+        ("6400000 100000", 8, 8),
+        ("100010 100000", 8, 2),
+    ],
 )
 def test_usable_cpus(
-    monkeypatch: pytest.MonkeyPatch, quota: float | None, allowed: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, allowed: int, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)))
-    monkeypatch.setattr(machine, "cgroup_cpus", lambda membership, mount: quota)
-    assert usable_cpus() == expected
+    groups = tree(tmp_path / "mount", {"a/cpu.max": quota})
+    assert usable_cpus(process(tmp_path, "0::/a\n"), groups) == expected
 
 
 def test_usable_cpus_heed_affinity() -> None:
@@ -145,3 +157,68 @@ def test_cpus_for_this_rank(
     else:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert cpus_for_this_rank() == expected
+
+
+# Of control groups: the lines of /proc/self/cgroup, files and what they hold, bytes left.
+GROUPS: dict[str, tuple[str, dict[str, str], list[int]]] = {
+    "none": ("", {}, []),
+    "no limit": ("0::/a\n", {"a/memory.max": "max", "a/memory.current": "5"}, []),
+    "version 2": (
+        "0::/a/b\n",
+        {
+            "a/memory.max": "900",
+            "a/memory.current": "300",
+            "a/memory.stat": "anon 100\ninactive_file 50\nactive_file 20",
+            "a/b/memory.max": "500",
+            "a/b/memory.current": "200",
+            "a/b/memory.stat": "anon 100\ninactive_file 0",
+            "b/memory.max": "1",  # another's
+        },
+        [300, 650],
+    ),
+    "version 2 in a container": (
+        "0::/\n",
+        {"memory.max": "500", "memory.current": "600", "memory.stat": "inactive_file 10"},
+        [0],
+    ),
+    "version 2 beside it": (
+        "0::/../other\n",
+        {"memory.max": "500", "memory.current": "1", "memory.stat": ""},
+        [499],
+    ),
+    "version 1": (
+        "3:cpuset:/\n4:memory:/docker/a:b\n0::/\n",
+        {
+            "memory/docker/a:b/memory.limit_in_bytes": "700",
+            "memory/docker/a:b/memory.usage_in_bytes": "300",
+            "memory/docker/a:b/memory.stat": "inactive_file 1\ntotal_inactive_file 100",
+        },
+        [500],
+    ),
+    "version 1 in a container": (
+        "4:memory:/docker/outer\n",
+        {
+            "memory/memory.limit_in_bytes": "700",
+            "memory/memory.usage_in_bytes": "300",
+            "memory/memory.stat": "total_inactive_file 100",
+        },
+        [500],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_memory_that_a_container_may_use(tmp_path: Path, name: str) -> None:
+    own, files, left = GROUPS[name]
+    groups = tree(tmp_path / "groups", files)
+    for free in (1000, 0):  # kB, of the machine
+        meminfo = f"MemTotal: 99 kB\nMemAvailable: {free} kB\n"
+        proc = process(tmp_path, own, meminfo=meminfo)
+        assert available_memory(proc, groups) == min([free * 1024, *left])
+
+
+def test_memory_of_this_machine(tmp_path: Path) -> None:
+    assert available_memory() > 0
+    assert available_memory(cgroups=tmp_path) >= available_memory() // 2  # of the machine alone
+    with pytest.raises(DataError, match="lacks MemAvailable"):
+        available_memory(process(tmp_path, "", meminfo="MemTotal: 99 kB\n"), tmp_path)

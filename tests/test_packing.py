@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fastdata.converters.packing import Silent
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
-from fastdata.executors import InProcess, Processes
+from fastdata.executors import InProcess, Processes, report
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 
@@ -61,7 +62,7 @@ def test_interrupted_and_resumed(tree: Path, tmp_path: Path, container: str, wor
     pack_tree(tree, tmp_path / "whole", container, unit_size=size)
     out = tmp_path / "out"
     for images in (10, 40):
-        # The process engine looks ten times a second: packing may be done before.
+        # The process executor looks ten times a second: packing may be done before.
         with suppress(KeyboardInterrupt):
             pack_tree(tree, out, container, unit_size=size, workers=workers, progress=Stop(images))
         assert workers > 1 or not (out / "dataset.json").exists()
@@ -246,7 +247,7 @@ def test_a_failure_before_the_first_file_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-# --- engines -------------------------------------------------------------------------------
+# --- executors ------------------------------------------------------------------------------
 
 
 def double(number: int) -> int:
@@ -265,11 +266,11 @@ def die_at_three(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("engine", [InProcess, lambda: Processes(2)], ids=["here", "processes"])
-def test_results_come_in_order(engine: Callable[[], Any]) -> None:
-    with engine() as running:
+@pytest.mark.parametrize("executor", [InProcess, lambda: Processes(2)], ids=["here", "processes"])
+def test_results_come_in_order(executor: Callable[[], Any]) -> None:
+    with executor() as running:
         assert list(running.run(double, range(40))) == list(range(0, 80, 2))
-    with engine() as running:
+    with executor() as running:
         results = running.run(fail_at_seven, iter(range(40)))
         assert [next(results) for _ in range(7)] == list(range(7))
         with pytest.raises(DataError, match="seven"):
@@ -285,8 +286,8 @@ def test_items_are_taken_only_so_many_ahead(ahead: int, most: int) -> None:
             taken.append(number)
             yield number
 
-    with Processes(2) as engine:
-        next(engine.run(double, items(), ahead=ahead))
+    with Processes(2) as executor:
+        next(executor.run(double, items(), ahead=ahead))
         assert len(taken) == most
 
 
@@ -295,8 +296,8 @@ def test_a_worker_that_dies_is_an_error(pause: float) -> None:
     """Whether it dies while results are awaited, or while the consumer is at work."""
 
     def consume() -> None:
-        with Processes(2) as engine:
-            for _ in engine.run(die_at_three, range(100)):
+        with Processes(2) as executor:
+            for _ in executor.run(die_at_three, range(100)):
                 time.sleep(pause)
 
     with pytest.raises(DataError, match="a worker process died") as caught:
@@ -433,3 +434,22 @@ def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str
     shutil.rmtree(tmp_path / "much")
     assert much < 500e6
     assert much < little + 100e6
+
+
+def test_reports_of_many_threads_add_up() -> None:
+    """A task may report from threads of its own; none of the counts is lost."""
+
+    class Slow(int):
+        """A number whose addition lets other threads run in its middle."""
+
+        def __radd__(self, other: int) -> int:
+            time.sleep(0.0001)
+            return int(other) + int(self)
+
+    def report_some(_: int) -> None:
+        for _ in range(20):
+            report(Slow(1), Slow(3))
+
+    with InProcess() as running, ThreadPoolExecutor(8) as pool:
+        list(pool.map(report_some, range(8)))
+        assert running.reported() == (160, 480)

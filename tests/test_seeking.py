@@ -100,6 +100,20 @@ def test_another_stride_and_none(packed: Path, made_tree: Path, tmp_path: Path) 
     assert sorted(path.name for path in out.iterdir()) == ["dataset.json", "index-1.arrow"]
 
 
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_packed_anew_in_the_same_place(container: str, tmp_path: Path) -> None:
+    """What was indexed there before in this process counts for nothing."""
+    image = tmp_path / "tree" / "a" / "0.jpg"
+    image.parent.mkdir(parents=True)
+    out = tmp_path / "out"
+    for size in (160, 240):
+        image.write_bytes(jpeg(size))
+        pack(ImageFolder(tmp_path / "tree"), out, container=container, workers=1, force=True)
+        expected = tables(ImageDataset(out))
+        add_seek_points(out, workers=1)
+        assert tables(ImageDataset(out)) == expected != [None]
+
+
 @pytest.mark.parametrize(("stride", "workers"), [(0, 1), (128, 0)])
 def test_arguments_out_of_range(packed: Path, stride: int, workers: int) -> None:
     with pytest.raises(UsageError) as raised:
@@ -118,10 +132,10 @@ def test_the_command(made_tree: Path, tmp_path: Path) -> None:
     assert "seek points removed" in run(cli, ["index", out, "--remove"]).stdout
 
 
-def jpeg(**options: object) -> bytes:
+def jpeg(width: int = 160, **options: object) -> bytes:
     rng = np.random.default_rng(0)
     out = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (120, 160, 3), np.uint8)).save(out, "JPEG", **options)
+    Image.fromarray(rng.integers(0, 256, (120, width, 3), np.uint8)).save(out, "JPEG", **options)
     return out.getvalue()
 
 

@@ -41,6 +41,7 @@ from fastdata.staging import copying, staged
 from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged
+from fastdata.storage import files
 from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.index import INDEX_NAME, Index, Row, rows_to_batch, write_index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
@@ -429,81 +430,12 @@ def test_no_space_in_memory(
     make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make("lmdb")
-    monkeypatch.setattr(staging, "is_tmpfs", lambda folder: True)
-    monkeypatch.setattr(staging, "available_memory", lambda: staging._MEMORY_LEFT + 5000)
+    monkeypatch.setattr(files, "is_tmpfs", lambda folder: True)
+    monkeypatch.setattr(files, "available_memory", lambda: (1 << 30) + 5000)
     with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
         stage(dataset)
     assert "--unstage" in caught.value.hint
     assert list((place / "fastdata").iterdir()) == []
-
-
-# Of control groups: the lines of /proc/self/cgroup, files and what they hold, bytes left.
-GROUPS = {
-    "none": ("", {}, []),
-    "no limit": ("0::/a\n", {"a/memory.max": "max", "a/memory.current": "5"}, []),
-    "version 2": (
-        "0::/a/b\n",
-        {
-            "a/memory.max": "900",
-            "a/memory.current": "300",
-            "a/memory.stat": "anon 100\ninactive_file 50\nactive_file 20",
-            "a/b/memory.max": "500",
-            "a/b/memory.current": "200",
-            "a/b/memory.stat": "anon 100\ninactive_file 0",
-            "b/memory.max": "1",  # another's
-        },
-        [300, 650],
-    ),
-    "version 2 in a container": (
-        "0::/\n",
-        {"memory.max": "500", "memory.current": "600", "memory.stat": "inactive_file 10"},
-        [0],
-    ),
-    "version 2 beside it": (
-        "0::/../other\n",
-        {"memory.max": "500", "memory.current": "1", "memory.stat": ""},
-        [499],
-    ),
-    "version 1": (
-        "3:cpuset:/\n4:memory:/docker/a:b\n0::/\n",
-        {
-            "memory/docker/a:b/memory.limit_in_bytes": "700",
-            "memory/docker/a:b/memory.usage_in_bytes": "300",
-            "memory/docker/a:b/memory.stat": "inactive_file 1\ntotal_inactive_file 100",
-        },
-        [500],
-    ),
-    "version 1 in a container": (
-        "4:memory:/docker/outer\n",
-        {
-            "memory/memory.limit_in_bytes": "700",
-            "memory/memory.usage_in_bytes": "300",
-            "memory/memory.stat": "total_inactive_file 100",
-        },
-        [500],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_memory_that_a_container_may_use(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, files, left = GROUPS[name]
-    (tmp_path / "own").write_text(own)
-    for file, text in files.items():
-        path = tmp_path / "groups" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    found = list(staging._group_memory(tmp_path / "own", tmp_path / "groups"))
-    assert found == left
-    monkeypatch.setattr(staging, "_group_memory", lambda: iter(found))
-    assert not left or staging.available_memory() == min(left)
-
-
-def test_machine_without_control_groups(tmp_path: Path) -> None:
-    assert list(staging._group_memory(tmp_path / "missing", tmp_path)) == []
-    assert 0 < staging.available_memory() <= staging._machine_memory() + (1 << 30)
 
 
 @pytest.fixture
@@ -521,9 +453,8 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
 def test_no_space_on_a_real_tmpfs(
     make: Callable[[str], Path], small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert staging.is_tmpfs(small_tmpfs)
+    assert files.is_tmpfs(small_tmpfs)
     dataset = make("lmdb")
-    assert staging.available_memory() > 0
     whole = stage(dataset, small_tmpfs)
     unstage(dataset)
     ballast = small_tmpfs / "ballast"

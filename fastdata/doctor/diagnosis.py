@@ -15,9 +15,9 @@ from fastdata.doctor.advice import Verdict, judge
 from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
 from fastdata.errors import UsageError
-from fastdata.machine import usable_cpus
-from fastdata.staging.stage import available_memory, room
+from fastdata.machine import available_memory, usable_cpus
 from fastdata.staging.staged import default_place
+from fastdata.storage.files import room
 from fastdata.transforms.compile import Program, Refusal, compile_recipe
 from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
 

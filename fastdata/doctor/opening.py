@@ -20,8 +20,8 @@ from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
-from fastdata.staging.stage import is_tmpfs
 from fastdata.storage.arrow import as_numpy
+from fastdata.storage.files import is_tmpfs
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
 
 #: Files whose share in the page cache stands for that of all.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,7 +113,7 @@ def add_seek_points(
     total = old.samples
     tables: list[int] = []
     name = _free_name(blobs.path)
-    tasks = [_Task(blobs.path, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
+    tasks = [_Task(blobs, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
     with local_executor(workers) as executor:
 
         def tick() -> None:
@@ -151,19 +150,14 @@ def _free_name(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Task:
-    dataset: Path
+    blobs: Blobs
     start: int
     stop: int
     stride: int | None
 
 
-@lru_cache(maxsize=1)
-def _open(dataset: Path) -> Blobs:
-    return Blobs(dataset)
-
-
 def _call(task: _Task) -> list[bytes | None]:
-    blobs = _open(task.dataset)
+    blobs = task.blobs
     found: list[bytes | None] = []
     for start in range(task.start, task.stop, SEEK_BATCH):
         numbers = range(start, min(start + SEEK_BATCH, task.stop))

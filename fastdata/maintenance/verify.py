@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
@@ -94,7 +93,6 @@ def verify(
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
-    _open.cache_clear()
     if is_url(path):
         with Fetching(os.fspath(path), storage_options) as fetching:
             return _verify_remote(fetching, fast, workers, progress)
@@ -280,7 +278,7 @@ class _Tasks:
                 checksums.add(found.checksum)
         findings.add(checksums.findings())
         # What is damaged is not walked: its blobs are known to be in doubt.
-        walks = (_CheckContainer(blobs.path, number) for number in checksums.sound())
+        walks = (_CheckContainer(blobs, number) for number in checksums.sound())
         for found in self._executor.run(_call, walks, self._tick):
             findings.add(found.findings)
 
@@ -327,14 +325,8 @@ def _call(task: _Task) -> _Result:
     return task()
 
 
-@lru_cache(maxsize=1)
-def _open(dataset: Path) -> Blobs:
-    """A dataset, opened once in a worker rather than once a task."""
-    return Blobs(dataset)
-
-
 def _row_tasks(
-    kind: Callable[[Path, int, int], _Task],
+    kind: Callable[[Blobs, int, int], _Task],
     blobs: Blobs,
     rows: int,
     first: int = 0,
@@ -343,7 +335,7 @@ def _row_tasks(
     """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
     end = blobs.manifest.samples if last is None else last
     for start in range(first, end, rows):
-        yield (start - first) / (end - first), kind(blobs.path, start, min(start + rows, end))
+        yield (start - first) / (end - first), kind(blobs, start, min(start + rows, end))
 
 
 class _Checksums:
@@ -419,11 +411,11 @@ class _ChecksumRange(NamedTuple):
 class _CheckContainer(NamedTuple):
     """Checks that a file's container and the index agree on where its blobs are."""
 
-    dataset: Path
+    blobs: Blobs
     number: int
 
     def __call__(self) -> _Result:
-        blobs = _open(self.dataset)
+        blobs = self.blobs
         path = blobs.path / blobs.manifest.files[self.number].name
         start, stop = (blobs.index.find_file(number) for number in (self.number, self.number + 1))
         try:
@@ -465,12 +457,12 @@ def _first_difference(
 class _CheckLooseSizes(NamedTuple):
     """Looks at the files of some samples of a `folder`."""
 
-    dataset: Path
+    blobs: Blobs
     start: int
     stop: int
 
     def __call__(self) -> _Result:
-        blobs = _open(self.dataset)
+        blobs = self.blobs
         findings = []
         for number, row in enumerate(blobs.index.rows(self.start, self.stop), self.start):
             try:
@@ -491,12 +483,12 @@ class _CheckLooseSizes(NamedTuple):
 class _CheckRows(NamedTuple):
     """Reads and decodes some samples."""
 
-    dataset: Path
+    blobs: Blobs
     start: int
     stop: int
 
     def __call__(self) -> _Result:
-        blobs = _open(self.dataset)
+        blobs = self.blobs
         files: dict[Path, str | None] = {}
         findings = []
         for number, row in enumerate(blobs.index.rows(self.start, self.stop), self.start):

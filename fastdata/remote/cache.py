@@ -36,7 +36,7 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request, Wanted
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.files import human_bytes, is_no_space, sync
+from fastdata.storage.files import human_bytes, is_no_space, room, sync
 
 if TYPE_CHECKING:
     from fastdata.remote.opening import FileRef
@@ -113,8 +113,6 @@ class PieceCache:
                 "Give a folder of this machine that can be, such as /dev/shm/cache.",
             ) from None
         if limit is None:
-            from fastdata.staging.stage import room  # which imports what imports this
-
             # In /dev/shm it is memory that bounds, not what the file system promises.
             limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit

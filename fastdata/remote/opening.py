@@ -25,6 +25,7 @@ from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import file_lock
 from fastdata.storage.index import Index, Row
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.paths import is_inside
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -207,7 +208,7 @@ class RemoteBlobs:
 
     def _ref(self, row: Row, number: int) -> FileRef:
         if row.path is not None and self._root is not None:
-            if row.path.startswith("/") or ".." in row.path.split("/"):
+            if not is_inside(row.path):
                 raise self.corrupt(row, number, f"its path {row.path} leaves the dataset's root")
             return own_file(join_url(self._root, row.path), row.offset + row.length)
         if not 0 <= row.file < len(self._urls):

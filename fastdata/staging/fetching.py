@@ -26,6 +26,7 @@ from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import free_space, human_bytes, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.paths import is_inside
 
 _THREADS = 16
 _BLOCK = 8 << 20  # bytes that one request asks for
@@ -229,9 +230,8 @@ class Fetching:
             with suppress(FileNotFoundError):
                 path.write_bytes(root.read(name))
 
-        names = [row.path or "" for row in self.blobs.index.rows(start, stop)]
-        safe = [name for name in names if name and ".." not in name.split("/") and name[0] != "/"]
-        for _ in self._pool.map(fetch, safe):
+        names = (row.path or "" for row in self.blobs.index.rows(start, stop))
+        for _ in self._pool.map(fetch, filter(is_inside, names)):
             pass
 
     def _require_space(self, needed: int) -> None:

@@ -35,21 +35,14 @@ from fastdata.staging.staged import (
     partial_of,
     remember,
 )
-from fastdata.storage.files import (
-    free_space,
-    human_bytes,
-    is_no_space,
-    no_space,
-    sync,
-)
+from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space, room, sync
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.paths import is_inside
 
 _IMAGES_NAME = "images"  # root of the loose files in a copy of a `folder` dataset
 
 _PAGE = 4096  # what a file is rounded up to
-#: Memory that a copy in memory leaves to the programs that are to read it, in bytes.
-_MEMORY_LEFT = 1 << 30
 
 _MEND_SPACE = (
     "Make room (fastdata stage --unstage removes the copy of another dataset), or choose "
@@ -265,101 +258,6 @@ def _allocated(folder: Path) -> int:
     )
 
 
-def is_tmpfs(folder: Path) -> bool:
-    """Whether a folder's files lie in memory."""
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
-    except FileNotFoundError:  # not Linux
-        return False
-    for mount in mounts.splitlines():
-        fields, _, about = mount.partition(" - ")
-        if fields.split()[2] == wanted:
-            return about.split()[0] == "tmpfs"
-    return False
-
-
-def available_memory() -> int:
-    """Bytes of memory that can be had: of the machine's, and of what a container may use."""
-    return min([_machine_memory(), *_group_memory()])
-
-
-def _machine_memory() -> int:
-    """Bytes of memory that can be had without swapping, as the kernel estimates."""
-    for line in Path("/proc/meminfo").read_text("ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise DataError("/proc/meminfo: lacks MemAvailable", "Choose a folder on a disk with --to.")
-
-
-class _GroupFiles(NamedTuple):
-    """How one version of Linux control groups tells of memory."""
-
-    controllers: str  # of its line in /proc/self/cgroup
-    folder: str  # where it is mounted, below /sys/fs/cgroup
-    limit: str
-    usage: str
-    cache: str  # the line of memory.stat with what is in use but can be had at once
-
-
-_GROUP_FILES = (
-    _GroupFiles("", "", "memory.max", "memory.current", "inactive_file"),
-    _GroupFiles(
-        "memory",
-        "memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-)
-
-
-def _group_memory(
-    own: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
-) -> Iterator[int]:
-    """Bytes that each control group of this process may still use, where it has a limit.
-
-    The pages of a tmpfs are charged to the group of who writes them: beyond its limit, the
-    kernel kills. Page cache is charged, too, but what has not been used lately gives way.
-    """
-    try:
-        groups = [line.split(":", 2)[1:] for line in own.read_text("utf-8").splitlines()]
-    except (OSError, ValueError):  # not Linux
-        return
-    for files in _GROUP_FILES:
-        for path in (path for controllers, path in groups if controllers == files.controllers):
-            # In a container, the path may be one outside it, but the mount's top is its own.
-            top = mount / files.folder
-            inner = Path(os.path.normpath(f"{top}/{path}"))
-            for folder in dict.fromkeys([inner, *inner.parents, top]):
-                if folder.is_relative_to(top):
-                    yield from _left_in_group(folder, files)
-
-
-def _left_in_group(folder: Path, files: _GroupFiles) -> Iterator[int]:
-    """Bytes left in one control group, if it has a limit."""
-    try:
-        limit = int((folder / files.limit).read_text("ascii"))
-        usage = int((folder / files.usage).read_text("ascii"))
-        lines = (folder / "memory.stat").read_text("ascii").splitlines()
-        cache = sum(int(line.split()[1]) for line in lines if line.split()[:1] == [files.cache])
-    except (OSError, ValueError):  # no such file, or "max"
-        return
-    yield max(limit - usage + cache, 0)
-
-
-def room(place: Path) -> tuple[int, str]:
-    """Bytes that a copy in a place may take, and in words what bounds them if not the disk."""
-    free, of = free_space(place), ""
-    if place.exists() and is_tmpfs(place):
-        # A tmpfs promises a share of all memory, also of what is in use.
-        memory = available_memory() - _MEMORY_LEFT
-        if memory < free:
-            free, of = max(memory, 0), f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
-    return free, of
-
-
 def _check_space(place: Path, needed: int) -> None:
     """Raises SpaceError unless so many bytes fit."""
     free, of = room(place)
@@ -479,7 +377,7 @@ class _Staging:
         for batch in Index(path, self._manifest.samples).batches():
             columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
             for name, length, crc in zip(*columns, strict=True):
-                if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+                if not is_inside(name or ""):
                     raise CorruptionError(
                         f"{path}: the path {name!r} leaves the dataset's root",
                         "Index the folder anew: fastdata convert … --to folder --force.",

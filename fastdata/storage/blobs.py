@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from fastdata.errors import CorruptionError, DatasetError
@@ -9,14 +10,16 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.index import Index, Row
-from fastdata.storage.manifest import Manifest
+from fastdata.storage.manifest import FileEntry, Manifest
+from fastdata.storage.paths import is_inside
 
 
 class Blobs:
     """Index and files of one dataset on a local disk, opened for reading.
 
     Opening reads the manifest and the index's end, nothing that grows with the number of
-    samples. Safe to use from several threads, and after a fork. Not picklable.
+    samples. Safe to use from several threads, and after a fork. Unpickled, it is opened anew;
+    once a process, not once a task of many on the same dataset.
 
     Args:
         path: The dataset's folder.
@@ -35,6 +38,9 @@ class Blobs:
         self._files = [path / entry.name for entry in self.manifest.files]
         self._root = path / self.manifest.root if self.manifest.root is not None else None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.path, self.manifest.index)
+
     def file(self, row: Row, number: int) -> Path:
         """The file that a row's blob lies in; ``number`` is the row's, for error messages.
 
@@ -42,7 +48,7 @@ class Blobs:
             CorruptionError: The row names no file of this dataset.
         """
         if row.path is not None and self._root is not None:
-            if row.path.startswith("/") or ".." in row.path.split("/"):
+            if not is_inside(row.path):
                 raise self._corrupt(row, number, f"its path {row.path} leaves the dataset's root")
             return self._root / row.path
         if not 0 <= row.file < len(self._files):
@@ -81,6 +87,12 @@ class Blobs:
 
     def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+
+
+@lru_cache(maxsize=1)
+def _reopen(path: Path, index: FileEntry) -> Blobs:
+    """A dataset in a worker. ``index`` tells it from another that was packed to the same place."""
+    return Blobs(path)
 
 
 _MEND = "See what else is damaged with fastdata verify; copy or pack the dataset again."

@@ -12,9 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastdata.errors import BusyError, SpaceError
+from fastdata.machine import available_memory
 
 #: How many files a reader keeps open; beyond that the one opened first is closed.
 _OPEN_FILES = 128
+
+#: Memory that files in memory leave to the programs that are to read them, in bytes.
+_MEMORY_LEFT = 1 << 30
 
 #: Suffix of a file that is being written.
 PARTIAL_SUFFIX = ".partial"
@@ -235,6 +239,39 @@ def free_space(folder: Path) -> int:
         folder = folder.parent
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
+
+
+def is_tmpfs(folder: Path) -> bool:
+    """Whether a folder's files lie in memory."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:  # not Linux
+        return False
+    for mount in mounts.splitlines():
+        fields, _, about = mount.partition(" - ")
+        if fields.split()[2] == wanted:
+            return about.split()[0] == "tmpfs"
+    return False
+
+
+def room(place: Path) -> tuple[int, str]:
+    """Bytes that files in a folder may take: of its disk, or of memory where it lies in memory.
+
+    Args:
+        place: The folder, which need not exist yet.
+
+    Returns:
+        The bytes, and in words what bounds them if it is not the disk.
+    """
+    free = free_space(place)
+    if place.exists() and is_tmpfs(place):
+        # A tmpfs promises a share of all memory, also of what is in use.
+        memory = max(available_memory() - _MEMORY_LEFT, 0)
+        if memory < free:
+            return memory, f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
+    return free, ""
 
 
 def is_no_space(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.paths import is_inside
 
 MANIFEST_NAME = "dataset.json"
 #: Where packing lists the images that it left out.
@@ -144,8 +145,7 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
     name = entry.name
     if not isinstance(name, str):
         raise ValueError(f"file name is {name!r}")
-    leaves = ".." in name.split("/") or name.startswith("/")
-    if not name or leaves or "\\" in name or "\0" in name:
+    if not is_inside(name) or "\\" in name:
         raise ValueError(f"file name {name!r} leaves the dataset's folder")
     if type(entry.size) is not int or entry.size < 0:
         raise ValueError(f"size of {name} is {entry.size!r}")

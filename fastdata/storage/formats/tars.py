@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
 
 from fastdata.errors import SourceError
+from fastdata.storage.paths import is_inside
 
 
 class Member(NamedTuple):
@@ -74,10 +75,9 @@ def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> 
 
 
 def _safe(path: Path | Openable, name: str) -> str:
-    parts = PurePosixPath(name).parts
-    if name.startswith("/") or ".." in parts:
+    if not is_inside(name):
         raise SourceError(
             f"{path}: the member {name} would lie outside the folder it is unpacked in",
             "Archives that were not made with ill intent have no such names; do not use it.",
         )
-    return "/".join(parts)
+    return "/".join(PurePosixPath(name).parts)
