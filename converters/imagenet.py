@@ -21,7 +21,6 @@ from fastdata.converters.imagefolder import ClassFolders, class_shards, source_t
 from fastdata.converters.records import Listable, Record
 from fastdata.converters.tree import (
     is_folder,
-    is_image_name,
     scan,
     storable,
 )
@@ -29,6 +28,7 @@ from fastdata.converters.trees import Tree
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.storage.formats.tars import Member, members
+from fastdata.storage.probe import is_image_name
 
 SPLITS = ("train", "val")
 

@@ -14,24 +14,7 @@ from pathlib import Path
 from fastdata.converters.records import Record
 
 from fastdata.errors import SourceError
-
-#: torchvision.datasets.folder.IMG_EXTENSIONS; compared in lower case.
-IMAGE_EXTENSIONS = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".ppm",
-    ".bmp",
-    ".pgm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)
-
-
-def is_image_name(name: str) -> bool:
-    """Whether a file's name has one of torchvision's image extensions."""
-    return name.lower().endswith(IMAGE_EXTENSIONS)
+from fastdata.storage.probe import is_image_name
 
 
 def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

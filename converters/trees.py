@@ -13,7 +13,6 @@ from fastdata.converters.tree import (
     class_folders,
     class_records,
     is_file,
-    is_image_name,
     scan,
     storable,
 )
@@ -22,6 +21,7 @@ from fastdata.errors import SourceError
 from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import join_url, listed_name, redact
+from fastdata.storage.probe import is_image_name
 
 
 class Tree(Protocol):

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from fastdata.converters.imagefolder import require_utf8
 from fastdata.converters.records import Listable, Record
-from fastdata.converters.tree import IMAGE_EXTENSIONS, is_folder, is_utf8, scan, storable
+from fastdata.converters.tree import is_folder, is_utf8, scan, storable
 
 from fastdata.errors import SourceError
 from fastdata.remote.files import RemotePath, list_paths
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import read_exactly
 from fastdata.storage.formats.tars import Member, members
-from fastdata.storage.probe import EXTENSIONS
+from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 
 #: The class list is held in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.converters.tree import is_image_name
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import page_cache
 from fastdata.doctor.page_cache import Extent
@@ -23,6 +22,7 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.files import is_tmpfs
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
+from fastdata.storage.probe import is_image_name
 
 #: Files whose share in the page cache stands for that of all.
 _FILES_ASKED = 1_000

@@ -49,6 +49,15 @@ EXTENSIONS = {
     "other": "img",
 }
 
+#: torchvision.datasets.folder.IMG_EXTENSIONS; compared in lower case.
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file's name has one of torchvision's image extensions."""
+    return name.lower().endswith(IMAGE_EXTENSIONS)
+
+
 # Markers of ITU-T T.81, table B.1.
 _SOF0, _SOF1, _SOF2 = 0xC0, 0xC1, 0xC2
 _FRAMES = {_SOF0: "jpeg", _SOF1: "jpeg", _SOF2: "jpeg-progressive"}
