@@ -51,8 +51,27 @@ class Stop(Silent):
             raise KeyboardInterrupt
 
 
+def without(package: str, folder: Path) -> dict[str, str]:
+    """The environment of processes that cannot import a package, be it installed or not."""
+    missing = f"raise ModuleNotFoundError('no {package} here', name='{package}')"
+    (folder / f"{package}.py").write_text(missing)
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
 def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def test_pandas_is_not_needed(tree: Path, tmp_path: Path) -> None:
+    # pyarrow 25, the last for Python 3.10, asks for pandas where others do not.
+    environment = without("pandas", tmp_path)
+    out = tmp_path / "packed"
+    command = [sys.executable, "-m", "fastdata"]
+    convert = [*command, "convert", "imagefolder", "--root", str(tree), "--to", "parquet"]
+    for words in ([*convert, "--out", str(out), "--workers", "2"], [*command, "verify", str(out)]):
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert verify(out).samples == 64
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -61,5 +61,5 @@ def update_digest(digest: Any, column: pa.Array) -> None:
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any]:
-    name: type[np.generic] = kind.to_pandas_dtype()
-    return np.dtype(name)
+    # Arrow and NumPy call integer types by the same names. `to_pandas_dtype` asks for pandas.
+    return np.dtype(str(kind))
