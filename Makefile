@@ -91,7 +91,7 @@ bench-page: setup  ## measure all loaders on the images of ROOT (ARGS); remake d
 fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)
 
-wheel: setup  ## build dist/fastdata-*.whl
+wheel: setup  ## build dist/fastdata_torch-*.whl
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
 
 clean:  ## remove everything that the other targets made

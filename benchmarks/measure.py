@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fastdata.machine import usable_cpus
+from fastdata.version import VERSION
 
 
 class Spread(NamedTuple):
@@ -146,7 +147,8 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {
-            name: _version(name) for name in ("fastdata", "numpy", "pillow", "pyarrow", "lmdb")
+            "fastdata": VERSION,
+            **{name: _version(name) for name in ("numpy", "pillow", "pyarrow", "lmdb")},
         },
     }
 

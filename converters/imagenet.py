@@ -377,7 +377,7 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
     except ImportError:
         raise SourceError(
             f"{path}: reading its meta.mat needs SciPy",
-            'Install it: pip install "fastdata[imagenet]"',
+            'Install it: pip install "fastdata-torch[imagenet]"',
         ) from None
     try:
         with devkit.open() as file, tarfile.open(fileobj=file, mode="r:gz") as tar:

@@ -59,7 +59,7 @@ class RayExecutor:
             import ray
         except ImportError:
             raise UsageError(
-                "--executor ray: Ray is not installed", "pip install 'fastdata[ray]'."
+                "--executor ray: Ray is not installed", "pip install 'fastdata-torch[ray]'."
             ) from None
         self._ray: Any = ray
         self._address = address

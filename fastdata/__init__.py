@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         raise ModuleNotFoundError(
-            f"fastdata.{name} needs torch\nInstall it: pip install 'fastdata[torch]'.",
+            f"fastdata.{name} needs torch\nInstall it: pip install 'fastdata-torch[torch]'.",
             name="torch",
         ) from error
     globals()[name] = value

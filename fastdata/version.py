@@ -1,8 +1,3 @@
-"""The version of fastdata, from its package metadata."""
+"""The version of fastdata; setup.cfg reads it from here."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    VERSION = version("fastdata")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    VERSION = "0+unknown"
+VERSION = "0.1.0"

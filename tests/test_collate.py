@@ -377,5 +377,5 @@ except ImportError as error:
     print(error.name, error)
 """
     assert python(code) == (
-        "torch fastdata.fast_collate needs torch\nInstall it: pip install 'fastdata[torch]'.\n"
+        "torch fastdata.fast_collate needs torch\nInstall it: pip install 'fastdata-torch[torch]'.\n"
     )

@@ -487,4 +487,4 @@ def test_without_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(flame.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(UsageError, match="py-spy") as caught:
         flame.record(os.getpid(), tmp_path / "x.svg", 1)
-    assert "fastdata[profile]" in str(caught.value)
+    assert "fastdata-torch[profile]" in str(caught.value)

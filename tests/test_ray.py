@@ -243,5 +243,5 @@ def test_without_ray(tree: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "pip install 'fastdata[ray]'" in done.stderr
+    assert "pip install 'fastdata-torch[ray]'" in done.stderr
     assert not (tmp_path / "out").exists()

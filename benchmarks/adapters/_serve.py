@@ -277,8 +277,9 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
     for name in (*packages, *common):
         try:
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        except PackageNotFoundError:  # a module whose distribution has another name: fastdata-torch
+            if hasattr(module := sys.modules.get(name), "__version__"):
+                found[name] = module.__version__
     return found
 
 

@@ -111,7 +111,7 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{path}: reading it needs PyYAML, which is not installed",
-            "pip install 'fastdata[train]'",
+            "pip install 'fastdata-torch[train]'",
         ) from error
     path = path.resolve()
     if path in above:

@@ -73,7 +73,7 @@ class Board:
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"TensorBoard scalars need {error.name}, which is not installed",
-                "pip install 'fastdata[train]', or give --no-tensorboard.",
+                "pip install 'fastdata-torch[train]', or give --no-tensorboard.",
             ) from error
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)
 

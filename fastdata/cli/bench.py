@@ -133,7 +133,8 @@ def command(
         from fastdata.doctor import plotting
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"benchmarks need {error.name}, which is not installed", "pip install 'fastdata[bench]'"
+            f"benchmarks need {error.name}, which is not installed",
+            "pip install 'fastdata-torch[bench]'",
         ) from error
     if compare is not None:
         if dataset or tree:

@@ -147,7 +147,7 @@ def require_dali() -> None:
         import nvidia.dali
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "fastdata.dali needs NVIDIA DALI\nInstall it: pip install 'fastdata[dali]' (or, for "
+            "fastdata.dali needs NVIDIA DALI\nInstall it: pip install 'fastdata-torch[dali]' (or, for "
             "CUDA 13, nvidia-dali-cuda130).",
             name=error.name,
         ) from error
@@ -156,6 +156,6 @@ def require_dali() -> None:
         # Before, a pipeline's outputs were written over while they were still in use.
         raise ModuleNotFoundError(
             f"fastdata.dali needs NVIDIA DALI {_OLDEST} or later, and {version} is installed\n"
-            "Upgrade it: pip install -U 'fastdata[dali]'.",
+            "Upgrade it: pip install -U 'fastdata-torch[dali]'.",
             name="nvidia.dali",
         )

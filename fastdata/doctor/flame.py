@@ -88,7 +88,7 @@ def find() -> str:
     if found is None:
         raise UsageError(
             "recording a process needs py-spy, which is not installed",
-            "pip install 'fastdata[profile]'",
+            "pip install 'fastdata-torch[profile]'",
         )
     return found
 

@@ -23,7 +23,7 @@ def check(path: Path) -> None:
         raise UsageError(f"{path}: plots are .svg or .png", "Name one of these.")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
-            "plots need matplotlib, which is not installed", "pip install 'fastdata[bench]'"
+            "plots need matplotlib, which is not installed", "pip install 'fastdata-torch[bench]'"
         )
 
 

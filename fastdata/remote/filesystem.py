@@ -166,7 +166,7 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
         driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
-        hint = f"pip install 'fastdata[{extra}]'" if extra else str(error)
+        hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
         raise UsageError(
             f"{redact(url)}: the driver of {scheme}:// is not installed", hint
         ) from None

@@ -121,7 +121,7 @@ class Manifest:
             raise VersionError(
                 f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
                 f"this fastdata reads up to version {FORMAT_VERSION}",
-                "Upgrade: pip install --upgrade fastdata",
+                "Upgrade: pip install --upgrade fastdata-torch",
             )
         try:
             found["index"] = _file_entry(found["index"])
