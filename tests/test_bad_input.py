@@ -974,7 +974,9 @@ class TestNewerFormat:
                 ImageDataset(out)
             for command in ("verify", "info"):
                 result = run(command, out)
-                require_said(result, 1, path, "up to version 1", "pip install --upgrade fastdata-torch")
+                require_said(
+                    result, 1, path, "up to version 1", "pip install --upgrade fastdata-torch"
+                )
             result = convert("imagefolder", "--root", root, "--out", out)
             require_said(result, 1, path, "pip install --upgrade fastdata-torch")
 

@@ -377,5 +377,6 @@ except ImportError as error:
     print(error.name, error)
 """
     assert python(code) == (
-        "torch fastdata.fast_collate needs torch\nInstall it: pip install 'fastdata-torch[torch]'.\n"
+        "torch fastdata.fast_collate needs torch\n"
+        "Install it: pip install 'fastdata-torch[torch]'.\n"
     )

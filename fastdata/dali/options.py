@@ -147,8 +147,8 @@ def require_dali() -> None:
         import nvidia.dali
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "fastdata.dali needs NVIDIA DALI\nInstall it: pip install 'fastdata-torch[dali]' (or, for "
-            "CUDA 13, nvidia-dali-cuda130).",
+            "fastdata.dali needs NVIDIA DALI\nInstall it: pip install 'fastdata-torch[dali]' (or, "
+            "for CUDA 13, nvidia-dali-cuda130).",
             name=error.name,
         ) from error
     version = nvidia.dali.__version__
