@@ -9,16 +9,12 @@ import pickle
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from containers import pack_tree
@@ -31,15 +27,10 @@ pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
-from fastdata.dali.graph import ENCODED, RAW, Graph  # noqa: E402
-from fastdata.dali.options import DALIOptions  # noqa: E402
-from fastdata.dali.runner import Run, Runner  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.storage.checksum import crc32c  # noqa: E402
 from fastdata.storage.index import write_index  # noqa: E402
 from fastdata.transforms import RandomCrop, Resize  # noqa: E402
-from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
-from fastdata.transforms.geometry import Geometry  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -60,7 +51,9 @@ def both(data: Any, **options: Any) -> list[list[Any]]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             batches = until_the_end(iter(kind(data, **{**OPTIONS, **options})))
-        found.append([*batches, *(str(one.message) for one in caught)])
+        told = [str(one.message) for one in caught]
+        # That fastdata has decoded a batch in DALI's place is for the others' warnings not to say.
+        found.append([*batches, *(one for one in told if not one.startswith("DALI failed"))])
     return found
 
 
@@ -125,7 +118,7 @@ def checksum_again(packed: Path, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
-def test_samples_that_dali_dies_of_cost_no_other(on_error: str) -> None:
+def test_samples_that_dali_dies_of_cost_their_batch_alone(on_error: str) -> None:
     bad = {5, 6, 17}
     root = photographs(pngs=bad)
     pack_tree(root, root.parent / "out", "folder", seek_points=False)
@@ -140,29 +133,30 @@ def test_samples_that_dali_dies_of_cost_no_other(on_error: str) -> None:
     check_same(ours, native)
     if on_error == "zero":
         for batch, before in zip(ours, whole, strict=False):
-            assert same(batch[0][batch[-1]], before[0][batch[-1]])
+            if batch[-1].all():
+                assert same(batch[0], before[0])
         assert {n for b in ours[:3] for n in b[2][~b[-1]].tolist()} == bad
 
 
-def test_a_sample_that_only_dali_dies_of_is_decoded_by_pillow() -> None:
-    """Also where all fail, and in the next epoch."""
-    odd = {0, 3, 4, 9, *range(16, 24)}
-    root = photographs(pngs=odd)
+def test_a_batch_that_only_dali_dies_of_is_decoded_natively() -> None:
+    """Also where all samples fail, and in the next epoch; and that is told."""
+    bad = {0, 3, 4, *range(16, 24)}  # none of the second batch
+    root = photographs(pngs=bad)
     pack_tree(root, root.parent / "out", "folder")
-    loader = DALILoader(ImageDataset(root.parent / "out", CROPS), **OPTIONS)
-    good = [list(loader), list(loader)]
-    for number in odd:
+    good = list(DALILoader(ImageDataset(root.parent / "out", CROPS), **OPTIONS))
+    for number in bad:
         path = root / "class" / f"{number:02}.png"
         path.write_bytes(change(path.read_bytes()))  # libpng checks it, Pillow does not
     checksum_again(root.parent / "out", root)
     data = ImageDataset(root.parent / "out", CROPS)
     loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
     for epoch in range(2):
-        for batch, sound, other in zip(loader, good[epoch], native, strict=True):
-            for place, index in enumerate(batch[2].tolist()):
-                expected = other if index in odd else sound
-                assert torch.equal(batch[0][place], expected[0][place])
-        assert loader.stats().by_pillow == len(odd)
+        with pytest.warns(UserWarning, match="DALI failed for a batch, which fastdata has decoded"):
+            batches = list(loader)
+        expected = list(native)
+        assert same([batches[0], batches[2]], [expected[0], expected[2]])
+        assert epoch or same(batches[1], good[1])
+        assert loader.stats().by_pillow == len(bad)
 
 
 def test_a_damaged_scan_that_pillow_decodes_is_decoded() -> None:
@@ -213,9 +207,6 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
         (lambda: DALILoader(images(lambda image: image)), "can do what the native path can"),
         (lambda: DALILoader(images(), collate_fn=list), "can do what the native path can"),
-        (lambda: DataLoader(images(), backend="ffcv"), "backend='ffcv'"),
-        (lambda: DataLoader(images(), backend="dali", dct_scaling=True), "dct_scaling=True"),
-        (lambda: DataLoader(images(), backend="dali", seek_cache_bytes=9), "seek_cache_bytes"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(make: Callable[[], Any], words: str) -> None:
@@ -227,43 +218,29 @@ def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in [name for name in sys.modules if name.startswith("nvidia.dali")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    for make in (lambda: DALILoader(images()), lambda: DataLoader(images(), backend="dali")):
-        with pytest.raises(ModuleNotFoundError, match=r"fastdata\[dali\]"):
-            make()
+    with pytest.raises(ModuleNotFoundError, match=r"fastdata\[dali\]"):
+        DALILoader(images())
     assert len(list(DataLoader(images()))) == SAMPLES
 
 
 # What a pass leaves behind.
 
 
-def dali_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "fastdata-dali"]
-
-
-def wait_for_no_threads() -> None:
-    deadline = time.monotonic() + 5
-    while dali_threads() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert dali_threads() == []
-
-
-@pytest.fixture(autouse=True)
-def _none_before() -> Iterator[None]:
-    gc.collect()
-    wait_for_no_threads()
-    yield
-    gc.collect()
-    wait_for_no_threads()
+def dali_threads() -> int:
+    """How many threads DALI has in this process."""
+    names = [path.read_text("utf-8") for path in Path("/proc/self/task").glob("*/comm")]
+    return sum("DALI" in name for name in names)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("how", ["break", "raise", "del", "end"])
-def test_threads_end_with_their_pass(how: str, persistent: bool) -> None:
+def test_pipelines_end_with_their_pass(how: str, persistent: bool) -> None:
     loader = DALILoader(images(), persistent_workers=persistent, **OPTIONS)
+    gc.collect()
+    before, alive = dali_threads(), []
     for _ in range(3):
         iterator = iter(loader)
         next(iterator)
-        assert len(dali_threads()) == 1
         if how == "end":
             assert len(list(iterator)) == 6
         elif how == "raise":
@@ -274,8 +251,10 @@ def test_threads_end_with_their_pass(how: str, persistent: bool) -> None:
             for _ in iterator:
                 break
         del iterator
+        gc.collect()
+        alive.append(dali_threads())
+    assert alive[0] == alive[1] == alive[2] and (alive[0] > before) == persistent
     assert len(list(loader)) == 7
-    del loader
 
 
 def test_two_passes_at_once() -> None:
@@ -385,106 +364,3 @@ def test_statistics() -> None:
     assert (stats.samples, stats.batches, stats.skipped) == (SAMPLES, 7, 0)
     assert stats.by_pillow == sum(number % 13 == 7 for number in range(SAMPLES))  # CMYK
     assert 0 < stats.decode_share <= 1
-
-
-class BothKinds:
-    """Files and raw pixels in one batch, as the runner's thread sees it."""
-
-    def __init__(self, count: int) -> None:
-        self.read: Any = self
-        self.stream = None
-        self.cancelled = False
-        self.error: Exception | None = None
-        self.count = count
-        box, size = np.array([[0, 0, 16, 16]] * 2 * count, np.int32), np.array([[16, 16]], np.int32)
-        sizes, windows = size.repeat(2 * count, 0), np.zeros((2 * count, 2), np.int32)
-        flips = np.zeros(2 * count, np.uint8)
-        self.geometries = [Geometry(box, sizes, windows, flips, None)]
-        self.taken: list[int] = []
-        self.at_finish: SimpleQueue[list[int]] = SimpleQueue()
-
-    def wait(self) -> None:
-        """It is read."""
-
-    def done(self) -> bool:
-        """Likewise."""
-        return True
-
-    def sort(self) -> list[Run]:
-        pixels = np.full((16, 16, 3), 90, np.uint8)
-        file = np.frombuffer(encode(pixels), np.uint8)
-        places = np.arange(2 * self.count)
-        first, second = places[: self.count], places[self.count :]
-        return [Run(ENCODED, first, [file] * self.count), Run(RAW, second, [pixels] * self.count)]
-
-    def take(self, run: Run, outputs: list[Any]) -> None:
-        assert np.asarray(outputs[0]).shape[0] == len(run.places)
-        self.taken += run.places.tolist()
-
-    def refuse(self, place: int) -> None:
-        raise AssertionError(f"{place} is sound")
-
-    def finish(self, seconds: float) -> None:
-        self.at_finish.put(sorted(self.taken))
-
-
-def test_a_batch_is_finished_once_and_whole_where_pipelines_must_grow() -> None:
-    recipe = compile_recipe(Resize((16, 16)))
-    assert isinstance(recipe, Recipe)
-    runner = Runner(Graph(recipe.programs, DALIOptions(), 1, None), 1)
-    try:
-        for count in (1, 4):
-            work = BothKinds(count)
-            runner.submit(work)
-            taken = work.at_finish.get(timeout=60)
-            assert work.error is None
-            assert taken == [*range(2 * count)]
-    finally:
-        runner.close()
-
-
-class Failing(BothKinds):
-    """A batch that has an error of its own."""
-
-    def __init__(self, count: int, where: str) -> None:
-        super().__init__(count)
-        self.where = where
-
-    def wait(self) -> None:
-        self.fail("read")
-
-    def sort(self) -> list[Run]:
-        self.fail("sort")
-        first, second = super().sort()
-        if self.where == "feed":  # there are no boxes for these: the pipeline is fed by half
-            second = Run(RAW, second.places + 100, second.samples)
-        return [first, second]
-
-    def take(self, run: Run, outputs: list[Any]) -> None:
-        self.fail("take")
-        super().take(run, outputs)
-
-    def fail(self, where: str) -> None:
-        if where == self.where:
-            raise OSError(f"no {where}")
-
-
-@pytest.mark.parametrize("where", ["read", "sort", "feed", "take"])
-def test_a_batch_that_fails_by_itself_costs_no_other(where: str) -> None:
-    recipe = compile_recipe(Resize((16, 16)))
-    assert isinstance(recipe, Recipe)
-    runner = Runner(Graph(recipe.programs, DALIOptions(prefetch_queue_depth=8), 1, None), 2)
-    try:
-        works = [BothKinds(2), BothKinds(2), Failing(2, where), BothKinds(2), BothKinds(2)]
-        for work in works:
-            runner.submit(work)
-        taken = [work.at_finish.get(timeout=60) for work in works]
-    finally:
-        runner.close()
-    for work, places in zip(works, taken, strict=True):
-        if not isinstance(work, Failing):
-            assert work.error is None
-            assert places == [0, 1, 2, 3]
-    error = works[2].error
-    assert error is not None
-    assert where == "feed" or str(error) == f"no {where}"

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
+from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.graph import Graph
 from fastdata.dali.options import DALIOptions, require_dali
-from fastdata.dali.pipeline import DALIPipeline
 from fastdata.dali.runner import Runner
 from fastdata.decode.engine import Engine
 from fastdata.errors import UsageError
@@ -58,7 +58,6 @@ class DALIPath(NativePath):
         self._graph = Graph(settings.recipe.programs, options, self._threads, number)
         self._batch_size = batch_size
         self._runner: Runner | None = None
-        self._refused: set[int] = set()
 
     def _pipeline(
         self,
@@ -84,7 +83,6 @@ class DALIPath(NativePath):
             runner,
             self._threads,
             self._device,
-            self._refused,
         )
 
     def _place(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:

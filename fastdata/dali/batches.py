@@ -1,10 +1,11 @@
-"""Batches that DALI decodes, mended by the native core and Pillow where it cannot."""
+"""Batches that DALI decodes; the native core and Pillow decode what is not for it."""
 
 from __future__ import annotations
 
-import threading
+import time
+import warnings
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from fastdata import _native
-from fastdata.dali.runner import DALIError, Run, Runner
+from fastdata.dali.runner import Run, Runner
 from fastdata.dali.samples import candidates, kind_of
 from fastdata.decode.engine import NOTHING_TO_DECODE, Engine
 from fastdata.errors import FastdataError
@@ -24,107 +25,6 @@ from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Planned
 from fastdata.remote.prefetch import RemotePass
 from fastdata.transforms.compile import Program
-from fastdata.transforms.geometry import Geometry
-
-
-class Decoding:
-    """DALI's part of one batch: what `fastdata.dali.runner.Work` asks for.
-
-    Args:
-        read: Reads the samples.
-        gathered: What is known of them.
-        places: Those that are read.
-        geometries: Of each view.
-        known_bad: Places of samples that DALI has failed for before.
-        stream: The CUDA stream that they are for.
-    """
-
-    def __init__(
-        self,
-        read: _native.ReadJob,
-        gathered: Gathered,
-        places: list[int],
-        geometries: list[Geometry],
-        known_bad: set[int],
-        stream: Any,
-    ) -> None:
-        self.read = read
-        self.geometries = geometries
-        self.stream = stream
-        self.cancelled = False
-        self.error: Exception | None = None
-        #: What could not be read: (place, code, detail).
-        self.unread: list[tuple[int, str, str]] = []
-        #: Places that are not DALI's, or turned out not to be.
-        self.refused: list[int] = []
-        self.failed: list[int] = []
-        #: Places, and pixels of each view, in memory of DALI's.
-        self.pixels: list[tuple[npt.NDArray[np.int64], list[Any]]] = []
-        self.seconds = 0.0
-        self._gathered = gathered
-        self._places = places
-        self._known_bad = known_bad
-        self._sorted = threading.Event()
-        self._done = threading.Event()
-
-    @property
-    def is_sorted(self) -> bool:
-        """Whether `refused` is known."""
-        return self._sorted.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits for DALI; whether it is done."""
-        return self._done.wait(timeout)
-
-    def sort(self) -> list[Run]:
-        """See `fastdata.dali.runner.Work.sort`."""
-        gathered = self._gathered
-        self.unread = [(place, code, detail) for place, code, detail, _ in self.read.failures()]
-        samples: list[Any] = self.read.take()
-        encodings = np.asarray(gathered.extents.encodings).tolist()
-        seekable = np.asarray(gathered.extents.seekable).tolist()
-        widths, heights = gathered.widths.tolist(), gathered.heights.tolist()
-        lost = {place for place, code, _ in self.unread if code in NOTHING_TO_DECODE}
-        kinds: dict[str, list[int]] = {}
-        for place in self._places:
-            data, kind = samples[place], None
-            if place in lost:
-                continue
-            if data is not None and place not in self._known_bad:
-                size = widths[place], heights[place]
-                kind = kind_of(data, encodings[place], *size, bool(seekable[place]))
-            if kind is None:
-                self.refused.append(place)
-            else:
-                kinds.setdefault(kind, []).append(place)
-                if kind == "raw":
-                    samples[place] = data.reshape(heights[place], widths[place], 3)
-        self._sorted.set()
-        return [
-            Run(kind, np.array(places, np.int64), [samples[place] for place in places])
-            for kind, places in kinds.items()
-        ]
-
-    def take(self, run: Run, outputs: list[Any]) -> None:
-        """See `fastdata.dali.runner.Work.take`."""
-        self.pixels.append((run.places, outputs))
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        self.cancelled = True
-        self.error = DALIError("the batch was cancelled")
-        self.read.cancel()
-        self._done.set()
-
-    def refuse(self, place: int) -> None:
-        """See `fastdata.dali.runner.Work.refuse`."""
-        self.failed.append(place)
-
-    def finish(self, seconds: float) -> None:
-        """See `fastdata.dali.runner.Work.finish`."""
-        self.seconds = seconds
-        self._sorted.set()
-        self._done.set()
 
 
 @dataclass
@@ -132,12 +32,17 @@ class DALIBatch(Batch):
     """A batch under way.
 
     Attributes:
-        decoding: DALI's part of it; None before the sizes are known.
-        handed_on: Whether the native core has been given what is not DALI's.
+        read: Reads the samples that may be DALI's; None before their sizes are known, and once
+            they are sorted.
+        candidates: Places of those.
+        stream: The CUDA stream that it is for; None on the CPU.
+        runs: What DALI decodes of it.
     """
 
-    decoding: Decoding | None = None
-    handed_on: bool = False
+    read: _native.ReadJob | None = None
+    candidates: list[int] = field(default_factory=list)
+    stream: Any = None
+    runs: list[Run] = field(default_factory=list)
 
 
 # Where nothing but DALI puts pixels.
@@ -158,7 +63,6 @@ class DALIPipeline(Pipeline):
         runner: Runs DALI.
         threads: DALI's threads.
         device: Where batches are to be.
-        known_bad: Samples that DALI has failed for; grows.
     """
 
     def __init__(
@@ -173,13 +77,12 @@ class DALIPipeline(Pipeline):
         runner: Runner,
         threads: int,
         device: torch.device,
-        known_bad: set[int],
     ) -> None:
         super().__init__(source, settings, pool, engine, helpers, counters, remote)
         self._runner = runner
         self._threads = threads
         self._device = device
-        self._known_bad = known_bad
+        self._warned = False
 
     def _new_batch(self, planned: Planned, key: int, gathered: Gathered) -> Batch:
         return DALIBatch(planned, key, gathered)
@@ -190,45 +93,74 @@ class DALIPipeline(Pipeline):
         slow |= ~candidates(batch.gathered)
         skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
         batch.views = [View(_NO_MEMORY, geometry) for geometry in geometries]
+        batch.candidates = np.flatnonzero(~slow).tolist()
+        if self._device.type == "cuda":
+            batch.stream = torch.cuda.current_stream(self._device)
         extents = batch.gathered.extents
         check = self._settings.check and self._remote is None  # it was checked then
         if self._engine is None:
-            read = _native.ReadJob(extents, skip=skip, check=check)
-            read.run()
+            batch.read = _native.ReadJob(extents, skip=skip, check=check)
+            batch.read.run()
         else:
-            read = self._engine.read(extents, skip, check)
-        bad: set[int] = set()
-        if self._known_bad:
-            indices = batch.planned.indices.tolist()
-            bad = {place for place, index in enumerate(indices) if index in self._known_bad}
-        stream = None
-        if self._device.type == "cuda":
-            stream = torch.cuda.current_stream(self._device)
-        batch.decoding = Decoding(
-            read, batch.gathered, np.flatnonzero(~slow).tolist(), geometries, bad, stream
-        )
-        self._runner.submit(batch.decoding)
+            batch.read = self._engine.read(extents, skip, check)
         for place in np.flatnonzero(slow).tolist():
             if place not in batch.failed:
                 self._own_memory(batch)
                 self._by_pillow(batch, place)
 
-    def _own_memory(self, batch: Batch) -> None:
-        """Makes room for pixels that are not DALI's."""
-        for number, view in enumerate(batch.views):
-            if view.memory is _NO_MEMORY:
-                view.memory = self._memory(batch, number)
-
     def advance(self, batch: Batch) -> None:
         """See `Pipeline.advance`."""
         super().advance(batch)
         assert isinstance(batch, DALIBatch)
-        if batch.decoding is not None and batch.decoding.is_sorted and not batch.handed_on:
-            self._hand_on(batch, batch.decoding.refused)
+        if batch.read is not None and batch.read.done():
+            self._sort(batch, batch.read)
 
-    def _hand_on(self, batch: DALIBatch, places: list[int]) -> None:
+    def _sort(self, batch: DALIBatch, read: _native.ReadJob) -> None:
+        """Begins decoding what was read: by DALI, natively, or by Pillow."""
+        batch.read = None
+        gathered, indices = batch.gathered, batch.planned.indices
+        lost = set()
+        for place, code, detail, _ in read.failures():
+            if code not in NOTHING_TO_DECODE:
+                continue
+            lost.add(place)
+            if gathered.pillow[place]:
+                # It fails for Pillow, too: in the words of the native loader.
+                self._own_memory(batch)
+                self._by_pillow(batch, place)
+            else:
+                problem = self._source.problem(int(indices[place]), detail, code)
+                batch.failed.setdefault(place, problem)
+        samples: list[Any] = read.take()
+        self._counters.add_work(read.seconds(), 0.0)
+        encodings = np.asarray(gathered.extents.encodings).tolist()
+        seekable = np.asarray(gathered.extents.seekable).tolist()
+        sizes = list(zip(gathered.widths.tolist(), gathered.heights.tolist(), strict=True))
+        kinds: dict[str | None, list[int]] = {}
+        for place in batch.candidates:
+            data, kind = samples[place], None
+            if place in lost:
+                continue
+            if data is not None:
+                kind = kind_of(data, encodings[place], *sizes[place], bool(seekable[place]))
+            kinds.setdefault(kind, []).append(place)
+            if kind == "raw":
+                samples[place] = data.reshape(*sizes[place][::-1], 3)
+        self._decode_ourselves(batch, kinds.pop(None, []))
+        for kind, places in kinds.items():
+            assert kind is not None
+            run = Run(
+                kind,
+                np.array(places, np.int64),
+                [samples[place] for place in places],
+                [view.geometry for view in batch.views],
+                batch.stream,
+            )
+            batch.runs.append(run)
+            self._runner.begin(run)
+
+    def _decode_ourselves(self, batch: DALIBatch, places: list[int]) -> None:
         """Has samples decoded natively, or by Pillow if that fails or is known to."""
-        batch.handed_on = True
         if not places:
             return
         self._own_memory(batch)
@@ -243,32 +175,40 @@ class DALIPipeline(Pipeline):
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
         assert isinstance(batch, DALIBatch)
-        decoding = batch.decoding
-        assert decoding is not None
-        await_done(decoding, deadline)
-        if decoding.error is not None:
-            raise decoding.error
-        self._counters.add_work(decoding.read.seconds(), decoding.seconds * self._threads)
-        indices = batch.planned.indices
-        for place, code, detail in decoding.unread:
-            if code in NOTHING_TO_DECODE and batch.gathered.pillow[place]:
-                # It fails for Pillow, too: in the words of the native loader.
-                self._own_memory(batch)
-                self._by_pillow(batch, place)
-            elif code in NOTHING_TO_DECODE:
-                problem = self._source.problem(int(indices[place]), detail, code)
-                batch.failed.setdefault(place, problem)
-        if not batch.handed_on:
-            self._hand_on(batch, decoding.refused)
-        if decoding.failed:
-            self._known_bad.update(indices[decoding.failed].tolist())
-            self._hand_on(batch, decoding.failed)
+        if batch.read is not None:
+            await_done(batch.read, deadline)
+            self._sort(batch, batch.read)
+        begun = time.perf_counter()
+        for run in batch.runs:
+            self._runner.finish(run)
+            if run.error is not None:
+                self._warn(run.error)
+                self._decode_ourselves(batch, run.places.tolist())
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+        self._counters.add_work(0.0, (time.perf_counter() - begun) * self._threads)
         errors = super()._finish(batch, deadline)
         for number, view in enumerate(batch.views):
-            parts = [(places, pixels[number]) for places, pixels in decoding.pixels]
+            parts = [(run.places, run.pixels[number]) for run in batch.runs if run.pixels]
             view.memory = self._joined(batch, number, parts)
-        decoding.pixels.clear()
+        batch.runs.clear()
         return errors
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            warnings.warn(
+                "DALI failed for a batch, which fastdata has decoded in its place, as it will "
+                f"others of this epoch: {reason[0]}",
+                stacklevel=2,
+            )
+
+    def _own_memory(self, batch: Batch) -> None:
+        """Makes room for pixels that are not DALI's."""
+        for number, view in enumerate(batch.views):
+            if view.memory is _NO_MEMORY:
+                view.memory = self._memory(batch, number)
 
     def _joined(
         self, batch: Batch, number: int, parts: list[tuple[npt.NDArray[np.int64], Any]]
@@ -335,8 +275,10 @@ class DALIPipeline(Pipeline):
     def cancel(self, batch: Batch) -> None:
         """See `Pipeline.cancel`."""
         assert isinstance(batch, DALIBatch)
-        if batch.decoding is not None:
-            batch.decoding.cancel()
+        if batch.read is not None:
+            batch.read.cancel()
+        for run in batch.runs:
+            self._runner.cancel(run)
         super().cancel(batch)
 
 
