@@ -1,8 +1,8 @@
 """``python -m fastdata.benchmarks`` is ``fastdata bench``."""
 
 import click
+from fastdata.benchmarks.command import command
 
-from fastdata.cli.bench import command
 from fastdata.errors import FastdataError, UsageError
 
 if __name__ == "__main__":

@@ -130,6 +130,7 @@ def command(
             default_environments,
             has_gpu,
         )
+
         from fastdata.doctor import plotting
     except ModuleNotFoundError as error:
         raise UsageError(

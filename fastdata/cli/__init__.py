@@ -6,6 +6,7 @@ Results go to standard output, progress and errors to standard error. Exit codes
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -58,22 +59,23 @@ class _Commands(click.Group):
             ctx.exit(130)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        # Loaded only when asked for: `fastdata info` need not import what `convert` does.
-        import importlib
-
+        # Imported when asked for: `fastdata info` does not need what `convert` imports.
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"fastdata.cli.{cmd_name}")
-        command: click.Command = module.command
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
         return command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
 
-#: Commands that go on where they were interrupted.
+#: Commands that resume where they were interrupted.
 _RESUMABLE = ("convert", "sample", "stage")
-_COMMANDS = ("convert", "verify", "info", "index", "stage", "sample", "bench", "doctor")
+#: The module of each command. By name, since nothing may import the benchmarks.
+_COMMANDS = {
+    name: f"fastdata.cli.{name}"
+    for name in ("convert", "verify", "info", "index", "stage", "sample")
+} | {"bench": "fastdata.benchmarks.command", "doctor": "fastdata.cli.doctor"}
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
