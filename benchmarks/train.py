@@ -1,189 +1,159 @@
 """The training ladder: a plain training loop, and what each change to it gives.
 
-    python -m fastdata.benchmarks.train --tree imagenet/train --json ladder.json --plot ladder.svg
+    python -m fastdata.benchmarks.train --tree imagenet/train --json ladder.json
     python -m fastdata.benchmarks.train --tree imagenet/train --steps 3 --warmup 1 \
         --batch-size 8 --large-batch 16 --width 16 --image-size 64 --device cpu --without compile
 
-Each rung is a fresh process; with several rounds they take turns. What a machine cannot do is
-listed with what it needs.
+Each rung is one change to all that stands below it, measured in a fresh process. What a machine
+cannot do is listed with what it needs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import torch
-from fastdata.benchmarks import page_cache, train_figures
-from fastdata.benchmarks.measure import machine
+from fastdata.benchmarks.measure import Figures, machine
 from fastdata.benchmarks.prepare import listing, repeat_tree
-from fastdata.benchmarks.train_rungs import Machine, Planned, Setting, check_names, plan
+from fastdata.benchmarks.train_rung import Setting
 from fastdata.converters import ImageFolder, pack
 from fastdata.examples.training.resnet import MODELS
 
-from fastdata.doctor import plotting
 from fastdata.errors import FastdataError, UsageError
 from fastdata.machine import usable_cpus
-from fastdata.staging.staged import default_place
-from fastdata.storage.files import free_space, human_bytes
 
-#: Characters of what a failed process said that are kept.
+#: Characters of a failed process's standard error that are kept.
 _QUOTED = 600
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to climb.
+class Rung(NamedTuple):
+    """One change.
 
     Attributes:
-        model: Name of the network.
-        width: Channels of its first stage.
-        image_size: Side of the crops.
-        batch_size: Images a step on the lowest rungs.
-        large_batch: From the "batch" rung on.
-        workers: From the "workers" rung on.
-        steps: Measured of each rung.
-        warmup: Before them.
-        rounds: Fresh processes of each rung.
-        timeout: Seconds that a process may take.
-        device: "cuda" or "cpu".
-        images: How many images the tree is repeated to; None for as many as it has.
-        launcher: Command that starts processes on several nodes; "" for none.
+        name: What options and tables call it.
+        change: What it is, in words.
+        changes: Fields of `Setting`; a value of None is taken from the options.
+        needs_gpu: Whether there is nothing to change without one.
     """
 
-    model: str = "resnet18"
-    width: int = 64
-    image_size: int = 224
-    batch_size: int = 256
-    large_batch: int = 512
-    workers: int = 2
-    steps: int = 300
-    warmup: int = 10
-    rounds: int = 1
-    timeout: float = 3600.0
-    device: str = "cpu"
-    images: int | None = None
-    launcher: str = ""
+    name: str
+    change: str
+    changes: dict[str, Any]
+    needs_gpu: bool = False
+
+
+RUNGS = (
+    Rung("baseline", "JPEG folder, torch's DataLoader without workers, float32", {}),
+    Rung("workers", "worker processes", {"workers": None}),
+    Rung("pinned", "page-locked batches, copied without waiting", {"pin": True}, needs_gpu=True),
+    Rung("batch", "a larger batch", {"batch": None}),
+    Rung("uint8", "bytes to the device, normalised there", {"uint8": True}),
+    Rung("fastdata", "an LMDB, fastdata's DataLoader and DeviceLoader", {"fastdata": True}),
+    Rung("set_to_none", "gradients dropped, not zeroed", {"set_to_none": True}),
+    Rung("amp", "mixed precision", {"amp": True}),
+    Rung("channels-last", "channels-last memory", {"channels_last": True}),
+    Rung("autotune", "cuDNN's autotuning", {"autotune": True}, needs_gpu=True),
+    Rung("fused", "fused SGD", {"fused": True}),
+    Rung("compile", "torch.compile", {"compile": True}),
+    Rung("ddp", "DistributedDataParallel, a process a GPU", {"ddp": True}),
+)
+
+
+def plan(
+    base: Setting, workers: int, batch: int, without: Iterable[str] = ()
+) -> list[tuple[Rung, Setting, str]]:
+    """The rungs, each with its setting and what the machine lacks for it ("" if nothing).
+
+    A rung that cannot be measured changes nothing for those above it.
+
+    Args:
+        base: Setting of the lowest rung.
+        workers: What the "workers" rung sets.
+        batch: What the "batch" rung sets.
+        without: Names of rungs to leave out, with their changes.
+
+    Raises:
+        UsageError: There is no such rung.
+    """
+    without = list(without)
+    known = [rung.name for rung in RUNGS]
+    for name in without:
+        if name not in known:
+            raise UsageError(f"no rung is called {name!r}", f"Known are {', '.join(known)}.")
+    given = {"workers": workers, "batch": batch}
+    planned, setting = [], base
+    for rung in RUNGS:
+        if rung.name in without:
+            continue
+        changes = {
+            name: given[name] if value is None else value for name, value in rung.changes.items()
+        }
+        changed = replace(setting, **changes)
+        needs = "needs a GPU" if rung.needs_gpu and base.device != "cuda" else ""
+        planned.append((rung, changed, needs))
+        if not needs:
+            setting = changed
+    return planned
 
 
 def climb(
-    tree: Path,
-    work: Path,
-    options: Options,
-    only: frozenset[str] | None = None,
-    without: frozenset[str] = frozenset(),
-) -> dict[str, Any]:
+    planned: list[tuple[Rung, Setting, str]], gpus: int, work: Path, timeout: float
+) -> list[dict[str, Any]]:
     """Measures the rungs.
 
     Args:
-        tree: Class folders of JPEGs.
-        work: Where they are packed, once.
-        options: How.
-        only: Names of the rungs to measure, with all changes below them; None for all.
-        without: Names of rungs that are left out with their changes.
+        planned: What `plan` gave.
+        gpus: How many processes the "ddp" rung has; 0 for two, on the CPU.
+        work: Folder for temporary files.
+        timeout: Seconds that a process may take.
 
     Returns:
-        What the JSON file holds: "machine", "on", "options", and "rungs", each with its "runs",
-        or what it "needs", or the "error" for which it has none.
-
-    Raises:
-        UsageError: An option is wrong.
-        SourceError: There are no images.
+        For each rung "name", "change", "setting", what it "needs", the "error" for which it has
+        no "run", and the "run": what `fastdata.benchmarks.train_rung.train` returns.
     """
-    listing(tree)  # says what is wrong with it
-    work.mkdir(parents=True, exist_ok=True)
-    tree = tree.absolute()
-    if options.images:
-        tree = repeat_tree(tree, work.absolute() / "tree", options.images)
-    lmdb = work.absolute() / "train-lmdb"
-    _say(f"packing {lmdb}")
-    pack(ImageFolder(tree), lmdb, container="lmdb")
-    base = Setting(
-        tree=str(tree),
-        lmdb=str(lmdb),
-        batch=options.batch_size,
-        model=options.model,
-        width=options.width,
-        size=options.image_size,
-        steps=options.steps,
-        warmup=options.warmup,
-        device=options.device,
-    )
-    gpus = torch.cuda.device_count() if options.device == "cuda" else 0
-    stands_on = Machine(
-        gpus, options.workers, options.large_batch, _no_room(tree, lmdb), options.launcher
-    )
-    planned = plan(base, stands_on, without)
-    wanted = [p for p in planned if only is None or p.rung.name in only]
-    results = {p.rung.name: _about(p) for p in wanted}
-    with _in_memory(tree, lmdb, any(p.setting.shm for p in wanted if not p.needs)) as copies:
-        for number in range(options.rounds):
-            for one in wanted:
-                result = results[one.rung.name]
-                if one.needs or result["error"]:
-                    continue
-                _say(f"round {number + 1}/{options.rounds} {one.rung.name}: {one.rung.change}")
-                try:
-                    run = _run(_with(one, copies), options.timeout, work.absolute())
-                except _FailedError as error:
-                    result["error"] = str(error)
-                    _say(f"FAILED {one.rung.name}: {error}")
-                    continue
-                result["runs"].append(run)
-                _say(f"  {train_figures.rate(run):,.0f} images/s, waiting {run['wait_share']:.0%}")
-    return {
-        "benchmark": train_figures.NAME,
-        "machine": machine() | {"torch": torch.__version__},
-        "on": _hardware(gpus),
-        "options": asdict(options),
-        "rungs": list(results.values()),
-    }
-
-
-def _about(planned: Planned) -> dict[str, Any]:
-    return {
-        "name": planned.rung.name,
-        "change": planned.rung.change,
-        "setting": planned.setting.to_dict(),
-        "needs": planned.needs,
-        "error": "",
-        "runs": [],
-    }
-
-
-def _hardware(gpus: int) -> str:
-    if gpus:
-        return f"{gpus} x {torch.cuda.get_device_name(0)}"
-    return f"{usable_cpus()} CPUs ({machine()['cpu']})"
+    results = []
+    for rung, setting, needs in planned:
+        found: dict[str, Any] = {"name": rung.name, "change": rung.change, "needs": needs}
+        found |= {"setting": asdict(setting), "error": "", "run": None}
+        results.append(found)
+        if needs:
+            continue
+        _say(f"{rung.name}: {rung.change}")
+        try:
+            found["run"] = run = _run(setting, gpus or 2, work, timeout)
+            _say(f"  {run['images'] / run['seconds']:,.0f} images/s")
+        except _FailedError as error:
+            found["error"] = str(error)
+            _say(f"  failed: {error}")
+    return results
 
 
 class _FailedError(Exception):
     """A rung's process failed; says how."""
 
 
-def _run(planned: Planned, timeout: float, work: Path) -> dict[str, Any]:
-    """One rung in a process of its own, which is killed with all that it started."""
-    # Other nodes read it too: they have the disk that --work is on, and not this one's /tmp.
+def _run(setting: Setting, processes: int, work: Path, timeout: float) -> dict[str, Any]:
+    """One rung in a process group of its own, which is killed with all that it started."""
+    command = [sys.executable]
+    if setting.ddp:
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(processes)]
     with tempfile.TemporaryDirectory(prefix="fastdata-ladder-", dir=work) as folder:
-        out, setting = Path(folder, "out.json"), Path(folder, "setting.json")
-        setting.write_text(json.dumps(replace(planned.setting, out=str(out)).to_dict()))
-        launcher = planned.launcher.replace("{python}", shlex.quote(sys.executable))
-        command = shlex.split(launcher) or [sys.executable]
-        command += ["-m", "fastdata.benchmarks.train_rung", str(setting)]
+        out, told = Path(folder, "out.json"), Path(folder, "setting.json")
+        told.write_text(json.dumps(asdict(replace(setting, out=str(out)))))
         with subprocess.Popen(
-            command,
+            [*command, "-m", "fastdata.benchmarks.train_rung", str(told)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -202,39 +172,31 @@ def _run(planned: Planned, timeout: float, work: Path) -> dict[str, Any]:
         return run
 
 
-def _no_room(tree: Path, lmdb: Path) -> str:
-    """Why there is no room in memory for the images and the packed ones; "" where there is."""
-    needed = page_cache.size(tree) + page_cache.size(lmdb)
-    there = free_space(default_place())
-    if needed <= 0.9 * there:
-        return ""
-    return f"needs {human_bytes(needed)} in {default_place()}: {human_bytes(there)} are free"
-
-
-@contextmanager
-def _in_memory(tree: Path, lmdb: Path, wanted: bool) -> Iterator[tuple[Path, Path]]:
-    """Copies of both where reading is fast; removed in the end."""
-    if not wanted:
-        yield tree, lmdb
-        return
-    place = default_place()
-    place.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="fastdata-ladder-", dir=place))
-    try:
-        _say(f"copying to {folder}")
-        copies = folder / "tree", folder / "lmdb"
-        for source, copy in zip((tree, lmdb), copies, strict=True):
-            shutil.copytree(source, copy)
-        yield copies
-    finally:
-        shutil.rmtree(folder)
-
-
-def _with(planned: Planned, copies: tuple[Path, Path]) -> Planned:
-    if not planned.setting.shm:
-        return planned
-    tree, lmdb = map(str, copies)
-    return replace(planned, setting=replace(planned.setting, tree=tree, lmdb=lmdb))
+def figures(result: dict[str, Any]) -> Figures:
+    """The ladder as a table; what was not measured says why."""
+    rows, before = [], None
+    for rung in result["rungs"]:
+        name, run = f"{rung['name']}: {rung['change']}", rung["run"]
+        if run is None:
+            rows.append([name, "", "", "", "", rung["needs"] or "failed"])
+            continue
+        rate = run["images"] / run["seconds"]
+        rows.append(
+            [
+                name,
+                f"{run['batch']}",
+                f"{run['seconds'] * 300 / run['steps']:,.1f}",
+                f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}",
+                "" if before is None else f"x{rate / before:.2f}",
+                f"{100 * run['wait_share']:.0f}%",
+            ]
+        )
+        before = rate
+    return Figures(
+        f"{result['model']} on {result['on']}: 300 batches, scaled from {result['steps']}",
+        ["rung", "images a batch", "s for 300 batches", "images/s", "gain", "waiting for data"],
+        rows,
+    )
 
 
 def _say(line: str) -> None:
@@ -245,73 +207,65 @@ _PATH = click.Path(path_type=Path)
 _MANY = click.IntRange(1)
 
 
-def _names(text: str | None) -> frozenset[str] | None:
-    return None if text is None else check_names(filter(None, text.split(",")))
-
-
 @click.command()
-@click.option("--tree", type=_PATH, metavar="FOLDER", help="Class folders of JPEGs.")
+@click.option("--tree", type=_PATH, required=True, metavar="FOLDER", help="Class folders of JPEGs.")
 @click.option("--work", type=_PATH, default=Path("bench-data/ladder"), show_default=True)
-@click.option("--images", type=_MANY, help="Repeat the tree's images to so many.")
+@click.option("--images", type=_MANY, help="Repeat the tree's images to this number.")
 @click.option("--model", type=click.Choice(MODELS), default="resnet18", show_default=True)
-@click.option("--width", type=_MANY, default=64, show_default=True)
-@click.option("--image-size", type=_MANY, default=224, show_default=True)
+@click.option("--width", type=_MANY, default=64, show_default=True, help="Of its first stage.")
+@click.option("--image-size", type=_MANY, default=224, show_default=True, help="Pixels.")
 @click.option("--batch-size", type=_MANY, default=256, show_default=True)
-@click.option("--large-batch", type=_MANY, default=512, show_default=True)
-@click.option("--workers", type=_MANY, help="[default: the number of CPUs]")
+@click.option("--large-batch", type=_MANY, default=512, show_default=True, help='From "batch" on.')
+@click.option("--workers", type=_MANY, help='From "workers" on. [default: the number of CPUs]')
 @click.option("--steps", type=_MANY, default=300, show_default=True)
-@click.option("--warmup", type=_MANY, default=10, show_default=True, help="Steps.")
-@click.option("--rounds", type=_MANY, default=1, show_default=True)
+@click.option("--warmup", type=click.IntRange(0), default=10, show_default=True, help="Steps.")
 @click.option("--timeout", type=float, default=3600, show_default=True, help="Seconds a process.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda if there]")
-@click.option("--rungs", metavar="NAME,…", help="Measure these alone. [default: all]")
-@click.option("--without", metavar="NAME,…", help="Leave these out, with their changes.")
-@click.option(
-    "--launcher",
-    default="",
-    metavar="COMMAND",
-    help='Starts the "two" rung\'s processes: "srun torchrun --nnodes 2 …". {python} is this one.',
-)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda if available]")
+@click.option("--without", default="", metavar="NAME,…", help="Leave out, with their changes.")
 @click.option("--json", "json_path", type=_PATH, metavar="FILE", help="Write the results here.")
-@click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="An .svg or .png.")
-@click.option("--show", type=_PATH, metavar="FILE", help="Measure nothing: show what --json wrote.")
 def main(
-    tree: Path | None,
+    tree: Path,
     work: Path,
-    rungs: str | None,
-    without: str | None,
-    json_path: Path | None,
-    plot_path: Path | None,
-    show: Path | None,
-    device: str | None,
+    images: int | None,
+    batch_size: int,
+    large_batch: int,
     workers: int | None,
-    **more: Any,
+    timeout: float,
+    device: str | None,
+    without: str,
+    json_path: Path | None,
+    **setting: Any,
 ) -> None:
     """Measure what each change to a plain training loop gives. The exit code is 1 if one failed."""
-    if (tree is None) == (show is None):
-        raise UsageError("--tree or --show, one of them", "Give --tree FOLDER to measure.")
-    if plot_path is not None:
-        plotting.check(plot_path)
-    if show is not None:
-        result = train_figures.load(show)
-    else:
-        assert tree is not None
-        gpu = torch.cuda.is_available()
-        if device == "cuda" and not gpu:
-            raise UsageError("--device cuda: there is no GPU", "Give --device cpu.")
-        chosen = device or ("cuda" if gpu else "cpu")
-        options = Options(device=chosen, workers=workers or usable_cpus(), **more)
-        result = climb(tree, work, options, _names(rungs), _names(without) or frozenset())
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise UsageError("--device cuda: there is no GPU", "Give --device cpu.")
+    device = device or ("cuda" if has_gpu else "cpu")
+    gpus = torch.cuda.device_count() if device == "cuda" else 0
+    listing(tree)  # raises where it has no images
+    work.mkdir(parents=True, exist_ok=True)
+    tree, work = tree.absolute(), work.absolute()
+    if images:
+        tree = repeat_tree(tree, work / "tree", images)
+    packed = work / "train-lmdb"
+    base = Setting(str(tree), str(packed), batch=batch_size, device=device, **setting)
+    left_out = [name for name in without.split(",") if name]
+    planned = plan(base, workers or usable_cpus(), large_batch, left_out)
+    _say(f"packing {packed}")
+    pack(ImageFolder(tree), packed, container="lmdb")
+    on = f"{gpus} x {torch.cuda.get_device_name(0)}" if gpus else f"{usable_cpus()} CPUs"
+    result = {
+        "benchmark": "training-ladder",
+        "machine": machine() | {"torch": torch.__version__},
+        "on": on,
+        "model": f"{base.model}, width {base.width}, {base.image_size} x {base.image_size} pixels,",
+        "steps": base.steps,
+        "rungs": climb(planned, gpus, work, timeout),
+    }
     if json_path is not None:
         json_path.write_text(json.dumps(result, indent=1) + "\n")
-    for table in (train_figures.figures(result), *train_figures.published()):
-        table.show()
-    if plot_path is not None:
-        train_figures.plot(result, plot_path)
-    failures = train_figures.failures(result)
-    for failure in failures:
-        _say(f"failed: {failure}")
-    sys.exit(1 if failures else 0)
+    figures(result).show()
+    sys.exit(any(rung["error"] for rung in result["rungs"]))
 
 
 if __name__ == "__main__":

@@ -2,163 +2,266 @@
 
 python -m fastdata.benchmarks.train_rung SETTING.json
 
-Under torchrun there are several of these, and the first one writes.
+torchrun starts one process a GPU; the first one writes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import subprocess
 import sys
-import threading
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from fastdata.benchmarks import train_sources
-from fastdata.benchmarks.train_rungs import Setting
+from fastdata.benchmarks.adapters._transforms import image_folder, train_crop
 from fastdata.examples.training.optimiser import make_sgd, parameter_groups
 from fastdata.examples.training.resnet import ResNet
+from PIL import Image
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset, DistributedSampler
 
+from fastdata import DataLoader, DeviceLoader, ImageDataset, fast_collate
 from fastdata.errors import UsageError
 from fastdata.profile import StepTimer
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class GpuUse:
-    """Samples how busy GPUs are, while it is entered: percent of the time that kernels ran."""
+@dataclass(frozen=True)
+class Setting:
+    """How one rung trains.
 
-    def __init__(self, gpus: int) -> None:
-        self._gpus = gpus
-        self._found: list[float] = []
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+    Attributes:
+        tree: Folder of class folders.
+        packed: Dataset of the same images.
+        fastdata: Whether fastdata's DataLoader reads ``packed``; else torch's reads ``tree``.
+        workers: Worker processes, or fastdata's threads, of all training processes together.
+        pin: Whether batches are page-locked, and copied without waiting.
+        batch: Images a step, of all GPUs together.
+        uint8: Whether images go to the device as bytes, and are normalised there.
+        set_to_none: Whether gradients are dropped rather than zeroed.
+        amp: Mixed precision: bfloat16 where the device has it, else float16.
+        channels_last: Layout of images and weights.
+        autotune: Whether cuDNN times its algorithms.
+        fused: SGD in one kernel.
+        compile: torch.compile.
+        ddp: DistributedDataParallel, one process a GPU, instead of DataParallel.
+        model: Name of the network.
+        width: Channels of its first stage.
+        image_size: Side of the crops, in pixels.
+        steps: Measured.
+        warmup: Steps before them.
+        device: "cuda" or "cpu".
+        out: File for what was measured.
+    """
 
-    def __enter__(self) -> GpuUse:
-        if self._gpus:
-            self._thread.start()
-        return self
+    tree: str = ""
+    packed: str = ""
+    fastdata: bool = False
+    workers: int = 0
+    pin: bool = False
+    batch: int = 256
+    uint8: bool = False
+    set_to_none: bool = False
+    amp: bool = False
+    channels_last: bool = False
+    autotune: bool = False
+    fused: bool = False
+    compile: bool = False
+    ddp: bool = False
+    model: str = "resnet18"
+    width: int = 64
+    image_size: int = 224
+    steps: int = 300
+    warmup: int = 10
+    device: str = "cuda"
+    out: str = ""
 
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        if self._gpus:
-            self._thread.join()
+    def dtype(self) -> torch.dtype:
+        """What images are on the device."""
+        if not self.amp:
+            return torch.float32
+        if self.device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.float16
+        return torch.bfloat16
 
-    @property
-    def mean(self) -> float | None:
-        """Over time and GPUs, 0 to 100; None where the driver does not tell."""
-        return sum(self._found) / len(self._found) if self._found else None
-
-    def _sample(self) -> None:
-        while not self._done.wait(0.25):
-            found = [utilization(number) for number in range(self._gpus)]
-            self._found += [float(one) for one in found if one is not None]
+    def layout(self) -> torch.memory_format:
+        """Of images and weights."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
-def utilization(gpu: int) -> int | None:
-    """What NVML says of a GPU, by its Python binding or by nvidia-smi; None if neither does."""
-    try:
-        return int(torch.cuda.utilization(gpu))
-    except (ModuleNotFoundError, RuntimeError):
-        pass
-    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    try:
-        told = subprocess.run(
-            [*query, f"--id={gpu}"], capture_output=True, text=True, timeout=5, check=True
+class _Tree(Dataset[tuple[Any, int]]):
+    """Images of class folders, cropped at random by Pillow: torchvision's ImageFolder."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._samples = image_folder(setting.tree)
+        self._size, self._uint8 = setting.image_size, setting.uint8
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self._samples[index]
+        with Image.open(path) as image:
+            crop = train_crop(image.convert("RGB"), self._size)
+        if self._uint8:
+            return crop, label
+        pixels = torch.from_numpy(np.array(crop)).permute(2, 0, 1).contiguous().float().div_(255)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+        return pixels.sub_(mean).div_(std), label
+
+
+def batches(
+    setting: Setting, device: torch.device, rank: int = 0, world_size: int = 1
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Images (N, 3, S, S), normalised, and labels (N,) on the device, epoch after epoch.
+
+    Raises:
+        UsageError: There are too few images for a batch.
+    """
+    options: dict[str, Any] = {
+        "batch_size": setting.batch // world_size,
+        "num_workers": (workers := -(-setting.workers // world_size)),
+        "pin_memory": setting.pin,
+        "persistent_workers": workers > 0,
+        "drop_last": True,
+    }
+    sampler: DistributedSampler[Any] | None = None
+    loader: Any
+    if setting.fastdata:
+        crops = Compose((RandomResizedCrop(setting.image_size), RandomHorizontalFlip()))
+        dataset = ImageDataset(setting.packed, transform=crops, staged=False)
+        loader = DeviceLoader(
+            DataLoader(dataset, shuffle=True, seed=0, rank=rank, world_size=world_size, **options),
+            device,
+            dtype=setting.dtype(),
+            mean=MEAN,
+            std=STD,
+            channels_last=setting.channels_last,
         )
-        return int(told.stdout.strip())
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+    else:
+        tree = _Tree(setting)
+        if world_size > 1:
+            sampler = DistributedSampler(tree, world_size, rank)
+        loader = torch.utils.data.DataLoader(
+            tree,
+            shuffle=sampler is None,
+            sampler=sampler,
+            collate_fn=fast_collate if setting.uint8 else None,
+            **options,
+        )
+    if not len(loader):
+        raise UsageError(
+            f"{setting.tree} has too few images for a batch of {setting.batch}",
+            "Give --images, which repeats them, or smaller batches.",
+        )
+    return _forever(loader, sampler, setting, device)
+
+
+def _forever(
+    loader: Any, sampler: DistributedSampler[Any] | None, setting: Setting, device: torch.device
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) * 255 for v in (MEAN, STD))
+    for epoch in itertools.count():
+        if sampler is not None:
+            sampler.set_epoch(epoch)  # without it, every epoch has the first one's order
+        for images, labels in loader:
+            images = images.to(device, non_blocking=setting.pin)
+            labels = labels.to(device, non_blocking=setting.pin)
+            if images.dtype == torch.uint8:
+                images = ((images - mean) / std).to(setting.dtype())
+            yield images.contiguous(memory_format=setting.layout()), labels
 
 
 def train(setting: Setting) -> dict[str, Any]:
     """Trains as a rung does.
 
     Returns:
-        "seconds" and "images" of the measured steps, "wait_share" (0 to 1), "phases_s",
-        "gpu_use" (0 to 100 or None), "loss" of the last step, "processes", "batch" (images a step,
-        of all processes).
+        "seconds" and "images" of the measured "steps", "wait_share" (0 to 1), "phases_s", "loss"
+        of the last step, "processes", "batch" (images a step, of all processes).
 
     Raises:
         UsageError: There are too few images, or a batch cannot be divided.
     """
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    cuda = setting.device == "cuda"
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
+    device = torch.device("cpu")
+    if setting.device == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    rank, world_size = 0, 1
-    if setting.ddp:
-        dist.init_process_group("nccl" if cuda else "gloo")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
+    if not setting.ddp:
+        return _train(setting, device, 0, 1)
+    dist.init_process_group("nccl" if setting.device == "cuda" else "gloo")
+    try:
+        return _train(setting, device, dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(setting: Setting, device: torch.device, rank: int, world_size: int) -> dict[str, Any]:
     if setting.batch % world_size:
         raise UsageError(
             f"a batch of {setting.batch} cannot be divided among {world_size} processes",
             "Give another --batch-size and --large-batch.",
         )
-    try:
-        return _train(setting, device, rank, world_size)
-    finally:
-        if setting.ddp:
-            dist.destroy_process_group()
-
-
-def _train(setting: Setting, device: torch.device, rank: int, world_size: int) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = setting.autotune
-    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
-    half = torch.bfloat16
-    if gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
-        half = torch.float16
-    layout = torch.channels_last if setting.channels_last else torch.contiguous_format
-    plain: Any = ResNet(setting.model, train_sources.classes(setting), width=setting.width)
-    plain.to(device, memory_format=layout)
+    classes = sum(1 for entry in Path(setting.tree).iterdir() if entry.is_dir())
+    plain: Any = ResNet(setting.model, classes, width=setting.width)
+    plain.to(device, memory_format=setting.layout())
     model: Any = plain
     if setting.ddp:
-        ids = [device.index] if gpus else None
+        ids = [device.index] if device.type == "cuda" else None
         model = nn.parallel.DistributedDataParallel(plain, device_ids=ids)
-    elif gpus > 1:
+    elif device.type == "cuda" and torch.cuda.device_count() > 1:
         model = nn.DataParallel(plain)
     if setting.compile:
         model = torch.compile(model)
     groups = parameter_groups(plain, 5e-5, decay_norm_and_bias=True)
     sgd = make_sgd(groups, 0.01, 0.9, nesterov=False, fused=setting.fused)
-    scaler = torch.amp.GradScaler(device.type, enabled=setting.amp and half == torch.float16)
+    half = setting.dtype()
+    scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
     autocast: Any = torch.autocast(device.type, half) if setting.amp else nullcontext()
     loss = torch.zeros(())
 
-    def step(images: torch.Tensor, labels: torch.Tensor, timer: StepTimer) -> torch.Tensor:
-        with timer.phase("forward"), autocast:
-            logits = model(images)
-        with timer.phase("loss"), autocast:
-            found: Any = functional.cross_entropy(logits, labels)
-        with timer.phase("backward"):
-            scaler.scale(found).backward()
-        with timer.phase("optimiser"):
-            scaler.step(sgd)
-            scaler.update()
-            sgd.zero_grad(set_to_none=setting.set_to_none)
-        loss: torch.Tensor = found.detach()
-        return loss
+    def synchronise() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if setting.ddp:
+            dist.barrier()
 
-    batches = train_sources.batches(setting, device, half, rank, world_size)
-    for images, labels in islice(batches, setting.warmup):
-        step(images, labels, StepTimer(every=0))
-    _synchronise(device, setting.ddp)
-    timer = StepTimer(every=0)
-    used = GpuUse(gpus if rank == 0 else 0)
-    with used:
+    source = batches(setting, device, rank, world_size)
+
+    def run(steps: int, timer: StepTimer) -> float:
+        """Seconds of some steps."""
+        nonlocal loss
+        synchronise()
         begun = time.perf_counter()
-        for images, labels in timer.batches(islice(batches, setting.steps)):
-            loss = step(images, labels, timer)
-        _synchronise(device, setting.ddp)
-        seconds = time.perf_counter() - begun
+        for images, labels in timer.batches(itertools.islice(source, steps)):
+            with timer.phase("forward"), autocast:
+                logits = model(images)
+            with timer.phase("loss"), autocast:
+                loss = functional.cross_entropy(logits, labels)
+            with timer.phase("backward"):
+                scaler.scale(loss).backward()
+            with timer.phase("optimiser"):
+                scaler.step(sgd)
+                scaler.update()
+                sgd.zero_grad(set_to_none=setting.set_to_none)
+        synchronise()
+        return time.perf_counter() - begun
+
+    run(setting.warmup, StepTimer(every=0))
+    timer = StepTimer(every=0)
+    seconds = run(setting.steps, timer)
     phases = timer.totals()
     return {
         "seconds": seconds,
@@ -166,23 +269,14 @@ def _train(setting: Setting, device: torch.device, rank: int, world_size: int) -
         "steps": setting.steps,
         "wait_share": phases.get("wait", 0.0) / seconds,
         "phases_s": phases,
-        "gpu_use": used.mean,
         "loss": loss.item(),
         "processes": world_size,
         "batch": setting.batch,
-        "amp": str(half).removeprefix("torch.") if setting.amp else None,
     }
 
 
-def _synchronise(device: torch.device, ddp: bool) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    if ddp:
-        dist.barrier()
-
-
 def main() -> None:
-    """Runs as the file that the command line names says."""
+    """Trains as the file that the command line names says."""
     setting = Setting(**json.loads(Path(sys.argv[1]).read_text()))
     found = train(setting)
     if int(os.environ.get("RANK", "0")) == 0:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner
-from fastdata.benchmarks.listing_plan import main as plan
 from fastdata.converters import ImageFolder, Record, WebDataset
 from fastdata.converters import listing as listing_module
 from fastdata.converters.listing import Listing, write_listing
@@ -152,16 +149,3 @@ def test_shards_are_those_of_the_source(tmp_path: Path) -> None:
             assert len(shards) == count
             found = [record for shard in shards for record in shard.records()]
             assert found == list(source.records())
-
-
-def test_the_plan_is_printed() -> None:
-    done = CliRunner().invoke(plan, ["--images", "200_000,400_000"])
-    assert done.exit_code == 0, done.output
-    small, large = (
-        re.search(rf"\| {images} \| (\d+) \| [\d.]+ \| ([\d.]+) \|", done.output)
-        for images in ("200,000", "400,000")
-    )
-    assert small and large
-    assert int(large[1]) == pytest.approx(2 * int(small[1]), abs=2)
-    assert float(large[2]) < 60, "megabytes: the driver holds no images"
-    assert done.output.count("5,000,000,000 |") == 3
