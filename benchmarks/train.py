@@ -96,7 +96,7 @@ def plan(
     for rung in RUNGS:
         if rung.name in without:
             continue
-        changes = {
+        changes: dict[str, Any] = {
             name: given[name] if value is None else value for name, value in rung.changes.items()
         }
         changed = replace(setting, **changes)
@@ -254,7 +254,7 @@ def main(
     _say(f"packing {packed}")
     pack(ImageFolder(tree), packed, container="lmdb")
     on = f"{gpus} x {torch.cuda.get_device_name(0)}" if gpus else f"{usable_cpus()} CPUs"
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "training-ladder",
         "machine": machine() | {"torch": torch.__version__},
         "on": on,

@@ -230,7 +230,7 @@ def _train(setting: Setting, device: torch.device, rank: int, world_size: int) -
     half = setting.dtype()
     scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
     autocast: Any = torch.autocast(device.type, half) if setting.amp else nullcontext()
-    loss = torch.zeros(())
+    loss: Any = torch.zeros(())  # backward() is untyped
 
     def synchronise() -> None:
         if device.type == "cuda":
