@@ -85,7 +85,7 @@ bench-peers:  ## make an environment for each peer of the loader benchmark (PEER
 # Peers that are installed take part. A contender that fails is on the page, and stops make after it.
 bench-page: setup  ## measure all loaders on the images of ROOT (ARGS); remake docs/benchmarks.md
 	@failed=; $(BIN)/fastdata bench --tree $(ROOT) --json docs/results/bench.json $(ARGS) || failed=1; \
-	    $(BIN)/python -m fastdata.benchmarks.bench_report docs/results > docs/benchmarks.md && \
+	    $(BIN)/python -m fastdata.benchmarks.pages benchmarks docs/results > docs/benchmarks.md && \
 	    [ -z "$$failed" ]
 
 fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS

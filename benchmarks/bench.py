@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fastdata.benchmarks import page_cache, pixels
+from fastdata.benchmarks import pixels, warming
 from fastdata.benchmarks.adapters._serve import Request
 from fastdata.benchmarks.contender_process import ContenderError, run_contender
 from fastdata.benchmarks.contenders import Contender
@@ -172,11 +172,11 @@ def _measure(
             load = os.getloadavg()[0]
             run: dict[str, Any] = {"threads": threads, "round": number, "load": load}
             if options.cold:
-                run["dropped"] = page_cache.drop(path)
+                run["dropped"] = warming.drop(path)
                 if not run["dropped"]:
                     _say("the page cache could not be dropped: this is not a cold start")
             else:
-                run["filled"] = page_cache.fill(path)
+                run["filled"] = warming.fill(path)
                 if not run["filled"]:
                     _say("the data is larger than the free memory: this is not a warm start")
             request = _request(contender, path, options, threads)
@@ -223,7 +223,7 @@ def _get_ready(
     difference = _check(contender, path, wanted, options, environments, scratch)
     result["difference"], result["mean_difference"] = difference
     samples = len(listing(tree)) if contender.folder and tree else len(ImageDataset(path))
-    result["data_bytes"] = page_cache.size(path)
+    result["data_bytes"] = warming.size(path)
     result["samples"] = samples
     return path
 

@@ -1,4 +1,4 @@
-"""Results of the loader benchmark as tables."""
+"""Tables of the loader benchmark's results: all contenders, ratios, limits and losses."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ _COLUMNS = [
 def rate(run: Run) -> float:
     """Images a second."""
     return float(run["images"] / run["seconds"])
+
+
+def cpu(run: Run) -> float | None:
+    """CPU-seconds for 1,000 images; None where it is not known."""
+    return None if run["cpu_s"] is None else 1000 * run["cpu_s"] / run["images"]
+
+
+def _per(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
 def runs_by_threads(contender: dict[str, Any]) -> dict[int, list[Run]]:
@@ -99,6 +108,97 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> Figures:
     return Figures("After / before", columns, rows)
 
 
+#: Whose speeds are compared, on the same kind of data.
+_PAIRS = [
+    ("fastdata-lmdb", "torch-uint8", "the JPEGs as they are; Pillow"),
+    ("fastdata-lmdb", "dali-cpu", "the JPEGs as they are"),
+    ("fastdata-lmdb", "ffcv-q90", "the JPEGs as they are; of quality 90 at full size"),
+    ("fastdata-lmdb", "ffcv-raw", "the JPEGs as they are; pixels, at most 500"),
+    ("fastdata-raw", "ffcv-raw256", "pixels, at most 256; pixels, at most 256"),
+]
+
+
+def ratios(result: dict[str, Any]) -> Figures:
+    """Ratios of images/s with the most threads, taken round by round."""
+    rows = []
+    for ours, theirs, inputs in _PAIRS:
+        pairs = list(zip(_most(result, ours), _most(result, theirs), strict=False))
+        if pairs:
+            spread = Spread.of([rate(our) / rate(their) for our, their in pairs])
+            rows.append([f"{ours} by {theirs} ({inputs})", str(spread)])
+    return Figures("Times as fast", ["", "ratio of images/s"], rows)
+
+
+def limits(result: dict[str, Any], decoding: dict[str, Any]) -> Figures | None:
+    """What a core does for an image that fastdata loads from JPEG.
+
+    Args:
+        result: Of the loader benchmark.
+        decoding: Of the decoding benchmark, on the same machine: its stages are a profile.
+    """
+    runs = _most(result, "fastdata-lmdb")
+    whole = median(runs, cpu) if runs else None
+    if whole is None:
+        return None
+    stages = decoding["stages"][result["machine"]["simd"]]
+    rows = [
+        [name, f"{ms:.3f}", f"{ms / whole:.0%}"]
+        for name, ms in sorted(stages.items(), key=lambda stage: -stage[1])
+    ]
+    rest = whole - sum(stages.values())
+    rows.append(
+        ["all else: reading, checksums, order, batches", f"{rest:.3f}", f"{rest / whole:.0%}"]
+    )
+    rows.append(["together", f"{whole:.3f}", "100%"])
+    threads = runs[0]["threads"]
+    bound = threads * 1000 / whole
+    title = f"{threads} cores that do nothing else: {bound:,.0f} images/s"
+    return Figures(title, ["", "ms an image", "share"], rows)
+
+
+_MEASURES: list[tuple[str, str, Callable[[Run], float | None], bool]] = [
+    ("images/s", "{:,.0f}", rate, True),
+    ("s to the first batch", "{:.2f}", lambda run: float(run["first_s"]), False),
+    ("s to import", "{:.2f}", lambda run: float(run["import_s"]), False),
+    ("CPU-s for 1,000 images", "{:.2f}", cpu, False),
+    ("private MB", "{:,.0f}", lambda run: _per(run["peak_private_bytes"], 1e6), False),
+]
+
+
+def losses(result: dict[str, Any]) -> Figures:
+    """Every measure in which a peer is ahead of fastdata on the same kind of data."""
+    rows = []
+    grouped = {c["name"]: runs_by_threads(c) for c in result["contenders"]}
+    for ours, pixels in (("fastdata-lmdb", False), ("fastdata-raw", True)):
+        peers = [
+            name
+            for name in grouped
+            if not name.startswith("fastdata") and ("raw" in name) == pixels
+        ]
+        for threads, runs in sorted(grouped.get(ours, {}).items()):
+            for title, form, value, more in _MEASURES:
+                mine = median(runs, value)
+                for name in peers:
+                    other = median(grouped[name].get(threads, []), value)
+                    if mine is None or other is None or (other > mine) != more or other == mine:
+                        continue
+                    shown = [form.format(number) for number in (mine, other)]
+                    rows.append([f"{title}, threads: {threads}", ours, name, *shown])
+    for contender in result["contenders"]:
+        if contender["error"]:
+            rows.append([f"failed: {contender['error']}", contender["name"], "", "", ""])
+    return Figures("Where we lose", ["measure", "of", "to", "ours", "theirs"], rows)
+
+
+def _most(result: dict[str, Any], name: str) -> list[Run]:
+    """A contender's runs with the most threads; none where it was not measured."""
+    for contender in result["contenders"]:
+        if contender["name"] == name and contender["runs"]:
+            grouped = runs_by_threads(contender)
+            return grouped[max(grouped)]
+    return []
+
+
 def failures(result: dict[str, Any]) -> list[str]:
     """What went wrong, a line each."""
     return [f"{c['name']}: {c['error']}" for c in result["contenders"] if c["error"]]
@@ -108,15 +208,6 @@ def _ratio(before: list[Run], after: list[Run], value: Callable[[Run], float | N
     old, new = median(before, value), median(after, value)
     ratio = None if old is None or new is None or not old else new / old
     return [_number(old, "{:,.0f}"), _number(new, "{:,.0f}"), _number(ratio, "{:.2f}")]
-
-
-def cpu(run: Run) -> float | None:
-    """CPU-seconds for 1,000 images; None where it is not known."""
-    return None if run["cpu_s"] is None else 1000 * run["cpu_s"] / run["images"]
-
-
-def _per(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
 
 
 def _number(value: float | None, form: str) -> str:

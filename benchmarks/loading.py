@@ -25,6 +25,7 @@ import click
 import numpy as np
 import torch
 import torch.utils.data
+from fastdata.benchmarks.adapters._transforms import train_crop
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine
 from PIL import Image
 
@@ -38,36 +39,11 @@ SIZE = 224
 SEED = 7
 
 
-class PillowTransform:
-    """torchvision's RandomResizedCrop(224), RandomHorizontalFlip and PILToTensor, by Pillow.
-
-    Torchvision's own arithmetic and calls, so what its users have, whether it is installed or
-    not. Draws from torch's generator, as it does.
+def pillow_crop(image: Image.Image) -> torch.Tensor:
+    """RandomResizedCrop(224), RandomHorizontalFlip and PILToTensor by Pillow, as torchvision has
+    them: one image to uint8, (3, 224, 224).
     """
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        """One image to uint8, (3, 224, 224)."""
-        box = self._box(*image.size)
-        image = image.crop(box).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-        if torch.rand(1) < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-
-    def _box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        log_ratio = torch.log(torch.tensor((3 / 4, 4 / 3)))
-        for _ in range(10):
-            area = width * height * torch.empty(1).uniform_(0.08, 1.0).item()
-            ratio = torch.exp(
-                torch.empty(1).uniform_(log_ratio[0].item(), log_ratio[1].item())
-            ).item()
-            w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
-            if 0 < w <= width and 0 < h <= height:
-                top = int(torch.randint(0, height - h + 1, size=(1,)).item())
-                left = int(torch.randint(0, width - w + 1, size=(1,)).item())
-                return left, top, left + w, top + h
-        side = min(width, height)
-        left, top = (width - side) // 2, (height - side) // 2
-        return left, top, left + side, top + side
+    return torch.from_numpy(np.array(train_crop(image, SIZE))).permute(2, 0, 1).contiguous()
 
 
 def native_dataset(path: Path) -> ImageDataset:
@@ -99,7 +75,7 @@ class Loading:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.dataset = native_dataset(options.dataset)
-        self.pillow = ImageDataset(options.dataset, transform=PillowTransform())
+        self.pillow = ImageDataset(options.dataset, transform=pillow_crop)
         recipe = compile_recipe(self.dataset.transform)
         assert isinstance(recipe, Recipe)
         self.program = recipe.programs[0]

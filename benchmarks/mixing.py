@@ -1,6 +1,6 @@
 """How well ``quasi-random`` mixes, by its window, and what each window costs.
 
-    python -m fastdata.benchmarks.mixing [--out docs/results/mixing.json] [--plot ...svg]
+    python -m fastdata.benchmarks.mixing [--out docs/results/mixing.json]
 
 The dataset is as large as ImageNet's training split and packed class by class, which is the worst
 case: 1,000 classes of 1,281 images of 110 kB. Nothing is read; the order and the requests are
@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.doctor.plotting import INK, finish
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.order import BLOCK, WINDOW, Order, QuasiRandom, Random
 from fastdata.remote import RemoteOptions
@@ -36,19 +35,17 @@ from fastdata.remote.ranges import Wanted, plan
 
 CLASSES, EACH, BYTES, BATCH = 1000, 1281, 110_000, 256
 SAMPLES = CLASSES * EACH
-#: The windows that are measured, in blocks; the three of the text are those of `SHOWN`.
-WINDOWS = (1, 4, 16, 32, 64, WINDOW, 256, 512, 1024, 4096, 16_384)
-SHOWN = (32, WINDOW, 512)
+#: The windows that are measured, in blocks.
+WINDOWS = (32, WINDOW, 512)
 _EPOCHS = 3
 #: Samples of an epoch that requests are counted for.
 _COUNTED = 150_000
 
 
 def main() -> None:
-    """Measures, writes the results, and draws them."""
+    """Measures, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/results/mixing.json"))
-    parser.add_argument("--plot", type=Path, default=Path("docs/images/mixing.svg"))
     arguments = parser.parse_args()
     full = _mixing([Random(SAMPLES, epoch_key(0, epoch)) for epoch in range(_EPOCHS)])
     result: dict[str, Any] = {
@@ -72,21 +69,18 @@ def main() -> None:
             "window_bytes": window * BLOCK * BYTES,
             **{name: round(found[name] / full[name], 4) for name in full},
         }
-        if window in SHOWN:
-            default = RemoteOptions()
-            whole = 2 * window * BLOCK * BYTES
-            row["requests"] = {
-                "default": _requests(orders[0], window, default),
-                "512 KiB": _requests(orders[0], window, replace(default, memory=whole)),
-                "8 MiB": _requests(
-                    orders[0], window, replace(default, memory=whole, max_request=8 << 20)
-                ),
-            }
+        default = RemoteOptions()
+        both = 2 * window * BLOCK * BYTES
+        row["requests"] = {
+            "default": _requests(orders[0], window, default),
+            "512 KiB": _requests(orders[0], window, replace(default, memory=both)),
+            "8 MiB": _requests(
+                orders[0], window, replace(default, memory=both, max_request=8 << 20)
+            ),
+        }
         result["windows"].append(row)
         print(row)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    arguments.plot.parent.mkdir(parents=True, exist_ok=True)
-    draw(result, arguments.plot)
 
 
 def _mixing(orders: Sequence[Order]) -> dict[str, float]:
@@ -130,44 +124,6 @@ def _requests(order: Order, window: int, options: RemoteOptions) -> dict[str, An
             for one in request.members:
                 del coming[one.number]
     return {"an_epoch": round(requests * SAMPLES / counted), "memory": options.memory}
-
-
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Draws the mixing by window, readable on light and on dark pages."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axis = figure.subplots()
-    windows = [row["window"] for row in result["windows"]]
-    for name, colour in (("classes", "#2b8cbe"), ("neighbours", "#b07d2b")):
-        values = [row[name] for row in result["windows"]]
-        axis.plot(windows, values, color=colour, marker="o", markersize=3)
-        axis.annotate(
-            {"classes": "classes in a batch", "neighbours": "distance of neighbours"}[name],
-            (windows[5], values[5]),
-            (6, -12) if name == "classes" else (6, 8),
-            textcoords="offset points",
-            color=colour,
-        )
-    for row in result["windows"]:
-        if row["window"] in SHOWN:
-            axis.axvline(row["window"], color=INK, linewidth=0.5, linestyle=":")
-            axis.annotate(
-                f"{row['classes']:.2f}",
-                (row["window"], row["classes"]),
-                (-4, 5),
-                textcoords="offset points",
-                ha="right",
-                color=INK,
-                size=8,
-            )
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(windows, [str(window) for window in windows])
-    axis.set_ylim(0, 1.05)
-    axis.set_xlabel(f"window, blocks of {BLOCK} samples")
-    axis.set_ylabel("part of a full shuffle's")
-    axis.tick_params(labelsize=8)
-    finish(figure, [axis], path)
 
 
 if __name__ == "__main__":

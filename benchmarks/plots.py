@@ -27,14 +27,6 @@ def plot(result: dict[str, Any], path: Path) -> None:
         UsageError: Another suffix, or matplotlib is not installed.
     """
     check(path)
-    import matplotlib
-
-    # Names of an SVG's parts are drawn from this, so that the same results give the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "fastdata"}):
-        _plot(result, path)
-
-
-def _plot(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     grouped = [(c["name"], runs_by_threads(c)) for c in result["contenders"] if c["runs"]]
@@ -47,19 +39,24 @@ def _plot(result: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(8, sum(heights) + parts), layout="constrained")
     axes = figure.subplots(parts, 1, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
     last = {name: runs[max(runs)] for name, runs in grouped if max(runs) == most}
-    _bars(axes[0], f"images/s, {most} threads", last, rate)
-    _bars(axes[1], "seconds to the first batch", last, lambda run: float(run["first_s"]))
+    _bars(axes[0], f"throughput with {most} threads", "images/s", last, rate)
+    first = "time to the first batch"
+    _bars(axes[1], first, "seconds", last, lambda run: float(run["first_s"]))
     if scaling:
         _curves(axes[2], grouped)
     finish(figure, list(axes), path)
 
 
-def _bars(axis: Any, title: str, runs: dict[str, list[Run]], value: Callable[[Run], float]) -> None:
+def _bars(
+    axis: Any, title: str, unit: str, runs: dict[str, list[Run]], value: Callable[[Run], float]
+) -> None:
     heights = {name: median(some, value) or 0.0 for name, some in runs.items()}
     names = sorted(heights, key=lambda name: heights[name])
     bars = axis.barh(names, [heights[name] for name in names], color=[_colour(n) for n in names])
     axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}", color=INK)
     axis.set_title(title)
+    axis.set_xlabel(unit)
+    axis.set_ylabel("contender")
     axis.margins(x=0.12)
 
 
@@ -71,7 +68,9 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
         axis.annotate(
             name, (threads[-1], speeds[-1]), (5, 0), textcoords="offset points", color=INK, size=7
         )
-    axis.set_title("images/s by threads")
+    axis.set_title("throughput by threads")
+    axis.set_xlabel("threads")
+    axis.set_ylabel("images/s")
     axis.set_xticks(sorted({number for _, runs in grouped for number in runs}))
     axis.set_yscale("log")  # else all but the fastest lie on one line
     axis.margins(x=0.25)

@@ -1,33 +1,12 @@
-"""The micro-benchmarks of reading and packing, from end to end and small."""
+"""The benchmark of packing from end to end and small; what fills the page cache."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
-from containers import pack_tree
-from fastdata.benchmarks import convert, page_cache, read
-
-
-@pytest.mark.parametrize("options", [[], ["--cold"]], ids=["warm", "cold"])
-def test_reading_each_container(
-    options: list[str], made_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Other tests' pages stay: only the dataset's files are dropped.
-    monkeypatch.setattr(page_cache, "_DROP", tmp_path / "absent" / "drop_caches")
-    arguments = ["--rounds=1", *options]
-    for container in ("lmdb", "parquet", "shards"):
-        out = tmp_path / container
-        pack_tree(made_tree / "train", out, container, unit_size=None, seek_points=128)
-        arguments += ["--dataset", str(out)]
-    found = CliRunner().invoke(read.main, arguments, env={"COLUMNS": "120"})
-    assert found.exit_code == 0, found.output
-    for way in ("fastdata, lmdb", "py-lmdb, get", "fastdata, parquet", "pyarrow, row groups"):
-        for order in ("in order", "at random"):
-            assert f"{way}, {order}" in found.output
-    assert ("page cache dropped" in found.output) == bool(options)
+from fastdata.benchmarks import convert, warming
 
 
 def test_packing_beside_tar_and_the_writers_that_are_installed(
@@ -51,7 +30,7 @@ def test_filling_the_page_cache_reads_each_file_once(tmp_path: Path) -> None:
     (data / "file").write_bytes(bytes(3 << 20))
     (data / "link").symlink_to(data / "file")
     before = _bytes_read()
-    assert page_cache.fill(data)
+    assert warming.fill(data)
     assert 3 << 20 <= _bytes_read() - before < 4 << 20
 
 

@@ -42,6 +42,7 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     rates = [rate for _, rate in shown]
     axis.set_xlim(min(rates) / 3, max(rates) * 3)  # room for the numbers
     axis.set_xlabel("images/s")
+    axis.set_ylabel("stage")
     name = Path(diagnosis.found.data.path).name
     axis.set_title(
         f"{name}: {verdict.limit} limits, {human_rate(verdict.images_per_second)} images/s"

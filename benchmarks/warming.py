@@ -1,4 +1,4 @@
-"""What the kernel keeps of files: dropped for a cold start, filled for a warm one."""
+"""The page cache before a measurement: dropped for a cold start, filled for a warm one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+from fastdata.doctor import page_cache
+from fastdata.doctor.page_cache import Extent
 
 _DROP = Path("/proc/sys/vm/drop_caches")
 
@@ -24,13 +27,8 @@ def drop(data: Path) -> str:
     except OSError:
         pass
     try:
-        for path in _files(data):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-    except (OSError, AttributeError):
+        page_cache.drop(Extent(path, 0, path.stat().st_size) for path in _files(data))
+    except OSError:
         return ""
     return "files"
 
