@@ -19,7 +19,7 @@ import PIL
 from fastdata.errors import BusyError, UsageError
 from fastdata.executors import local_executor
 from fastdata.sample.photograph import MAX_CLASSES
-from fastdata.sample.shots import make_shot, plan_shot
+from fastdata.sample.shots import make_shot
 from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, is_no_space, no_space, sync
 from fastdata.version import VERSION
 
@@ -233,7 +233,7 @@ def _write(task: _Task) -> _Written:
     what = task.seed, task.split, task.class_index, task.number, task.classes
     try:
         size = task.path.stat().st_size  # an earlier run has made it, and files appear whole
-        shot = plan_shot(*what)
+        shot, _ = make_shot(*what, plan_only=True)
     except FileNotFoundError:
         shot, file = make_shot(*what)
         size = len(file)

@@ -33,32 +33,26 @@ ODDITIES = {
 _ODDITY_PERIOD = 500
 
 _T = TypeVar("_T")
-_Weighted = tuple[tuple[int, int], ...]
 
 _SAMPLINGS = (("4:4:4", 760), ("4:2:0", 205), ("grey", 20), ("4:2:2", 15))
-_RESCALED_QUALITIES: _Weighted = ((96, 90), (86, 3), (80, 2), (92, 2), (94, 1), (99, 1), (85, 1))
-_ORIGINAL_QUALITIES: _Weighted = (
-    (75, 30), (85, 15), (90, 12), (80, 11), (92, 9), (70, 9), (67, 8), (95, 4), (60, 3), (100, 2)
-)  # fmt: skip
+_RESCALED_QUALITIES = ((96, 90), (86, 5), (92, 4), (99, 1))
+_ORIGINAL_QUALITIES = ((75, 40), (85, 20), (90, 20), (67, 14), (95, 4), (100, 2))
 _USUAL_SIZES = (
-    ((500, 375), 127),
-    ((500, 333), 50),
-    ((375, 500), 43),
-    ((333, 500), 26),
-    ((500, 334), 14),
-    ((500, 332), 10),
-    ((500, 500), 9),
-    ((334, 500), 5),
+    ((500, 375), 130),
+    ((500, 333), 75),
+    ((375, 500), 45),
+    ((333, 500), 30),
+    ((500, 500), 10),
     ((500, 0), 80),  # 0: drawn from 300 to 420
     ((0, 500), 35),
 )
-_LARGE_SIZES = (((1600, 1200), 2), ((1200, 1600), 1), ((1280, 960), 2), ((2000, 1500), 1))
+_LARGE_SIZES = (((1600, 1200), 2), ((1200, 1600), 1), ((2000, 1500), 1))
 _ASPECTS = (((4, 3), 8), ((3, 4), 4), ((3, 2), 5), ((2, 3), 3), ((1, 1), 4), ((16, 9), 1))
 # Root of the area in pixels at evenly spaced quantiles, for pictures off the usual sizes.
 _RESCALED_SIDES = (150, 180, 220, 250, 290, 345, 440, 550, 640, 720, 1100)
 _ORIGINAL_SIDES = (64, 160, 215, 270, 340, 390, 450, 520, 600, 740, 1500)
 # Strength of texture at evenly spaced quantiles; 256 is strong (see paint).
-_DETAILS = (0, 48, 72, 90, 108, 128, 148, 170, 196, 232, 360)
+_DETAILS = (0, 48, 66, 82, 98, 114, 134, 158, 188, 228, 360)
 
 _MOST_DETAIL_OFF_96 = 256
 
@@ -92,7 +86,7 @@ class Shot:
 
 
 def make_shot(
-    seed: int, split: int, class_index: int, number: int, classes: int
+    seed: int, split: int, class_index: int, number: int, classes: int, *, plan_only: bool = False
 ) -> tuple[Shot, bytes]:
     """Make one file; the same arguments give the same bytes.
 
@@ -102,78 +96,50 @@ def make_shot(
         class_index: The class, 0 to classes - 1.
         number: The picture's number within its class and split, from 0.
         classes: Number of classes.
+        plan_only: Say what the file is without making it.
 
     Returns:
-        What the file is, and its bytes.
+        What the file is, and its bytes; none if it is only planned.
     """
-    shot, rng = _planned(seed, split, class_index, number, classes)
+    rng = np.random.default_rng([seed, split, class_index, number])
+    shot = _plan(rng, seed, split, number * classes + class_index)
+    if plan_only:
+        return shot, b""
     photograph = paint(rng, shot.width, shot.height, class_index, shot.detail)
     return shot, encode(photograph, shot)
 
 
-def plan_shot(seed: int, split: int, class_index: int, number: int, classes: int) -> Shot:
-    """Say what `make_shot` makes of the same arguments, without making it."""
-    return _planned(seed, split, class_index, number, classes)[0]
-
-
-def _planned(
-    seed: int, split: int, class_index: int, number: int, classes: int
-) -> tuple[Shot, np.random.Generator]:
-    """Return what a file is, and the generator that all further draws for it come from."""
-    rng = np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence([seed, split, class_index, number]))
-    )
-    return _plan(rng, _spread(seed, split, number * classes + class_index)), rng
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A picture's place in its split, and four numbers from 0 to 1 that go with it."""
-
-    ordinal: int
-    sampling: float
-    size: float
-    quality: float
-    detail: float
-
-
-def _spread(seed: int, split: int, ordinal: int) -> _Place:
-    """Return numbers that fill the unit cube evenly as ordinal counts up.
-
-    Even filling, not chance, keeps the shares of a small sample near those of a large one: each
-    coordinate moves on by a fixed irrational step (Roberts' R4 sequence, in 32-bit fractions).
-    """
+def _plan(rng: np.random.Generator, seed: int, split: int, ordinal: int) -> Shot:
+    # Four numbers that fill the unit cube evenly as the ordinal counts up, so that the shares of a
+    # small sample are those of a large one: each moves on by a fixed irrational step (Roberts' R4
+    # sequence, in 32-bit fractions).
     starts = np.random.SeedSequence([seed, split]).generate_state(4).tolist()
     steps = (3679390609, 3152041523, 2700274806, 2313257605)
-    numbers = [
+    at_sampling, at_size, at_quality, at_detail = (
         (start + step * ordinal) % (1 << 32) / (1 << 32)
         for start, step in zip(starts, steps, strict=True)
-    ]
-    return _Place(ordinal, *numbers)
-
-
-def _plan(rng: np.random.Generator, place: _Place) -> Shot:
+    )
     chances = rng.integers(0, 1 << 16, size=4).tolist()
     extra, stretch, exif_chance, comment_chance = (chance / 65536 for chance in chances)
-    kind = ODDITIES.get(place.ordinal % _ODDITY_PERIOD, "usual")
+    kind = ODDITIES.get(ordinal % _ODDITY_PERIOD, "usual")
     if kind in ("cmyk", "png", "grey", "4:2:2", "4:4:0"):
         sampling = kind
     elif kind == "large":
         sampling = "4:2:0"
     else:
-        sampling = _pick(_SAMPLINGS, place.sampling)
+        sampling = _pick(_SAMPLINGS, at_sampling)
     # ImageNet's 4:2:0 and 4:2:2 files are as they were found; the others were made smaller.
     original = sampling in ("4:2:0", "4:2:2", "4:4:0")
     usual_share = 0.1 if original else 0.87
     if kind == "large":
-        width, height = _pick(_LARGE_SIZES, place.size)
-    elif place.size < usual_share:
-        width, height = _pick(_USUAL_SIZES, place.size / usual_share)
+        width, height = _pick(_LARGE_SIZES, at_size)
+    elif at_size < usual_share:
+        width, height = _pick(_USUAL_SIZES, at_size / usual_share)
         other = 300 + int(stretch * 121)
         width, height = width or other, height or other
     else:
         sides = _ORIGINAL_SIDES if original else _RESCALED_SIDES
-        side = _quantile(sides, (place.size - usual_share) / (1 - usual_share))
+        side = _quantile(sides, (at_size - usual_share) / (1 - usual_share))
         across, down = _pick(_ASPECTS, extra)
         root = (across * down) ** 0.5
         width, height = round(side * across / root), round(side * down / root)
@@ -184,8 +150,8 @@ def _plan(rng: np.random.Generator, place: _Place) -> Shot:
         exif = _orientation_exif(1 if exif_chance < 0.02 else 6)
     if comment_chance < 0.06:
         comment = b"made photograph"
-    quality = _pick(_ORIGINAL_QUALITIES if original else _RESCALED_QUALITIES, place.quality)
-    detail = round(_quantile(_DETAILS, place.detail))
+    quality = _pick(_ORIGINAL_QUALITIES if original else _RESCALED_QUALITIES, at_quality)
+    detail = round(_quantile(_DETAILS, at_detail))
     if quality != 96:
         # Pillow gives an optimised file one byte a pixel below quality 95, two from there on, and
         # fails where that is too little. Strong grain at quality 94 and 99 comes near it.
