@@ -111,6 +111,7 @@ def soak(path: Path, threads: int, batch: int, seconds: float) -> dict[str, Any]
 
     def run(limit: float) -> dict[str, float]:
         nonlocal images
+        _images = _labels = None
         while time.perf_counter() < limit:
             for loader in loaders:
                 for _images, labels in loader:
