@@ -118,8 +118,7 @@ def diagnose(
 
     progress("decoding")
     learnt = _learnt(opened, images)
-    decode = _Decoding(images, program, machine, seconds, learnt, bool(recipe.tail))
-    rates, other = decode.measure(opened)
+    rates, other = _measure_decoding(images, program, machine, seconds, learns=learnt == 1)
 
     progress("copies")
     output = np.dtype(np.uint16 if program.output.dtype == "bfloat16" else program.output.dtype)
@@ -134,7 +133,7 @@ def diagnose(
         transform,
         batch_size=batch_size,
         num_workers=machine.recommended if num_workers is None else num_workers,
-        learns=opened.dataset is None and learnt == 1,
+        learns=learnt == 1,
         seconds=seconds * 0.15,
     )
     # The loader cannot be faster than its decoding: what was measured as slower has scattered, or
@@ -183,7 +182,7 @@ def diagnose(
         ),
         notes={
             "storage, cold": storage.cold_note,
-            "decode": decode.note(opened),
+            "decode": _decoding_note(learnt, images, bool(recipe.tail)),
             "host to device": device,
             "step": "not given: --step-ms, --batch-size" if step_ms is None else "as given",
             "loader": path,
@@ -249,94 +248,54 @@ def _learnt(opened: Opened, images: decoding.Images) -> float:
     return loading.learnt_share(opened.samples, sum(tables) / max(len(tables), 1))
 
 
-class _Decoding:
-    """Measures decoding as it is, and as it could be.
+def _measure_decoding(
+    images: decoding.Images, program: Program, machine: Machine, seconds: float, *, learns: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Rates of decoding as it is, and as it could be.
 
     Args:
         images: What to decode.
         program: What becomes of it.
         machine: How many threads there are.
         seconds: How long all measurements of a diagnosis are to take.
-        learnt: The part of a tree whose seek points the loader learns.
-        tail: Whether the transform goes on with functions of its own.
+        learns: Whether the loader has learnt all seek points after an epoch.
+
+    Returns:
+        Images/s of one ``core``, of the loader's ``threads`` and of ``all`` CPUs; and of what would
+        be faster, on the loader's threads.
     """
+    current = decoding.with_seek_points(images) if learns else images
+    variants = {"core": decoding.Variant(current)}
+    if current.seekable_share < 1:
+        variants["seekable"] = decoding.Variant(decoding.with_seek_points(images))
+    if images.pillow.mean() > _FEW:
+        new = decoding.reencoded(current)
+        if new is not None:
+            variants["reencoded"] = decoding.Variant(new)
+    if float(np.median(np.maximum(images.widths, images.heights))) > 4 * max(program.size):
+        variants["scaled"] = decoding.Variant(current, scaled=True)
+    others = decoding.core_rates(variants, program, seconds * (0.05 + 0.05 * len(variants)))
+    core = threads = others.pop("core")
+    if machine.threads > 1:
+        threads = decoding.rate(current, program, machine.threads, seconds * 0.1)
+    every = threads
+    if machine.cpus != machine.threads:
+        every = decoding.rate(current, program, machine.cpus, seconds * 0.06)
+    # What one core gains, as much better on all threads.
+    better = threads / core
+    rates = {"core": core, "threads": threads, "all": every}
+    return rates, {name: rate * better for name, rate in others.items()}
 
-    def __init__(
-        self,
-        images: decoding.Images,
-        program: Program,
-        machine: Machine,
-        seconds: float,
-        learnt: float,
-        tail: bool,
-    ) -> None:
-        self._images, self._program, self._machine = images, program, machine
-        self._seconds, self._learnt, self._tail = seconds, learnt, tail
 
-    def measure(self, opened: Opened) -> tuple[dict[str, float], dict[str, float]]:
-        """Rates as they are (``core``, ``threads``, ``all``), and of what else could be."""
-        machine, seconds = self._machine, self._seconds
-        current, others = self._as_it_is(), self._as_it_could_be(opened)
-        cores = decoding.core_rates(
-            {**current, **others}, self._program, seconds * (0.1 + 0.05 * len(others))
-        )
-        rates = {"core": self._mixed({name: cores[name] for name in current})}
-        rates["threads"] = rates["core"]
-        if machine.threads > 1:
-            rates["threads"] = self._all_threads(machine.threads, seconds * 0.1)
-        rates["all"] = rates["threads"]
-        if machine.cpus != machine.threads:
-            rates["all"] = self._all_threads(machine.cpus, seconds * 0.06)
-        # What one core gains, as much better on all threads.
-        better = rates["threads"] / rates["core"]
-        return rates, {name: cores[name] * better for name in others}
-
-    def note(self, opened: Opened) -> str:
-        """What is to be known of the rates."""
-        parts = []
-        if opened.dataset is None and self._learnt:
-            parts.append(
-                f"from the 2nd epoch, {self._learnt:.0%} with seek points that the first builds"
-            )
-        if self._images.pillow.any():
-            parts.append(f"{self._images.pillow.mean():.0%} by Pillow")
-        if self._tail:
-            parts.append("the transform's own functions not counted")
-        return "; ".join(parts)
-
-    def _as_it_is(self) -> dict[str, decoding.Variant]:
-        """The dataset; of a tree, as it will be when seek points are learnt."""
-        seekable = decoding.Variant(decoding.with_seek_points(self._images))
-        if self._learnt == 1:
-            return {"learnt": seekable}
-        if self._learnt == 0:
-            return {"stored": decoding.Variant(self._images)}
-        return {"learnt": seekable, "stored": decoding.Variant(self._images)}
-
-    def _as_it_could_be(self, opened: Opened) -> dict[str, decoding.Variant]:
-        images, most = self._images, next(iter(self._as_it_is().values())).images
-        others: dict[str, decoding.Variant] = {}
-        if images.seekable_share < 1 and not (opened.dataset is None and self._learnt == 1):
-            others["seekable"] = decoding.Variant(decoding.with_seek_points(images))
-        if images.pillow.mean() > _FEW:
-            new = decoding.reencoded(most)
-            if new is not None:
-                others["reencoded"] = decoding.Variant(new)
-        larger = float(np.median(np.maximum(images.widths, images.heights)))
-        if larger > 4 * max(self._program.size):
-            others["scaled"] = decoding.Variant(most, scaled=True)
-        return others
-
-    def _all_threads(self, threads: int, seconds: float) -> float:
-        current = self._as_it_is()
-        return self._mixed(
-            {
-                name: decoding.rate(one.images, self._program, threads, seconds / len(current))
-                for name, one in current.items()
-            }
-        )
-
-    def _mixed(self, rates: dict[str, float]) -> float:
-        """The rate of the dataset, from those of `_as_it_is`."""
-        parts = {"learnt": self._learnt, "stored": 1 - self._learnt}
-        return 1 / sum(parts[name] / rate for name, rate in rates.items())
+def _decoding_note(learnt: float, images: decoding.Images, tail: bool) -> str:
+    """What is to be known of the rates of decoding."""
+    parts = []
+    if learnt == 1:
+        parts.append("from the 2nd epoch, with the seek points that the first builds")
+    elif learnt:
+        parts.append(f"without seek points; the first epoch builds those of {learnt:.0%}")
+    if images.pillow.any():
+        parts.append(f"{images.pillow.mean():.0%} by Pillow")
+    if tail:
+        parts.append("the transform's own functions not counted")
+    return "; ".join(parts)

@@ -19,7 +19,6 @@ from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage.arrow import as_numpy
 from fastdata.storage.files import is_tmpfs
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
 from fastdata.storage.probe import is_image_name
@@ -96,11 +95,16 @@ class Opened:
     def extents(self, indices: npt.NDArray[np.int64]) -> list[Extent]:
         """Where some samples lie."""
         found = self.source.gather(indices).extents
-        paths = [Path(found.path(at)) for at in range(len(indices))]
-        if self.dataset is None:
-            return [Extent(path, 0, path.stat().st_size) for path in paths]
-        offsets, lengths = _offsets(self.dataset, indices)
-        return [Extent(*where) for where in zip(paths, offsets, lengths, strict=True)]
+        # A length of -1 stands for a file's own.
+        return [
+            Extent(path, offset, path.stat().st_size if length < 0 else length)
+            for path, offset, length in zip(
+                (Path(found.path(at)) for at in range(len(indices))),
+                found.offsets.tolist(),
+                found.lengths.tolist(),
+                strict=True,
+            )
+        ]
 
     def cached_share(self) -> tuple[float | None, str]:
         """The part that the page cache holds, 0 to 1, and how that was found or why not."""
@@ -114,31 +118,14 @@ class Opened:
             paths = [Path(extents.path(at)) for at in range(count)]
             how = f", of {count:,} files" if count < self.samples else ""
         cached = size = 0
-        call = ""
         try:
             for path in paths:
                 length = path.stat().st_size
-                some, call = page_cache.cached_bytes(Extent(path, 0, length))
-                cached += min(some, length)
+                cached += min(page_cache.cached_bytes(Extent(path, 0, length)), length)
                 size += length
         except OSError as error:
             return None, error.strerror or str(error)
-        return (cached / size if size else 1.0), call + how
-
-
-def _offsets(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """Offsets and lengths of samples, in bytes, without a look at any other row."""
-    index = dataset.blobs.index
-    reader = index.unchecked()
-    offsets, lengths = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-    numbers = indices // index.batch_rows
-    for number in np.unique(numbers):
-        batch = reader.get_batch(int(number))
-        here = numbers == number
-        rows = indices[here] % index.batch_rows
-        offsets[here] = as_numpy(batch.column("offset"))[rows]
-        lengths[here] = as_numpy(batch.column("length"))[rows]
-    return offsets.tolist(), lengths.tolist()
+        return (cached / size if size else 1.0), f"by mincore{how}"
 
 
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> Opened:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 _PAGE = mmap.PAGESIZE
-_CACHESTAT = 451  # the number of the system call, the same on every processor
 #: Bytes that are mapped at a time: their pages' states take 256 kB.
 _WINDOW = 1 << 30
 
@@ -31,89 +30,35 @@ class Extent(NamedTuple):
     length: int
 
 
-class _Range(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-class _Counts(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recent")
-    )
-
-
-def cached_bytes(extent: Extent) -> tuple[int, str]:
-    """How much of a part of a file is in memory.
-
-    Args:
-        extent: The part; it is rounded to whole pages.
-
-    Returns:
-        Bytes, of whole pages; and the system call that told: ``cachestat`` or ``mincore``.
+def cached_bytes(extent: Extent) -> int:
+    """How much of a part of a file is in memory, in bytes of whole pages.
 
     Raises:
-        OSError: The file cannot be opened, or the system does not tell.
+        OSError: The file cannot be opened or mapped, or is another user's, of which the kernel
+            says that all is in memory.
     """
-    descriptor = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        start, stop = _pages(extent)
-        try:
-            return cachestat(descriptor, start, stop - start), "cachestat"
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-        return mincore(descriptor, start, stop - start), "mincore"
-    finally:
-        os.close(descriptor)
-
-
-def cachestat(descriptor: int, offset: int, length: int) -> int:
-    """Bytes in memory of a part of a file, as Linux 6.5 and later tell.
-
-    Raises:
-        OSError: ENOSYS on older ones; EPERM for another user's file.
-    """
-    if length <= 0:
-        return 0
-    wanted, counts = _Range(offset, length), _Counts()
-    found = _libc.syscall(
-        _CACHESTAT, descriptor, ctypes.byref(wanted), ctypes.byref(counts), ctypes.c_uint(0)
-    )
-    if found != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(counts.cached) * _PAGE
-
-
-def mincore(descriptor: int, offset: int, length: int) -> int:
-    """The same by mapping the file and asking for its pages: any Linux.
-
-    Raises:
-        OSError: The file cannot be mapped, or is another user's, of which the kernel says that
-            all is in memory.
-    """
-    about = os.fstat(descriptor)
-    if os.geteuid() not in (0, about.st_uid):
-        raise PermissionError(errno.EPERM, "the kernel tells only of a user's own files")
-    _libc.mmap.restype = ctypes.c_void_p
-    _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64)
-    _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-    _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    stop = min(offset + length, about.st_size)
+    start, stop = _pages(extent)
     found = 0
-    for start in range(offset, stop, _WINDOW):
-        size = min(_WINDOW, stop - start)
-        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
-        if address == ctypes.c_void_p(-1).value:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        try:
-            states = np.zeros(-(-size // _PAGE), np.uint8)
-            if _libc.mincore(address, size, states.ctypes.data) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
-            found += int(np.count_nonzero(states & 1))
-        finally:
-            _libc.munmap(address, size)
+    with open(extent.path, "rb") as file:
+        about = os.fstat(file.fileno())
+        if os.geteuid() not in (0, about.st_uid):
+            raise PermissionError(errno.EPERM, "the kernel tells only of a user's own files")
+        stop = min(stop, about.st_size)
+        for begin in range(start, stop, _WINDOW):
+            size = min(_WINDOW, stop - begin)
+            with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ, offset=begin) as mapped:
+                pages = np.frombuffer(mapped, np.uint8)
+                states = np.zeros(-(-size // _PAGE), np.uint8)
+                failed = _libc.mincore(
+                    ctypes.c_void_p(pages.ctypes.data),
+                    ctypes.c_size_t(size),
+                    ctypes.c_void_p(states.ctypes.data),
+                )
+                del pages  # the map is closed only when nothing looks into it
+                if failed:
+                    number = ctypes.get_errno()
+                    raise OSError(number, os.strerror(number))
+                found += int(np.count_nonzero(states & 1))
     return found * _PAGE
 
 
@@ -155,7 +100,7 @@ def resident_share(extents: Iterable[Extent]) -> float:
     for extent in extents:
         start, stop = _pages(extent)
         pages += stop - start
-        cached += cached_bytes(extent)[0]
+        cached += cached_bytes(extent)
     return min(1.0, cached / pages) if pages else 1.0
 
 
