@@ -191,8 +191,6 @@ PEERS = [
     ),
 ]
 
-CONTENDERS = [*FASTDATA, *PEERS]
-
 
 def default_environments() -> Path:
     """Where ``make bench-peers`` puts environments: of this checkout, else of the folder here."""

@@ -293,7 +293,7 @@ def main(
 
 
 def derived(result: dict[str, Any]) -> dict[str, list[float]]:
-    """What is judged, round by round where contenders took turns."""
+    """What follows from the measurements, round by round where contenders took turns."""
     rates = result["images_per_second"]
 
     def ratio(above: str, below: str) -> list[float]:
@@ -320,34 +320,13 @@ def derived(result: dict[str, Any]) -> dict[str, list[float]]:
     }
 
 
-#: What is to be reached: the least or the most, and of what figure.
-TARGETS = {
-    "times torch's speed": ("at least", 8.0),
-    "% of the core's speed": ("at least", 92.0),
-    "two threads by one": ("at least", 1.9),
-    "first batch after iter, ms": ("below", 100.0),
-    "first batch after ImageDataset, ms": ("below", 100.0),
-    "consumer's CPU a batch, ms": ("below", 1.0),
-    "threads that one process feeds": ("at least", 64.0),
-    "private memory, MB": ("below", 300.0),
-}
-
-
 def figures(result: dict[str, Any]) -> list[Figures]:
     """The results as people read them."""
     speeds = [
         [_NAMES[name].format(**result), _shown(values, 0)]
         for name, values in result["images_per_second"].items()
     ]
-    judged = []
-    for name, values in derived(result).items():
-        target, reached = "", ""
-        if name in TARGETS:
-            word, bound = TARGETS[name]
-            median = statistics.median(values)
-            good = median >= bound if word == "at least" else median < bound
-            target, reached = f"{word} {bound:g}", "yes" if good else "no"
-        judged.append([name, _shown(values, 2), target, reached])
+    costs = [[name, _shown(values, 2)] for name, values in derived(result).items()]
     tables = [
         Figures(
             f"Loading {result['samples']:,} images, {result['container']}, "
@@ -355,7 +334,7 @@ def figures(result: dict[str, Any]) -> list[Figures]:
             ["", "images a second"],
             speeds,
         ),
-        Figures("What is reached", ["", "measured", "target", "reached"], judged),
+        Figures("Ratios and costs", ["", "measured"], costs),
     ]
     soak = result["soak"]
     if soak is not None:

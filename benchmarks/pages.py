@@ -113,9 +113,9 @@ which Pillow computes as torchvision does, in as many worker processes. The core
 same images from memory, seek points at hand, without reading, checksums, order or tensors. Before
 anything was timed, pixels were compared with Pillow's.
 
-## {reached.title}
+## {costs.title}
 
-{reached_table}
+{costs_table}
 First batches, the consumer's thread and memory are measured in fresh processes, imports done.
 The consumer's CPU time is that of `next(iterator)` for a batch of {probe_batch} that is
 ready; it does not decode. The GIL is held no longer than that, so one process feeds as many
@@ -198,14 +198,14 @@ def _loading(results: Path) -> str:
     from fastdata.benchmarks import loading
 
     result = json.loads((results / "loading.json").read_text())
-    speed, reached, *soak = loading.figures(result)
+    speed, costs, *soak = loading.figures(result)
     about = result["machine"]
     return _LOADING.format(
         machine=_machine(about, about["simd"]),
         speed=speed,
         speed_table=speed.markdown(),
-        reached=reached,
-        reached_table=reached.markdown(),
+        costs=costs,
+        costs_table=costs.markdown(),
         rounds=len(result["images_per_second"]["loader"]),
         probe_batch=result["probe_batch"],
         soak="".join(_section(table) for table in soak),

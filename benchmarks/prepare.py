@@ -1,7 +1,5 @@
 """Converts a tree of images, once, to what each contender reads.
 
-    python -m fastdata.benchmarks.prepare --tree imagenet/train --work bench
-
 Every peer's data is written by the peer's own writer, in the peer's own environment.
 """
 
@@ -12,13 +10,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import click
 from fastdata.benchmarks.adapters._transforms import image_folder
 from fastdata.benchmarks.contender_process import ContenderError, run_preparation
-from fastdata.benchmarks.contenders import CONTENDERS, Contender, choose, default_environments
+from fastdata.benchmarks.contenders import Contender
 
 from fastdata.errors import SourceError
 
@@ -116,28 +112,3 @@ def prepare(contender: Contender, tree: Path, work: Path, environments: Path) ->
 
 def _read(path: Path) -> str | None:
     return path.read_text() if path.exists() else None
-
-
-@click.command()
-@click.option("--tree", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--work", type=click.Path(path_type=Path), required=True, help="Where to.")
-@click.option("--images", type=int, help="Repeat the tree's images to so many.")
-@click.option("--only", help="Contenders or families, by commas. [default: all installed]")
-def main(tree: Path, work: Path, images: int | None, only: str | None) -> None:
-    """Convert a tree for all contenders."""
-    work = work.absolute()
-    tree = repeat_tree(tree, work / "tree", images) if images else tree
-    names: Sequence[str] | None = only.split(",") if only else None
-    environments = default_environments()
-    failed = False
-    for contender in choose(names, CONTENDERS, environments, gpu=True):
-        try:
-            prepare(contender, tree.absolute(), work, environments)
-        except ContenderError as error:
-            print(f"{contender.name}: {error}", file=sys.stderr)
-            failed = True
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -50,7 +50,7 @@ def main() -> None:
     loader: DataLoader[Any] = DataLoader(
         dataset, batch_size=64, shuffle=True, num_workers=arguments.workers or "auto"
     )
-    print(loader.explain())
+    print(f"loading {dataset_path}: {loader.explain().splitlines()[0]}")
     begun = time.perf_counter()
     images = 0
     shape: tuple[int, ...] = ()
