@@ -666,3 +666,47 @@ def test_what_a_helper_cannot_mend_is_raised(error, threads, packed_png, monkeyp
     with pytest.raises(error, match="of a plugin"):
         next(iterator)
     assert next(iterator, None) is None
+
+
+def test_pillow_may_take_long(packed_png, monkeypatch):
+    """Longer than a look at signals, also where that ends by Python 3.10's own TimeoutError."""
+    opener, accept = Image.OPEN["PNG"]
+
+    def slowly(*arguments: object) -> object:
+        time.sleep(0.2)
+        return opener(*arguments)
+
+    loader = small(packed_png, batch_size=8)
+    (expected,) = loader
+    monkeypatch.setattr("concurrent.futures._base.TimeoutError", type("Timeout", (Exception,), {}))
+    monkeypatch.setitem(Image.OPEN, "PNG", (slowly, accept))
+    (found,) = loader
+    assert torch.equal(found[0], expected[0])
+
+
+def test_a_pass_is_closed_while_another_thread_begins_batches(packed):
+    """No error in the thread that closes; the other one finds the pass at its end."""
+    loader = small(packed, batch_sampler=[[0]] * 400, batch_size=1, prefetch_factor=100)
+    wrong: list[BaseException] = []
+
+    def iterate() -> None:
+        try:
+            for _ in iterator:
+                pass
+        except BaseException as error:
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for pause in range(60):
+            iterator = iter(loader)
+            thread = threading.Thread(target=iterate)
+            thread.start()
+            time.sleep(pause / 10_000)
+            iterator.close()
+            thread.join()
+            assert next(iterator, None) is None
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong

@@ -285,3 +285,25 @@ def test_two_processes_save_at_once(tmp_path: Path) -> None:
     for number in range(70):
         assert cache.get(f"/root/{number}") == Stamped(bytes([number]) * 100, number, number)
     assert os.listdir(tmp_path) == ["cache.arrow"]
+
+
+def test_a_table_that_lies_is_built_anew(tree: Path, tmp_path: Path) -> None:
+    """Its size and time are the file's, and yet it is another image's: nothing goes to Pillow."""
+    file = tmp_path / "cache.arrow"
+    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    cache = SeekCache(str(tree), file=file)
+    paths = sorted(str(path) for path in tree.rglob("*.jpg"))
+    entries = [cache.get(path) for path in paths]
+    lying = [number for number, entry in enumerate(entries) if entry is not None][:2]
+    one, other = lying
+    assert entries[one] is not None and entries[other] is not None
+    cache.put(paths[one], entries[one]._replace(table=entries[other].table))
+    cache.save()
+    loader = loader_of(tree, seek_cache_file=file)
+    assert torch.equal(epoch_of(loader), first)
+    stats = loader.stats()
+    assert (stats.bad_seek_points, stats.by_pillow, stats.seek_points_built) == (1, 0, 0)
+    assert torch.equal(epoch_of(loader), first)
+    assert loader.stats().seek_points_built == 1
+    assert torch.equal(epoch_of(loader), first)
+    assert (loader.stats().bad_seek_points, found(loader)) == (0, (COUNT, 0))

@@ -16,7 +16,8 @@ from torch.utils.dlpack import from_dlpack
 from fastdata import _native
 from fastdata.dali.runner import Run, Runner
 from fastdata.dali.samples import candidates, kind_of
-from fastdata.decode.engine import NOTHING_TO_DECODE, Engine
+from fastdata.decode.engine import Engine
+from fastdata.decode.fallback import NOTHING_TO_DECODE
 from fastdata.errors import FastdataError
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.pipeline import Batch, Pipeline, Settings, View, await_done

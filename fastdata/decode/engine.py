@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.decode.fallback import FALLBACKS, Step, next_step, pillow_knows_better
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
 from fastdata.storage.probe import ENCODINGS
@@ -36,22 +37,7 @@ DEFAULT_STRIDE = 128
 
 _FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
 _DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
-_FALLBACKS = ("unsupported", "always", "never")
-# What the native core leaves to others, rather than finds fault with.
-_NOT_NATIVE = ("unsupported", "not_jpeg")
 _RAW = ENCODINGS.index("raw")
-#: Failures that leave nothing for another decoder: the bytes cannot be had, or nobody waits.
-NOTHING_TO_DECODE = (
-    "cancelled",
-    "out_of_memory",
-    "file_missing",
-    "file_unreadable",
-    "cut_short",
-    "changed",
-    "corrupt_index",
-)
-# What is not given to Pillow.
-_FINAL = (*NOTHING_TO_DECODE, "too_large", "other_size")
 
 Region: TypeAlias = tuple[int, int, int, int]
 _Array: TypeAlias = npt.NDArray[Any]
@@ -242,7 +228,7 @@ def decode_jpeg(
             _, width, height, _, _, _, code, detail, offset = _native.probe(data)
             if code == "ok":
                 size = (width, height)
-            elif fallback == "always" or (fallback != "never" and code in _NOT_NATIVE):
+            elif next_step(code, fallback) is Step.PILLOW:
                 data = _pillow_pixels(data, None)
                 size = (data.shape[1], data.shape[0])
             else:
@@ -334,8 +320,8 @@ class PendingBatch:
             raise ValueError(f"filter must be one of {', '.join(_FILTERS)}, not {filter!r}")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
-        if fallback not in _FALLBACKS:
-            raise ValueError(f"fallback must be one of {', '.join(_FALLBACKS)}, not {fallback!r}")
+        if fallback not in FALLBACKS:
+            raise ValueError(f"fallback must be one of {', '.join(FALLBACKS)}, not {fallback!r}")
         if stride < 0:
             raise ValueError(f"stride must not be below 0, as {stride} is")
         if windows is not None and sizes is None:
@@ -452,7 +438,8 @@ class PendingBatch:
     def _retry(self, index: int, code: str, detail: str, offset: int) -> DecodeError | None:
         """Decode one failed sample by other means, if the policy has any."""
         number = index if self._with_index else None
-        if code in _FINAL:
+        step = next_step(code, self._fallback)
+        if step is Step.FAIL and code != "bad_region":
             return DecodeError(code, detail, offset, number)
         try:
             sample = self._sample(index)
@@ -460,23 +447,20 @@ class PendingBatch:
             return DecodeError("file_unreadable", str(error), 0, number)
         if code == "bad_region":
             return self._bad_region(detail, index, sample, number)
-        if code == "bad_seek_points":
+        if step is Step.WITHOUT_TABLE:
             # Whose fault is it? Without the table it decodes, or fails for its own reason.
             again = self._run_one(index, sample)
-            if again is None and self._fallback != "always":
-                return DecodeError(code, detail, offset, number)
-            if again is None:
-                return None
+            if again is None:  # a table that the caller gave for it is the caller's mistake
+                wrong = self._fallback != "always"
+                return DecodeError(code, detail, offset, number) if wrong else None
             _, code, detail, offset = again
-        if self._fallback == "never" or code in _FINAL:
-            return DecodeError(code, detail, offset, number)
-        if code not in _NOT_NATIVE and self._fallback != "always":
+            step = next_step(code, self._fallback)
+        if step is not Step.PILLOW:
             return DecodeError(code, detail, offset, number)
         try:
             pixels = _pillow_pixels(sample, number)
         except DecodeError as error:
-            # Of two accounts of a damaged JPEG ours is the better one.
-            return error if code in _NOT_NATIVE else DecodeError(code, detail, offset, number)
+            return error if pillow_knows_better(code) else DecodeError(code, detail, offset, number)
         again = self._run_one(index, pixels)
         if again is None:
             return None

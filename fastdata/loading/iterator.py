@@ -231,6 +231,8 @@ class NativeIterator(Iterator[Any]):
             if planned is None:
                 return
             self._under_way.append(self._pipeline.begin(planned, self._key))
+            if self._close is None:  # by another thread, meanwhile
+                self._cancel_all()
 
     def _wait(self, batch: Batch) -> dict[int, FastdataError]:
         timeout = self._delivery.timeout
@@ -355,10 +357,18 @@ class NativeIterator(Iterator[Any]):
             return
         self._counters.ended = time.perf_counter()
         if os.getpid() == self._process:
-            for batch in self._under_way:
-                self._pipeline.cancel(batch)
-            self._under_way.clear()
+            # Another thread may be in the middle of `_top_up`: it sees that this is closed, and
+            # gives up what it has begun since.
+            self._cancel_all()
             close()
+
+    def _cancel_all(self) -> None:
+        while True:
+            try:
+                batch = self._under_way.popleft()
+            except IndexError:
+                return
+            self._pipeline.cancel(batch)
 
     def __del__(self) -> None:
         self.close()

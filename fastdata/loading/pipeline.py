@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode.engine import (
-    NOTHING_TO_DECODE,
-    DecodeError,
-    Engine,
-    PendingBatch,
-    decode_batch,
-)
+from fastdata.decode.engine import DecodeError, Engine, PendingBatch, decode_batch
+from fastdata.decode.fallback import Step, next_step, pillow_knows_better
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.seek_cache import Stamped
@@ -30,6 +25,9 @@ from fastdata.remote.prefetch import Fetch, RemotePass
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Geometry
+
+#: Pixels: larger than any crop. Stands for sizes that only Pillow can tell.
+_ANY_SIZE = 1 << 15
 
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
@@ -74,6 +72,20 @@ class View:
     pending: list[PendingBatch] = field(default_factory=list)
 
 
+class Fallback(NamedTuple):
+    """What became of a sample that the core did not decode with its batch.
+
+    Attributes:
+        error: What is wrong with it; None where it is decoded.
+        code: Why the core did not: one of its codes; "" where it was not asked.
+        step: How it was decoded, or tried last.
+    """
+
+    error: FastdataError | None
+    code: str
+    step: Step
+
+
 @dataclass
 class Batch:
     """A batch under way.
@@ -85,7 +97,7 @@ class Batch:
         fetch: Its bytes on their way from a remote dataset, if they are still to be used.
         probe: Reading sizes that only the files tell, if that is still to do.
         views: Their decoding; empty until all sizes are known.
-        slow: Samples that Pillow decodes, by their place in the batch.
+        slow: Samples that threads of Python's decode, by their place in the batch.
         failed: What is wrong with samples, by their place in the batch.
         error: What is wrong with the batch as a whole: the index is damaged there.
     """
@@ -96,7 +108,7 @@ class Batch:
     fetch: Fetch | None = None
     probe: _native.ProbeJob | None = None
     views: list[View] = field(default_factory=list)
-    slow: dict[int, Future[FastdataError | None]] = field(default_factory=dict)
+    slow: dict[int, Future[Fallback]] = field(default_factory=dict)
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
 
@@ -180,6 +192,11 @@ class Pipeline:
             self._begin_fetched(batch)
         if batch.probe is not None and batch.probe.done():
             self._decode_probed(batch)
+        if all(pending.done() for view in batch.views for pending in view.pending):
+            try:
+                self._collect_all(batch)
+            except FastdataError as error:
+                batch.error = error  # it is raised in this batch's turn
 
     def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
         """Waits for a batch.
@@ -210,14 +227,24 @@ class Pipeline:
         for view in batch.views:
             for pending in view.pending:
                 await_done(pending, deadline)
+        self._collect_all(batch)
+        for place in sorted(batch.slow):
+            found = _result(batch.slow[place], deadline)
+            if found.step is Step.PILLOW:
+                self._counters.by_pillow += 1
+            else:
+                self._counters.bad_seek_points += 1
+            self._source.declined(int(batch.planned.indices[place]), found.code)
+            if found.error is not None:
+                batch.failed.setdefault(place, found.error)
+        return dict(sorted(batch.failed.items()))
+
+    def _collect_all(self, batch: Batch) -> None:
+        """Looks at what was decoded, once, and begins what is to be decoded otherwise."""
         for number, view in enumerate(batch.views):
             for pending in view.pending:
                 self._collect(batch, pending, number)
-        for place in sorted(batch.slow):
-            error = _result(batch.slow[place], deadline)
-            if error is not None:
-                batch.failed.setdefault(place, error)
-        return dict(sorted(batch.failed.items()))
+            view.pending.clear()
 
     def cancel(self, batch: Batch) -> None:
         """Gives a batch up."""
@@ -328,24 +355,17 @@ class Pipeline:
         heights[new] = np.asarray(gathered.extents.heights)[new]
         pillow = gathered.pillow.copy()
         for place, code, detail, _ in probe.failures():
-            if widths[place] and code not in NOTHING_TO_DECODE:
-                continue
             index = int(indices[place])
-            if code in NOTHING_TO_DECODE:
+            if next_step(code, "always", redraws=True) is Step.FAIL:
                 batch.failed[place] = self._source.problem(index, detail, code)
-                continue
-            # Not a JPEG that the core knows: whoever will decode it says how large it is.
-            try:
-                widths[place], heights[place] = self._source.size(index)
-            except FastdataError as error:
-                batch.failed[place] = error
-            else:
+            elif not widths[place]:
                 pillow[place] = True
-                self._source.not_native(index)
-        for place in batch.failed:
-            widths[place] = heights[place] = 1  # so that a crop can be drawn; it is not used
-        known = [place for place in new.tolist() if place not in batch.failed]
-        self._source.probed(indices[known], widths[known], heights[known])
+                self._source.declined(index, code)
+        unknown = np.flatnonzero(widths == 0)
+        # So that a crop can be drawn. Pillow says how large they are, and it is drawn anew.
+        widths[unknown] = heights[unknown] = _ANY_SIZE
+        known = np.setdiff1d(new, [*unknown.tolist(), *batch.failed])
+        self._source.resized(indices[known], widths[known], heights[known])
         batch.gathered = gathered._replace(widths=widths, heights=heights, pillow=pillow)
         self._decode(batch)
 
@@ -360,34 +380,54 @@ class Pipeline:
             self._counters.built += len(built)
             self._source.built(built)
         for place, code, detail, _ in pending.raw_failures():
-            index = int(batch.planned.indices[place])
-            if code in NOTHING_TO_DECODE:
-                error = self._source.problem(index, detail, code)
+            if next_step(code, "always", redraws=True) is Step.FAIL:
+                error = self._source.problem(int(batch.planned.indices[place]), detail, code)
                 batch.failed.setdefault(place, error)
             elif place not in batch.slow:
-                if code in ("unsupported", "not_jpeg"):
-                    self._source.not_native(index)
-                elif code == "bad_seek_points":
-                    self._source.bad_seek_points(index)
-                # A size that is known wrong is found out when Pillow has the image.
-                known = code in ("unsupported", "other_size")
-                self._by_pillow(batch, place, None if known else detail)
+                self._by_pillow(batch, place, code, detail)
 
-    def _by_pillow(self, batch: Batch, place: int, detail: str | None = None) -> None:
-        """Has one sample decoded by Pillow, in all its views.
+    def _by_pillow(self, batch: Batch, place: int, code: str = "", detail: str = "") -> None:
+        """Has one sample decoded by Pillow, or natively without its seek points, in all its views.
 
         Args:
             batch: The batch.
             place: The sample's place in it.
-            detail: What the native core has found wrong with it.
+            code: Why the native core has not decoded it; "" where it was not asked.
+            detail: The same in words.
         """
         data = None
         if self._remote is not None:
             data = batch.gathered.extents.read(place, check=False)
         batch.slow[place] = self._helpers.submit(
-            _decode_by_pillow, self._source, self._settings.recipe, batch, place, detail, data
+            _fall_back, self._source, self._settings, batch, place, code, detail, data
         )
-        self._counters.by_pillow += 1
+
+
+def _fall_back(
+    source: Source,
+    settings: Settings,
+    batch: Batch,
+    place: int,
+    code: str,
+    detail: str,
+    data: bytes | None,
+) -> Fallback:
+    """Decodes one sample by itself, as the policy says; returns what came of it."""
+    if code and next_step(code, "always", redraws=True) is Step.WITHOUT_TABLE:
+        try:
+            if data is None:
+                data = batch.gathered.extents.read(place, check=False)
+            for program, view in zip(settings.recipe.programs, batch.views, strict=True):
+                out = view.memory.array[place : place + 1]
+                _decode_one(program, view.geometry, place, data, out, settings.dct_scaling)
+            return Fallback(None, code, Step.WITHOUT_TABLE)
+        except DecodeError as error:
+            code, detail = error.code, error.detail
+        except (OSError, ValueError):  # it has gone since the core read it: Pillow's error says so
+            data = None
+    ours = detail if code and not pillow_knows_better(code) else None
+    found = _decode_by_pillow(source, settings.recipe, batch, place, ours, data)
+    return Fallback(found, code, Step.PILLOW)
 
 
 def _decode_by_pillow(
@@ -398,22 +438,31 @@ def _decode_by_pillow(
     detail: str | None,
     data: bytes | None,
 ) -> FastdataError | None:
-    """Decodes one sample by Pillow; returns what is wrong if that does not work either."""
+    """Decodes one sample by Pillow; returns what is wrong if that does not work either.
+
+    Args:
+        source: Where it comes from.
+        recipe: What is done to it.
+        batch: Its batch.
+        place: Its place there.
+        detail: What is wrong with it, if it is known better than Pillow will say.
+        data: Its bytes, if they are here.
+    """
     index = int(batch.planned.indices[place])
     try:
         image = source.open_image(index, data)
         gathered = batch.gathered
         moved = image.size != (int(gathered.widths[place]), int(gathered.heights[place]))
         if moved:
-            source.resized(index, *image.size)
+            width, height = (np.array([side], np.int32) for side in image.size)
+            source.resized(batch.planned.indices[place : place + 1], width, height)
         for number, (view, program) in enumerate(zip(batch.views, recipe.programs, strict=True)):
             geometry, row = view.geometry, place
             if moved:
                 planned, one = batch.planned, slice(place, place + 1)
                 before = None if planned.occurrences is None else planned.occurrences[one]
                 keys = sample_keys(batch.key, planned.numbers[one], number, before)
-                width, height = image.size
-                geometry, row = program.draw([width], [height], keys), 0
+                geometry, row = program.draw(width, height, keys), 0
                 if geometry.too_small:
                     return _too_small(source, index, geometry.too_small[0])
             _place_pixels(program, geometry, row, image, view.memory.array[place : place + 1])
@@ -437,29 +486,42 @@ def _place_pixels(
     program: Program, geometry: Geometry, row: int, image: Any, out: npt.NDArray[Any]
 ) -> None:
     """Puts one crop of an image, that of a row of a geometry, into its place in the batch."""
-    output = program.output
-    pixels: npt.NDArray[np.uint8]
-    options: dict[str, Any] = {}
-    at = slice(row, row + 1)
     if geometry.odd is not None and geometry.odd[row]:
         pixels = pillow.render(image, geometry, row, program.size, program.filter)
+        _decode_one(program, None, 0, pixels, out)
     else:
-        pixels = np.asarray(image)
-        options = {
+        _decode_one(program, geometry, row, np.asarray(image), out)
+
+
+def _decode_one(
+    program: Program,
+    geometry: Geometry | None,
+    row: int,
+    sample: Any,
+    out: npt.NDArray[Any],
+    dct_scaling: bool = False,
+) -> None:
+    """Has the native core bring one image, or pixels, into the batch; None: as a whole."""
+    output, at = program.output, slice(row, row + 1)
+    crop: dict[str, Any] = {}
+    if geometry is not None:
+        crop = {
             "regions": geometry.boxes[at],
             "sizes": None if geometry.sizes is None else geometry.sizes[at],
             "windows": None if geometry.windows is None else geometry.windows[at],
             "flips": geometry.flips[at],
-            "filter": program.filter,
         }
     decode_batch(
-        [pixels],
+        [sample],
         program.size,
+        filter=program.filter,
         dtype=output.dtype,
         mean=output.mean,
         std=output.std,
+        dct_scaling=dct_scaling,
+        fallback="never",
         out=out,
-        **options,
+        **crop,
     )
 
 
@@ -481,12 +543,9 @@ def await_done(pending: Waitable, deadline: float | None) -> None:
             raise TimeoutError
 
 
-def _result(future: Future[FastdataError | None], deadline: float | None) -> FastdataError | None:
-    while True:
-        try:
-            return future.result(_SLICE)
-        except TimeoutError:
-            if future.done():
-                raise  # the work's own
-            if deadline is not None and time.monotonic() > deadline:
-                raise
+def _result(future: Future[Fallback], deadline: float | None) -> Fallback:
+    # Not by result(timeout): before Python 3.11 its TimeoutError is not the builtin one.
+    while not wait([future], _SLICE).done:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+    return future.result()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fastdata import _native
 from fastdata.dataset import ImageDataset
+from fastdata.decode.fallback import NOT_NATIVE
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
 from fastdata.loading.seek_cache import SeekCache, Stamped
-from fastdata.plan.schedule import Numbering
+from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import CachePass, RangePass, RemotePass
 from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image
@@ -42,25 +45,32 @@ class Gathered(NamedTuple):
 
 
 #: (draws, position after) of batches to come.
-Batches: TypeAlias = Iterator[tuple[npt.NDArray[np.int64], int]]
+Batches: TypeAlias = Iterator[tuple[Indices, int]]
+#: Pixels.
+Sides: TypeAlias = npt.NDArray[np.int32]
 
 
-class Source(Protocol):
-    """Samples by number."""
+class Source(ABC):
+    """Samples by number; learns from what is found out about them.
 
-    @property
-    def stride(self) -> int:
-        """Pixels between the seek points to build for samples without any; 0: build none."""
+    Attributes:
+        stride: Pixels between the seek points to build for samples without any; 0: build none.
+    """
 
+    stride = 0
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+    @abstractmethod
+    def gather(self, indices: Indices) -> Gathered:
         """What is known of some samples.
 
         Raises:
             DatasetError: The index cannot be read.
         """
 
+    @abstractmethod
     def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
         """A sample decoded by Pillow, mode RGB.
 
@@ -72,6 +82,28 @@ class Source(Protocol):
             FastdataError: It cannot be read, has changed, or cannot be decoded.
         """
 
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """A sample's name, unique in the dataset."""
+
+    @abstractmethod
+    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
+        """The error for a sample: which it is, where it lies, and a hint."""
+
+    @abstractmethod
+    def resized(self, indices: Indices, widths: Sides, heights: Sides) -> None:
+        """Notes sizes that `gather` did not know, or that differ from what it said.
+
+        Safe to call from several threads.
+
+        Raises:
+            FastdataError: That cannot be.
+        """
+
+    @abstractmethod
+    def declined(self, index: int, code: str) -> None:
+        """Notes that the native core does not decode a sample as it is, and its code for why."""
+
     def start_pass(
         self, batches: Batches, numbering: Numbering, bad: Set[int]
     ) -> RemotePass | None:
@@ -82,65 +114,31 @@ class Source(Protocol):
             numbering: Which samples the draws mean.
             bad: Samples that no batch will have; may grow.
         """
-
-    def size(self, index: int) -> tuple[int, int]:
-        """A sample's (width, height), asked of Pillow.
-
-        Raises:
-            FastdataError: It cannot be read, or is no image.
-        """
-
-    def key(self, index: int) -> str:
-        """A sample's name, unique in the dataset."""
-
-    def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
-        """The error for a sample: which it is, where it lies, how to mend it."""
-
-    def probed(
-        self,
-        indices: npt.NDArray[np.int64],
-        widths: npt.NDArray[np.int32],
-        heights: npt.NDArray[np.int32],
-    ) -> None:
-        """Remembers sizes that `gather` did not know."""
-
-    def resized(self, index: int, width: int, height: int) -> None:
-        """Notes that an image has another size than `gather` said.
-
-        Safe to call from several threads.
-
-        Raises:
-            FastdataError: That cannot be.
-        """
-
-    def not_native(self, index: int) -> None:
-        """Remembers that a sample is one for Pillow."""
+        return None
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """Remembers seek points that were built: (index, table)."""
-
-    def bad_seek_points(self, index: int) -> None:
-        """Forgets a sample's seek points, which are not those of its image."""
+        """Remembers seek points that were built because of ``stride``: (index, table)."""
+        return
 
     def end_epoch(self) -> None:
         """All samples of an epoch have been delivered."""
+        return
 
 
-class PackedSource:
+class PackedSource(Source):
     """The samples of an `ImageDataset`."""
-
-    stride = 0
 
     def __init__(self, dataset: ImageDataset) -> None:
         self._dataset = dataset
         self._table = dataset.blobs.extents()
+        self._told = False
         # Progressive JPEGs have no seek points where the others have, and are Pillow's.
         self._has_seek_points = bool(dataset.manifest.options.get("seek_points"))
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+    def gather(self, indices: Indices) -> Gathered:
         """See `Source.gather`."""
         extents = self._table.gather(indices)
         encodings, seekable = extents.encodings, extents.seekable
@@ -168,11 +166,6 @@ class PackedSource:
         kind = RangePass if blobs.cache is None else CachePass
         return kind(blobs, self._table, batches, numbering, bad)
 
-    def size(self, index: int) -> tuple[int, int]:
-        """See `Source.size`."""
-        row = self._dataset.row(index)
-        return row.width, row.height
-
     def key(self, index: int) -> str:
         """See `Source.key`."""
         return self._dataset.row(index).key
@@ -193,46 +186,42 @@ class PackedSource:
             )
         if code in ("file_missing", "file_unreadable"):
             return DatasetError(what, "Put the file back, or pack the dataset again.")
-        return SampleError(what, _MEND_SAMPLE)
+        return SampleError(what, _SAMPLE_HINT)
 
-    def probed(
-        self,
-        indices: npt.NDArray[np.int64],
-        widths: npt.NDArray[np.int32],
-        heights: npt.NDArray[np.int32],
-    ) -> None:
-        """See `Source.probed`. The index knows all sizes."""
+    def resized(self, indices: Indices, widths: Sides, heights: Sides) -> None:
+        """See `Source.resized`. Only an index that is damaged has no sizes."""
+        for index, width, height in zip(indices.tolist(), widths, heights, strict=True):
+            row = self._dataset.row(index)
+            if row.width and row.height:
+                raise self.problem(
+                    index,
+                    f"the image has {width} x {height} pixels, the index says "
+                    f"{row.width} x {row.height}",
+                    "corrupt_index",
+                )
 
-    def resized(self, index: int, width: int, height: int) -> None:
-        """See `Source.resized`."""
-        row = self._dataset.row(index)
-        raise self.problem(
-            index,
-            f"the image has {width} x {height} pixels, the index says {row.width} x {row.height}",
-            "corrupt_index",
+    def declined(self, index: int, code: str) -> None:
+        """See `Source.declined`. Says once that seek points are not those of their images."""
+        if code != "bad_seek_points" or self._told:
+            return
+        self._told = True
+        location = self._dataset.location
+        warnings.warn(
+            f"{location}: sample {index} ({self.key(index)}) has seek points of another image. "
+            "Such samples are decoded without seek points, which is slower; make them anew with "
+            f"fastdata index {location}",
+            stacklevel=2,
         )
-
-    def not_native(self, index: int) -> None:
-        """See `Source.not_native`. Rare where the index has seek points; not kept."""
-
-    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """See `Source.built`. ``fastdata index`` is for this."""
-
-    def bad_seek_points(self, index: int) -> None:
-        """See `Source.bad_seek_points`. They are in the index."""
-
-    def end_epoch(self) -> None:
-        """See `Source.end_epoch`."""
 
 
 _JPEG = ENCODINGS.index("jpeg")
-_MEND_SAMPLE = (
+_SAMPLE_HINT = (
     'Leave such samples out with on_error="skip", or find them all with fastdata verify and pack '
     "without them (--skip-bad)."
 )
 
 
-class FolderSource:
+class FolderSource(Source):
     """Image files, one a sample, as torchvision's ``ImageFolder`` lists them.
 
     What is learnt from them in the first epoch is kept for the next ones: their sizes (8 bytes
@@ -253,7 +242,7 @@ class FolderSource:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def gather(self, indices: npt.NDArray[np.int64]) -> Gathered:
+    def gather(self, indices: Indices) -> Gathered:
         """See `Source.gather`."""
         numbers = indices.tolist()
         chosen = [self._samples[i] for i in numbers]
@@ -293,24 +282,6 @@ class FolderSource:
         except SampleError as error:
             raise self.problem(index, error.what) from None
 
-    def start_pass(
-        self, batches: Batches, numbering: Numbering, bad: Set[int]
-    ) -> RemotePass | None:
-        """See `Source.start_pass`. The files are local."""
-        return None
-
-    def size(self, index: int) -> tuple[int, int]:
-        """See `Source.size`."""
-        try:
-            with Image.open(self._samples[index][0]) as image:
-                return image.size
-        except UnidentifiedImageError:
-            raise self.problem(index, "it is no image that Pillow knows") from None
-        except OSError as error:
-            raise self._unreadable(index, error) from None
-        except Exception as error:  # Pillow's plugins raise almost anything
-            raise self.problem(index, f"Pillow: {error}") from None
-
     def _unreadable(self, index: int, error: OSError) -> FastdataError:
         detail = f"it cannot be read: {error.strerror or error}"
         return self.problem(index, detail, "file_unreadable")
@@ -327,34 +298,23 @@ class FolderSource:
             return DatasetError(what, "Put the file back, or make the dataset anew.")
         return SampleError(what, 'Leave such samples out with on_error="skip".')
 
-    def probed(
-        self,
-        indices: npt.NDArray[np.int64],
-        widths: npt.NDArray[np.int32],
-        heights: npt.NDArray[np.int32],
-    ) -> None:
-        """See `Source.probed`."""
+    def resized(self, indices: Indices, widths: Sides, heights: Sides) -> None:
+        """See `Source.resized`. A file may have been replaced."""
         self._sizes[indices, 0] = widths
         self._sizes[indices, 1] = heights
 
-    def resized(self, index: int, width: int, height: int) -> None:
-        """See `Source.resized`. The file was replaced since."""
-        self._sizes[index] = width, height
-
-    def not_native(self, index: int) -> None:
-        """See `Source.not_native`."""
-        self._pillow.add(index)
+    def declined(self, index: int, code: str) -> None:
+        """See `Source.declined`. Seek points are built anew next time."""
+        if code in NOT_NATIVE:
+            self._pillow.add(index)
+        elif code == "bad_seek_points" and self._cache is not None:
+            self._cache.drop(self.key(index))
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
         if self._cache is not None:
             for index, entry in tables:
                 self._cache.put(self.key(index), entry)
-
-    def bad_seek_points(self, index: int) -> None:
-        """See `Source.bad_seek_points`. They are built anew next time."""
-        if self._cache is not None:
-            self._cache.drop(self.key(index))
 
     def end_epoch(self) -> None:
         """See `Source.end_epoch`."""

@@ -23,6 +23,7 @@ class Stats(NamedTuple):
         decode_share: Part spent on decoding.
         queue_share: Part spent on waiting for work: the consumer is what is slow.
         by_pillow: Samples that Pillow decoded, as the native core does not know their kind.
+        bad_seek_points: Samples whose seek points were not those of their image: decoded without.
         with_seek_points: Samples whose seek points were there.
         seek_points_built: Seek tables built for files that were not packed.
         skipped: Samples left out by ``on_error="skip"``, or zeroed by ``"zero"``.
@@ -38,6 +39,7 @@ class Stats(NamedTuple):
     decode_share: float
     queue_share: float
     by_pillow: int
+    bad_seek_points: int
     with_seek_points: int
     seek_points_built: int
     skipped: int
@@ -58,6 +60,7 @@ class Counters:
     read: float = 0.0
     decode: float = 0.0
     by_pillow: int = 0
+    bad_seek_points: int = 0
     seekable: int = 0
     built: int = 0
     skipped: int = 0
@@ -82,6 +85,7 @@ class Counters:
             decode_share=min(self.decode / available, 1.0),
             queue_share=1 - busy / available,
             by_pillow=self.by_pillow,
+            bad_seek_points=self.bad_seek_points,
             with_seek_points=self.seekable,
             seek_points_built=self.built,
             skipped=self.skipped,
