@@ -1,33 +1,27 @@
-"""Where the time of a training step goes: a timer of its phases, and traces for profilers.
-
-`StepTimer` splits wall time into waiting for data, copying, forward, loss, backward and optimiser,
-and writes a line every so many steps. `capture` records a block for TensorBoard, Chrome and nsys.
-"""
+"""`StepTimer`: splits a training loop's wall time into phases, of which one is waiting for data."""
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function, tensorboard_trace_handler
+from torch.profiler import record_function
 
 from fastdata.device.transfer import DEVICE_WAIT
 from fastdata.errors import UsageError
 
-__all__ = ["PHASES", "Interval", "StepTimer", "capture"]
+__all__ = ["PHASES", "Interval", "StepTimer"]
 
 #: The usual phases of a step; a timer takes any others as well.
 PHASES = ("wait", "device", "copy", "forward", "loss", "backward", "optimiser")
 
 
-class Interval(NamedTuple):
+@dataclass
+class Interval:
     """Steps that followed each other.
 
     Attributes:
@@ -39,12 +33,12 @@ class Interval(NamedTuple):
         longest_at: The step, counted from 1, that it was before.
     """
 
-    steps: int
-    images: int
-    seconds: float
-    wait_seconds: float
-    longest_wait: float
-    longest_at: int
+    steps: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    wait_seconds: float = 0.0
+    longest_wait: float = 0.0
+    longest_at: int = 0
 
     @property
     def images_per_second(self) -> float:
@@ -70,7 +64,7 @@ class StepTimer:
     took, and the GPU's own time is in whichever phase waits for it. The time of whole steps, images
     a second and the wait for data are right either way.
 
-    Phases are ranges of `torch.profiler` as well, and of NVTX if asked: profilers show them.
+    Phases are ranges of `torch.profiler` as well, which its traces show.
 
     Args:
         every: Steps between two lines; 0 for no lines.
@@ -78,14 +72,13 @@ class StepTimer:
         synchronise: Whether to wait for the GPU at both ends of each phase, so that it has its own
             time there. This makes training slower: for measuring only. Without a GPU there is
             nothing to wait for.
-        nvtx: Whether steps and phases are NVTX ranges, for ``nsys profile``.
         write: Is given each line.
 
     Attributes:
         reported: What the last line was about; None before the first.
 
     Raises:
-        UsageError: ``every`` or ``batch_size`` is out of range; NVTX without a GPU.
+        UsageError: ``every`` or ``batch_size`` is out of range.
 
     Example:
         ::
@@ -109,22 +102,18 @@ class StepTimer:
         every: int = 50,
         batch_size: int | None = None,
         synchronise: bool = False,
-        nvtx: bool = False,
         write: Callable[[str], Any] = print,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise UsageError(f"every={every!r}", "Give the number of steps; 0 for no lines.")
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size={batch_size!r}", "Give the images of a step, or None.")
-        if nvtx:
-            _need_gpu("nvtx=True")
         self._every, self._batch_size = every, batch_size
         self._gpu = synchronise and torch.cuda.is_available()
-        self._nvtx, self._write = nvtx, write
+        self._write = write
         self._phases: dict[str, float] = {}
         self._open: str | None = None
-        self._all, self._recent = _Sum(), _Sum()
-        self._recordings: list[_Planned] = []
+        self._all, self._recent = Interval(), Interval()
         self._stepping = False
         self.reported: Interval | None = None
 
@@ -146,36 +135,35 @@ class StepTimer:
             yield from self._steps(loader)
         finally:
             self._stepping = False
-            self._end_recordings(math.inf)
 
     def _steps(self, loader: Iterable[Any]) -> Iterator[Any]:
         iterator: Iterator[Any] | None = None
         left = False
         while not left:
-            self._begin_recordings()
-            # What recordings and lines cost is in no step.
+            # What a line costs is in no step.
             began, waited = time.perf_counter(), self._phases.get("wait", 0.0)
-            with self._range(f"step {self._all.steps + 1}"):
-                ahead = DEVICE_WAIT.seconds
-                with self.phase("wait"):
-                    if iterator is None:
-                        iterator = iter(loader)
-                    batch = next(iterator, _END)
-                self._move_to_device(DEVICE_WAIT.seconds - ahead)
-                if batch is not _END:
-                    images = self._images(batch)
-                    try:
-                        yield batch
-                    except GeneratorExit:
-                        left = True  # by a break: the step is one like the others
+            before = DEVICE_WAIT.seconds
+            with self.phase("wait"):
+                if iterator is None:
+                    iterator = iter(loader)
+                batch = next(iterator, _END)
+            self._move_to_device(DEVICE_WAIT.seconds - before)
+            images = 0
+            if batch is not _END:
+                images = self._images(batch)
+                try:
+                    yield batch
+                except GeneratorExit:
+                    left = True  # by a break: the step is one like the others
             seconds = time.perf_counter() - began
             waited = self._phases["wait"] - waited
+            for interval in (self._all, self._recent):
+                interval.seconds += seconds
+                interval.wait_seconds += waited
             if batch is _END:
-                self._all.add_time(seconds, waited)
-                self._recent.add_time(seconds, waited)
                 return
             batch = None  # its memory is free while the next one is made
-            self._count(seconds, waited, images)
+            self._count(waited, images)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -191,7 +179,7 @@ class StepTimer:
             )
         self._open = name
         try:
-            with record_function(name), self._range(name):
+            with record_function(name):
                 self._synchronise()
                 began = time.perf_counter()
                 try:
@@ -209,9 +197,6 @@ class StepTimer:
             self._phases["wait"] -= seconds
             self._phases["device"] = self._phases.get("device", 0.0) + seconds
 
-    def _range(self, name: str) -> AbstractContextManager[None]:
-        return torch.cuda.nvtx.range(name) if self._nvtx else nullcontext()
-
     def _synchronise(self) -> None:
         if self._gpu:
             torch.cuda.synchronize()
@@ -227,12 +212,13 @@ class StepTimer:
             )
         return found
 
-    def _count(self, seconds: float, waited: float, images: int) -> None:
+    def _count(self, waited: float, images: int) -> None:
         number = self._all.steps + 1
-        for total in (self._all, self._recent):
-            total.add_time(seconds, waited)
-            total.add_step(number, waited, images)
-        self._end_recordings(number)
+        for interval in (self._all, self._recent):
+            interval.steps += 1
+            interval.images += images
+            if waited > interval.longest_wait:
+                interval.longest_wait, interval.longest_at = waited, number
         if self._every and number % self._every == 0:
             self.report()
 
@@ -240,9 +226,8 @@ class StepTimer:
 
     def report(self) -> None:
         """Writes a line about the steps since the last one, and begins anew to count them."""
-        found = self.recent
-        self.reported = found
-        self._recent = _Sum()
+        self.reported = found = self._recent
+        self._recent = Interval()
         longest = (
             f", longest {found.longest_wait:.3f} s before step {found.longest_at}"
             if found.steps
@@ -256,12 +241,12 @@ class StepTimer:
     @property
     def overall(self) -> Interval:
         """All steps so far."""
-        return self._all.interval()
+        return replace(self._all)
 
     @property
     def recent(self) -> Interval:
         """Steps since the last line."""
-        return self._recent.interval()
+        return replace(self._recent)
 
     @property
     def images_per_second(self) -> float:
@@ -280,166 +265,6 @@ class StepTimer:
         found["other"] = max(self._all.seconds - sum(found.values()), 0.0)
         return found
 
-    # Recording some steps of a loop.
-
-    def capture(
-        self,
-        trace: str | os.PathLike[str] | None = None,
-        *,
-        first: int = 10,
-        steps: int = 10,
-        **options: Any,
-    ) -> None:
-        """Records some of the steps to come, as `capture` does.
-
-        Recording ends with the loop, if that ends before.
-
-        Args:
-            trace: As of `capture`.
-            first: Steps that are left out first, as what is new is slow.
-            steps: Steps that are recorded.
-            options: As of `capture`.
-
-        Raises:
-            UsageError: As of `capture`; or ``first`` or ``steps`` is out of range.
-        """
-        for name, value, least in (("first", first, 0), ("steps", steps, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"{name}={value!r}", f"Give a number of steps, at least {least}.")
-        start = self._all.steps + first
-        block = capture(trace, **options)
-        self._recordings.append(_Planned(block, start, start + steps))
-
-    def _begin_recordings(self) -> None:
-        for planned in list(self._recordings):
-            if not planned.under_way and self._all.steps >= planned.start:
-                # What cannot be begun is not tried again, nor ended.
-                self._recordings.remove(planned)
-                planned.block.__enter__()
-                planned.under_way = True
-                self._recordings.append(planned)
-
-    def _end_recordings(self, steps: float) -> None:
-        with ExitStack() as ends:  # all are ended, also where one cannot be written
-            for planned in list(self._recordings):
-                if planned.under_way and steps >= planned.stop:
-                    self._recordings.remove(planned)
-                    ends.callback(planned.block.__exit__, None, None, None)
-
-
-def capture(
-    trace: str | os.PathLike[str] | None = None,
-    *,
-    nsys: bool = False,
-    shapes: bool = False,
-    stacks: bool = False,
-    memory: bool = False,
-) -> AbstractContextManager[Any]:
-    """Records what happens in a ``with`` block, for a profiler's viewer.
-
-    Args:
-        trace: Where torch.profiler's trace goes. A name that ends with ".json" or ".json.gz" is
-            one file, for chrome://tracing or Perfetto. Any other is a folder for TensorBoard's
-            profiler plugin, to which a file is added; those are Chrome's, too.
-        nsys: Whether the block is the range that
-            ``nsys profile --capture-range=cudaProfilerApi`` records.
-        shapes: Whether the trace has the shapes of operators' arguments.
-        stacks: Whether it has Python's stacks.
-        memory: Whether it has allocations.
-
-    Returns:
-        A context manager. As its value it has the ``torch.profiler.profile``, None if ``trace`` is.
-
-    Raises:
-        UsageError: There is nothing to record, or ``nsys`` is asked for where there is no GPU.
-    """
-    if trace is None and not nsys:
-        raise UsageError("nothing is to be recorded", "Give trace=, or nsys=True.")
-    if trace is None and (shapes or stacks or memory):
-        raise UsageError("shapes=, stacks= and memory= are parts of a trace", "Give trace= too.")
-    if nsys:
-        _need_gpu("nsys=True")
-    options: dict[str, Any] = {
-        "record_shapes": shapes,
-        "with_stack": stacks,
-        "profile_memory": memory,
-    }
-    return _recording(None if trace is None else Path(trace), nsys, options)
-
-
-@contextmanager
-def _recording(trace: Path | None, nsys: bool, options: dict[str, Any]) -> Iterator[Any]:
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-        torch.cuda.synchronize()  # what was told to the GPU before is not of this block
-    with ExitStack() as ends:
-        recorder = None
-        if trace is not None:
-            recorder = ends.enter_context(
-                profile(activities=activities, on_trace_ready=_writer(trace), **options)
-            )
-        if nsys:
-            torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-            ends.callback(torch.cuda.profiler.stop)
-        try:
-            yield recorder
-        finally:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-
-
-def _writer(trace: Path) -> Callable[[Any], None]:
-    """What writes a finished trace."""
-    if not trace.name.endswith((".json", ".json.gz")):
-        return tensorboard_trace_handler(str(trace))  # type: ignore[no-any-return]
-
-    def write(recorder: Any) -> None:
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        # Under its name it is complete.
-        part = trace.with_name(f".{os.getpid()}.{trace.name}")
-        recorder.export_chrome_trace(str(part))
-        part.replace(trace)
-
-    return write
-
-
-@dataclass
-class _Sum:
-    """Adds up steps."""
-
-    steps: int = 0
-    images: int = 0
-    seconds: float = 0.0
-    wait: float = 0.0
-    longest: float = 0.0
-    longest_at: int = 0
-
-    def add_time(self, seconds: float, waited: float) -> None:
-        self.seconds += seconds
-        self.wait += waited
-
-    def add_step(self, number: int, waited: float, images: int) -> None:
-        self.steps += 1
-        self.images += images
-        if waited > self.longest:
-            self.longest, self.longest_at = waited, number
-
-    def interval(self) -> Interval:
-        return Interval(
-            self.steps, self.images, self.seconds, self.wait, self.longest, self.longest_at
-        )
-
-
-@dataclass
-class _Planned:
-    """A recording of some steps: from after ``start`` of them until after ``stop``."""
-
-    block: AbstractContextManager[Any]
-    start: int
-    stop: int
-    under_way: bool = False
-
 
 def _length(batch: Any) -> int | None:
     """The length of the first tensor of a batch; None if it has none."""
@@ -453,14 +278,6 @@ def _length(batch: Any) -> int | None:
             if found is not None:
                 return found
     return None
-
-
-def _need_gpu(what: str) -> None:
-    if not torch.cuda.is_available():
-        raise UsageError(
-            f"{what} needs a CUDA device, and torch finds none",
-            "Leave it out: phases are in torch.profiler's traces either way.",
-        )
 
 
 _END = object()

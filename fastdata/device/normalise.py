@@ -5,13 +5,13 @@ A batch of bytes crosses the bus in a quarter of a float32 batch's time; so that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fastdata.decode.engine import scale_and_offset
 from fastdata.errors import UsageError
 
 #: Names of dtypes that images may have, and torch's dtypes.
@@ -45,10 +45,10 @@ def dtype_name(dtype: Any) -> str:
 
 
 def three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
-    """Three numbers from an argument of that name.
+    """Three finite numbers from an argument of that name.
 
     Raises:
-        UsageError: They are not three numbers, or not positive ones for "std".
+        UsageError: They are not, or not positive ones for "std".
     """
     if values is None:
         return None
@@ -56,9 +56,10 @@ def three(name: str, values: Sequence[float] | None) -> tuple[float, float, floa
         found = tuple(float(value) for value in values)
     except (TypeError, ValueError):
         found = ()
-    if len(found) != 3:
-        raise UsageError(f"{name}={values!r}", "Give three numbers: for red, green and blue.")
-    if name == "std" and not all(value > 0 for value in found):
+    if len(found) != 3 or not all(map(math.isfinite, found)):
+        hint = "Give three numbers, finite ones in units of 0 to 1: for red, green and blue."
+        raise UsageError(f"{name}={values!r}", hint)
+    if name == "std" and not all(value > 1e-6 for value in found):
         raise UsageError(f"std={found} has values that are not above 0", "Give positive ones.")
     return found[0], found[1], found[2]
 
@@ -105,16 +106,15 @@ def normalisation(
     if dtype is None and mean is None and std is None:
         return None
     name = "float32" if dtype is None else dtype_name(dtype)
-    means, stds = three("mean", mean), three("std", std)
+    means = three("mean", mean) or (0.0, 0.0, 0.0)
+    stds = three("std", std) or (1.0, 1.0, 1.0)
     if name == "uint8":
         if not (mean is std is None):
             raise UsageError("mean= and std= are for floats, but dtype is uint8", "Leave one out.")
         return None
-    try:
-        scale, offset = scale_and_offset(name, means, stds)
-    except ValueError as error:
-        raise UsageError(str(error), "Give finite numbers in units of 0 to 1.") from None
-    return Normalisation(DTYPES[name], tuple(scale), tuple(offset))
+    scale = tuple(1 / (255 * value) for value in stds)
+    offset = tuple(-value / by for value, by in zip(means, stds, strict=True))
+    return Normalisation(DTYPES[name], scale, offset)
 
 
 def normalise(
