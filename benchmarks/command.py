@@ -1,4 +1,4 @@
-"""``fastdata bench``: how fast a loader alone is, and those that could be used instead."""
+"""``fastdata bench``: the throughput of fastdata's loader alone, and of its peers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PATH = click.Path(path_type=Path)
     "--tree",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
-    help="Class folders of images: what the peers read, and fastdata after packing it each way.",
+    help="Class folders of images: the peers read them, fastdata packs them in each of its ways.",
 )
 @click.option(
     "--work",
@@ -46,19 +46,21 @@ _PATH = click.Path(path_type=Path)
     default=Path("bench-data"),
     show_default=True,
     metavar="FOLDER",
-    help="Where the tree is converted to for each contender, once.",
+    help="Where the tree is converted for each contender, once.",
 )
-@click.option("--images", type=click.IntRange(1), help="Repeat the tree's images to so many.")
+@click.option("--images", type=click.IntRange(1), help="Repeat the tree's images to this number.")
 @click.option(
     "--against", metavar="NAME,…", help="Peers, by name or family. [default: all installed]"
 )
 @click.option(
     "--ways",
     metavar="NAME,…",
-    help="With --tree: of fastdata's ways, such as lmdb,raw-shm. [default: all]",
+    help="With --tree: which of fastdata's ways, such as lmdb,raw-shm. [default: all]",
 )
 @click.option(
-    "--threads", type=_Numbers(), help="Each is measured. [default: 1, 2, … to the number of CPUs]"
+    "--threads",
+    type=_Numbers(),
+    help="Thread counts to measure. [default: 1, 2, 4, … up to the CPUs]",
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10, show_default=True)
 @click.option("--warmup", type=click.FloatRange(0), default=3, show_default=True, help="Seconds.")
@@ -77,15 +79,17 @@ _PATH = click.Path(path_type=Path)
     type=click.FloatRange(0, min_open=True),
     default=300,
     show_default=True,
-    help="Seconds beyond warm-up and measurement after which a contender counts as hanging.",
+    help="Seconds, beyond warm-up and measurement, after which a contender is killed.",
 )
 @click.option("--json", "json_path", type=_PATH, metavar="FILE", help="Write the results here.")
-@click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="An .svg or .png.")
+@click.option(
+    "--plot", "plot_path", type=_PATH, metavar="FILE", help="Plot the results to an .svg or .png."
+)
 @click.option(
     "--compare",
     type=(_PATH, _PATH),
     metavar="A B",
-    help="Measure nothing: show the ratios of two files that --json wrote.",
+    help="Show the ratios of two files that --json wrote, without measuring.",
 )
 def command(
     dataset: Path | None,
@@ -108,7 +112,7 @@ def command(
     plot_path: Path | None,
     compare: tuple[Path, Path] | None,
 ) -> None:
-    """Measure how fast DATASET is loaded, with no training in the way.
+    """Measure how fast DATASET is loaded, without training.
 
     With --tree, every installed peer loads the same images (`make bench-peers` installs them).
     Pixels and labels are checked before anything is timed. The exit code is 1 if a contender

@@ -310,7 +310,7 @@ def test_the_same_command_goes_on(
     out = tmp_path / "made"
     error = interrupt(out, workers, 5, kill)
     if kill == signal.SIGINT:
-        assert error == "interrupted; the same command goes on from here\n"
+        assert error == "interrupted; run the same command again to resume\n"
     left = {path: path.stat().st_mtime_ns for path in out.rglob("*.JPEG")}
     assert 5 <= len(left) < 44
     summary = make_sample(out, **OPTIONS)  # type: ignore[arg-type]

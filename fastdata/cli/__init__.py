@@ -17,7 +17,7 @@ from fastdata.version import VERSION
 
 
 class _Failure(click.ClickException):
-    """A fastdata error as click shows it: the cause, then what mends it."""
+    """A fastdata error as click shows it: the cause, then the hint."""
 
     def __init__(self, error: FastdataError) -> None:
         super().__init__(str(error))
@@ -25,7 +25,7 @@ class _Failure(click.ClickException):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        """2 for what the user asked for, 1 for what the data is like."""
+        """2 for a wrong command, 1 for wrong data."""
         return 2 if isinstance(self.error, UsageError) else 1
 
     def show(self, file: Any = None) -> None:
@@ -35,7 +35,7 @@ class _Failure(click.ClickException):
 
 
 class _Commands(click.Group):
-    """A group in which every command reports fastdata's errors alike."""
+    """A group whose commands all report fastdata's errors in the same way."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -43,7 +43,7 @@ class _Commands(click.Group):
         except FastdataError as error:
             raise _Failure(error) from error
         except BrokenPipeError:
-            # Whoever read our output has seen enough: head, less.
+            # The reader of our output has gone: head, less.
             sys.stderr.close()
             ctx.exit(1)
         except OSError as error:
@@ -53,9 +53,9 @@ class _Commands(click.Group):
             )
             raise _Failure(failure) from error
         except KeyboardInterrupt:
-            again = "the same command goes on from here"
             resumes = ctx.invoked_subcommand in _RESUMABLE
-            click.echo(f"interrupted; {again}" if resumes else "interrupted", err=True)
+            again = "; run the same command again to resume" if resumes else ""
+            click.echo(f"interrupted{again}", err=True)
             ctx.exit(130)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

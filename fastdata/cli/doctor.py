@@ -1,4 +1,4 @@
-"""``fastdata doctor``: what makes loading slow here, and what would be faster."""
+"""``fastdata doctor``: finds what limits loading on this machine, and advises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastdata.cli.locations import Location
 from fastdata.errors import UsageError
 
 _PATH = click.Path(path_type=Path)
-#: Options of measuring, which a recording has no use for.
+#: Options that only measuring takes, not recording.
 _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "as_json", "plot")
 
 
@@ -22,13 +22,15 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
     "--step-ms",
     type=click.FloatRange(0, min_open=True),
     metavar="MS",
-    help="What the training step takes, on one GPU.",
+    help="Milliseconds that a training step takes on one GPU.",
 )
-@click.option("--batch-size", type=click.IntRange(1), help="Images in it.  [default: 64]")
+@click.option(
+    "--batch-size", type=click.IntRange(1), help="Images in a batch of one GPU.  [default: 64]"
+)
 @click.option(
     "--num-workers",
     type=click.IntRange(0),
-    help="What the script gives the loader.  [default: the number to use]",
+    help="Decode threads to measure with.  [default: the recommended number]",
 )
 @click.option(
     "--ranks",
@@ -45,9 +47,13 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
     help="About how long to measure, or to record.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--plot", type=_PATH, metavar="FILE", help="A picture of the stages: .svg or .png.")
-@click.option("--pid", type=click.IntRange(1), help="Record this process instead (py-spy).")
-@click.option("--flame", type=_PATH, metavar="FILE", help="Where to: .svg, or .json (speedscope).")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Plot the stages to an .svg or .png.")
+@click.option(
+    "--pid", type=click.IntRange(1), help="Record this running process instead, with py-spy."
+)
+@click.option(
+    "--flame", type=_PATH, metavar="FILE", help="The recording: .svg, or .json for speedscope."
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -64,7 +70,7 @@ def command(
     pid: int | None,
     flame: Path | None,
 ) -> None:
-    """Find out what makes loading DATASET slow on this machine, and what would be faster.
+    """Find out what limits loading DATASET on this machine, and what would be faster.
 
     Measures each stage that an image passes: storage, decoding, copies, the loader as a whole;
     with --step-ms and --batch-size also against the training step. DATASET may be a folder of

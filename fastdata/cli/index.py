@@ -21,10 +21,10 @@ from fastdata.maintenance.seek_points import add_seek_points
 @click.option("--remove", is_flag=True, help="Remove the seek points instead.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
 def command(dataset: Path | str, stride: int, remove: bool, workers: int | None) -> None:
-    """Add seek points to DATASET: where in each JPEG a decoder may start.
+    """Add seek points to DATASET: positions in each JPEG at which a decoder can start.
 
-    Images are read and not written. `fastdata convert` does this while packing, unless told
-    not to.
+    The images themselves do not change. `fastdata convert` adds seek points while it packs, unless
+    --no-seek-points is given.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``fastdata info``: what a dataset is."""
+"""``fastdata info``: shows what a dataset holds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTED = ("width", "height", "channels", "encoding")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @storage_options
 def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] | None) -> None:
-    """Say what DATASET, a folder or a URL, holds.
+    """Show what DATASET, a folder or a URL, holds.
 
     \b
     Examples:

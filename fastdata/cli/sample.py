@@ -19,12 +19,18 @@ from fastdata.storage.files import human_bytes
     default=Path("imagenet"),
     show_default=True,
     metavar="FOLDER",
-    help="Where to.",
+    help="The folder to write.",
 )
-@click.option("--images", type=int, default=1000, show_default=True, help="Of the split train.")
-@click.option("--val-images", type=int, default=100, show_default=True, help="Of the split val.")
+@click.option(
+    "--images", type=int, default=1000, show_default=True, help="Images of the training split."
+)
+@click.option(
+    "--val-images", type=int, default=100, show_default=True, help="Images of the validation split."
+)
 @click.option("--classes", type=int, default=10, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bytes.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed gives the same bytes."
+)
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
 @click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
 def command(
@@ -36,7 +42,7 @@ def command(
     workers: int | None,
     force: bool,
 ) -> None:
-    """Make an ImageNet-like tree of made photographs, to try things out on.
+    """Make a tree of synthetic photographs, laid out and encoded as ImageNet is.
 
     \b
     Examples:

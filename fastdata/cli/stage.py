@@ -20,7 +20,7 @@ from fastdata.storage.files import human_bytes
     "--to",
     type=Folder(),
     metavar="FOLDER",
-    help="Where to. [default: /dev/shm]",
+    help="The folder to copy to. [default: /dev/shm]",
 )
 @click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
 @click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")
@@ -32,10 +32,10 @@ def command(
     remove: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Copy DATASET, a folder or a URL, to memory (or any folder), checked and whole.
+    """Copy DATASET, a folder or a URL, to memory or to another folder.
 
-    From then on the copy is found by itself wherever DATASET is opened. It stays until it is
-    removed by --unstage, or the machine restarts.
+    Checksums are verified while copying. Whoever opens DATASET on this machine then reads the
+    copy, until --unstage removes it or the machine restarts.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``fastdata verify``: checks that a dataset is whole."""
+"""``fastdata verify``: checks a dataset's files, checksums and images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError
 from fastdata.maintenance.verify import verify
 
-#: Problems that are printed; the rest are counted.
+#: Problems that are printed at most; the others are only counted.
 _SHOWN = 20
 
 
@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Check every extent and checksum of DATASET, and that every image decodes.
 
-    DATASET is a folder or a URL; of a URL each file is fetched once to a temporary folder.
+    DATASET is a folder or a URL. Files behind a URL are downloaded once, to a temporary folder.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What the kernel's page cache holds of a file, and having it forget parts of one."""
+"""The kernel's page cache: how much of a file it holds, and dropping parts of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of the stages: one bar each, the one that limits in a colour of its own."""
+"""A bar chart of the stages; the one that limits has its own colour."""
 
 from __future__ import annotations
 

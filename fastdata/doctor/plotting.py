@@ -1,4 +1,4 @@
-"""What plots have in common: they are readable on light and on dark pages."""
+"""The style that all plots share: readable on light and on dark pages."""
 
 from __future__ import annotations
 
