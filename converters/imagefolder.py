@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record
 from fastdata.converters.tree import is_folder, is_utf8, printable
-from fastdata.converters.trees import LocalTree, RemoteTree, Tree, tree_of
+from fastdata.converters.trees import LocalTree, RemoteTree, Tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
@@ -39,17 +39,14 @@ class ImageFolder:
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tree: Tree
-        if is_url(root):
-            self._tree = tree_of(root, storage_options)
-        else:
-            self._tree = LocalTree(require_folder(Path(root)))
+        self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
         if not self.classes:
+            what = "no such folder, or no folders in it" if is_url(root) else "has no class folders"
             raise SourceError(
-                f"{root}: has no class folders",
-                "Images must lie in <root>/<class>/; name the folder above the classes.",
+                f"{self._tree}: {what}",
+                "Images must lie in <root>/<class>/; name the folder above with --root.",
             )
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]

@@ -92,7 +92,11 @@ def write_listing(
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
     sizes: list[int] = []
-    tick = _Tick(executor, progress)
+    before = executor.reported()[0]
+
+    def tick() -> None:
+        progress(executor.reported()[0] - before)
+
     numbered = enumerate(listing_shards(source))
     for count, size in executor.run(ListShard(folder), numbered, tick, _AHEAD):
         rows.append(count)
@@ -129,17 +133,6 @@ def listed_at(folder: Path) -> int:
         FileNotFoundError: There is none.
     """
     return (folder / _SUMMARY).stat().st_mtime_ns
-
-
-class _Tick:
-    """Tells of the records that have been listed since it was made."""
-
-    def __init__(self, executor: Executor, progress: Callable[[int], None]) -> None:
-        self._executor, self._progress = executor, progress
-        self._before = executor.reported()[0]
-
-    def __call__(self) -> None:
-        self._progress(self._executor.reported()[0] - self._before)
 
 
 @dataclass(frozen=True)

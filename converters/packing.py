@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
@@ -100,8 +100,8 @@ _OVERHEAD = 4_500
 _INDEX_ROW = 400
 
 
-class Progress(Protocol):
-    """Who wants to know how packing goes on."""
+class Progress:
+    """Is told how packing goes on; this one tells nobody."""
 
     def listed(self, records: int) -> None:
         """So many records are listed so far."""
@@ -114,22 +114,6 @@ class Progress(Protocol):
 
     def finishing(self, what: str) -> None:
         """All images are packed; this remains."""
-
-
-class Silent:
-    """Progress that nobody sees."""
-
-    def listed(self, records: int) -> None:
-        """See `Progress.listed`."""
-
-    def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
-        """See `Progress.start`."""
-
-    def advance(self, images: int, size: int) -> None:
-        """See `Progress.advance`."""
-
-    def finishing(self, what: str) -> None:
-        """See `Progress.finishing`."""
 
 
 class Packed(NamedTuple):
@@ -229,7 +213,7 @@ def pack(
         container,
         encoding,
         shard_size or SHARD_SIZE,
-        progress or Silent(),
+        progress or Progress(),
         stride=DEFAULT_STRIDE if seek_points else None,
         skip_bad=skip_bad,
         force=force,

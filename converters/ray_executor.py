@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,12 +71,7 @@ class RayExecutor:
     def __enter__(self) -> RayExecutor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         # Nothing that a task writes counts before it is whole, so none is waited for.
         for reference in self._submitted:
             self._ray.cancel(reference, force=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,6 @@ from fastdata.converters.tree import (
     storable,
 )
 
-from fastdata.errors import SourceError
 from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import join_url, listed_name, redact
@@ -182,21 +180,3 @@ class RemoteTree:
             if name.endswith(extension)
             and not any(part.startswith(_NO_DATA) for part in name.split("/"))
         }
-
-
-def tree_of(
-    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> RemoteTree:
-    """The tree behind a URL.
-
-    Raises:
-        SourceError: There is nothing.
-        RemoteError: It cannot be reached.
-    """
-    tree = RemoteTree(os.fspath(root), storage_options)
-    if not tree.classes():
-        raise SourceError(
-            f"{tree}: no such folder, or no folders in it",
-            "Say where the images are with --root: the folder above the classes.",
-        )
-    return tree

@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
@@ -72,13 +71,8 @@ class Uploading:
         self._sender.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._sender.__exit__(kind, value, trace)
+    def __exit__(self, *exception: Any) -> None:
+        self._sender.__exit__(*exception)
 
     def finished(self, force: bool) -> Manifest | None:
         """The manifest of the dataset that is there already; None where there is none.

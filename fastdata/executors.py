@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from fastdata.errors import DataError, UsageError
@@ -32,12 +31,7 @@ class Executor(Protocol):
     def __enter__(self) -> Executor:
         """Begins."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         """Ends; tasks that still run are given up."""
 
     def run(
@@ -110,7 +104,7 @@ class InProcess:
         _counters[:] = [0, 0]
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
         global _on_report
         _on_report = None
 
@@ -149,13 +143,8 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
+    def __exit__(self, *exception: Any) -> None:
+        if exception[0] is not None:
             # Nothing that a task writes counts before it is whole, so none is waited for.
             # The executor's own way to do this came with Python 3.14.
             for process in list((getattr(self._pool, "_processes", None) or {}).values()):

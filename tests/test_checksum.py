@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.storage import checksum
 from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_file, crc32c_range
 
 
@@ -63,15 +62,12 @@ def test_combining_lengths_beyond_32_bits() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 5_300])
-def test_files_by_several_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, size: int
-) -> None:
-    monkeypatch.setattr(checksum, "_BLOCK", 1000)
-    monkeypatch.setattr(checksum, "_CHUNK", 300)
+def test_files_by_several_threads(tmp_path: Path, threads: int, size: int) -> None:
     data = bytes(i * i % 251 for i in range(size))
     path = tmp_path / "file"
     path.write_bytes(data)
-    assert crc32c_file(path, threads) == crc32c_file(str(path)) == crc32c(data)
+    assert crc32c_file(path, threads, block=1000) == crc32c_file(str(path)) == crc32c(data)
+    assert crc32c_range(path, 0, size, chunk=300) == crc32c(data)
 
 
 def test_ranges_end_where_the_file_ends(tmp_path: Path) -> None:

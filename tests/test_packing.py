@@ -20,7 +20,7 @@ import psutil
 import pytest
 from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_tree
 from fastdata.converters import Encoding, ImageFolder
-from fastdata.converters.packing import Silent
+from fastdata.converters.packing import Progress
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
@@ -40,7 +40,7 @@ def copy(made_tree: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made_tree / "val", tmp_path / "tree")
 
 
-class Stop(Silent):
+class Stop(Progress):
     """Interrupts packing once so many images are done."""
 
     def __init__(self, images: int) -> None:
@@ -221,7 +221,7 @@ def test_only_one_packs_at_a_time(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     started, go_on = threading.Event(), threading.Event()
 
-    class Wait(Silent):
+    class Wait(Progress):
         def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
             started.set()
             go_on.wait(30)
@@ -335,7 +335,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def test_a_worker_killed_from_outside(tree: Path, tmp_path: Path) -> None:
-    class KillOne(Silent):
+    class KillOne(Progress):
         def advance(self, images: int, size: int) -> None:
             for worker in workers_of(psutil.Process())[:1]:
                 worker.kill()

@@ -20,8 +20,7 @@ from unittest import mock
 import psutil
 import pytest
 from containers import digests, pack_tree, repeat_tree
-from fastdata.converters import Encoding
-from fastdata.converters.packing import Silent
+from fastdata.converters import Encoding, packing
 from fastdata.converters.ray_executor import RayExecutor
 
 from fastdata import verify
@@ -58,7 +57,7 @@ def tree(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repeat_tree(made_tree / "train", tmp_path_factory.mktemp("ray") / "tree", 2)
 
 
-class Progress(Silent):
+class Counts(packing.Progress):
     """Notes what it is told."""
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ def ray_workers(out: Path) -> list[psutil.Process]:
 def test_the_same_bytes_as_the_local_executor(
     cluster: str, tree: Path, tmp_path: Path, container: str
 ) -> None:
-    progress = Progress()
+    progress = Counts()
     packed = pack_tree(tree, tmp_path / "ray", container, executor="ray", workers=3,
                        progress=progress)  # fmt: skip
     pack_tree(tree, tmp_path / "local", container)
@@ -146,7 +145,7 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
 
 
 def test_what_one_engine_began_the_other_ends(cluster: str, tree: Path, tmp_path: Path) -> None:
-    class Stop(Silent):
+    class Stop(packing.Progress):
         def advance(self, images: int, size: int) -> None:
             if images >= 60:
                 raise KeyboardInterrupt

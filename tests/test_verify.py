@@ -469,10 +469,10 @@ def test_workers_that_are_none(sound: Path, workers: int) -> None:
 def test_rows_of_a_file_are_found_without_reading_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastdata.storage.index.ROWS_PER_BATCH", 4)
     files = [0] * 3 + [1] * 9 + [3] * 20 + [4] * 2 + [7] * 62
     rows = [row_of(0, b"", file=file) for file in files]
-    index_module.write_index(tmp_path / "index", [index_module.rows_to_batch(rows)])
+    batches = [index_module.rows_to_batch(rows)]
+    index_module.write_index(tmp_path / "index", batches, rows_per_batch=4)
     index = Index(tmp_path / "index", len(rows))
     read: list[int] = []
     real = Index._read

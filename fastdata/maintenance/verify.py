@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -100,11 +100,8 @@ def verify(
     findings = _Findings()
     findings.add(_check_sizes(blobs))
     # An impossible index would be found to be so again, sample by sample.
-    if not findings.add(_check_extents(blobs)):
-        if not fast:
-            _check_all(blobs, workers, progress, findings)
-        elif not blobs.manifest.files:
-            _check_loose_sizes(blobs, workers, progress, findings)
+    if not findings.add(_check_extents(blobs)) and not (fast and blobs.manifest.files):
+        _check_local(blobs, fast, workers, progress, findings)
     manifest = blobs.manifest
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
@@ -122,11 +119,13 @@ def _verify_remote(
     if not findings.add(_check_extents(blobs)) and not fast:
         with local_executor(workers) as executor:
             tick = _ticker(executor, blobs.manifest.samples, progress)
-            tasks = _Tasks(executor, tick)
             for view in fetching.views():
                 found = _Findings()
                 with view:
-                    tasks.check(Blobs(view.folder), view.files, view.start, view.stop, found)
+                    view_blobs = Blobs(view.folder)
+                    _check_files(
+                        executor, tick, view_blobs, view.files, view.start, view.stop, found
+                    )
                 findings.add(found.named(str(view.folder), fetching.name))
             tick()
     manifest = blobs.manifest
@@ -219,68 +218,54 @@ def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
         start += batch.num_rows
 
 
-def _check_loose_sizes(
+def _check_local(
     blobs: Blobs,
+    fast: bool,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
     findings: _Findings,
 ) -> None:
-    """Checks the size of every image of a `folder`."""
+    """Checks all files and samples; if ``fast``, the sizes of a `folder`'s images alone."""
     samples = blobs.manifest.samples
-    tasks = (task for _, task in _row_tasks(_CheckLooseSizes, blobs, _LOOSE_ROWS))
-    # Starting a process takes longer than looking at thousands of files.
-    workers = min(workers or usable_cpus(), -(-samples // _LOOSE_ROWS))
-    with local_executor(max(workers, 1)) as executor:
-        tick = _ticker(executor, samples, progress)
-        for found in executor.run(_call, tasks, tick):
-            findings.add(found.findings)
-        tick()
-
-
-def _check_all(
-    blobs: Blobs,
-    workers: int | None,
-    progress: Callable[[int, int], None] | None,
-    findings: _Findings,
-) -> None:
-    """Checks what files hold: checksums and samples, then that containers agree."""
-    samples, numbers = blobs.manifest.samples, range(-1, len(blobs.manifest.files))
+    if fast:
+        # Starting a process takes longer than looking at thousands of files.
+        workers = max(1, min(workers or usable_cpus(), -(-samples // _LOOSE_ROWS)))
     with local_executor(workers) as executor:
         tick = _ticker(executor, samples, progress)
-        _Tasks(executor, tick).check(blobs, numbers, 0, samples, findings)
+        if fast:
+            tasks = (task for _, task in _row_tasks(_check_loose_size, blobs, _LOOSE_ROWS))
+            for found in executor.run(_call, tasks, tick):
+                findings.add(found.findings)
+        else:
+            numbers = range(-1, len(blobs.manifest.files))
+            _check_files(executor, tick, blobs, numbers, 0, samples, findings)
         tick()
 
 
-class _Tasks:
-    """Checks of what files hold, run by an executor."""
-
-    def __init__(self, executor: Executor, tick: Callable[[], None]) -> None:
-        self._executor = executor
-        self._tick = tick
-
-    def check(
-        self,
-        blobs: Blobs,
-        numbers: Sequence[int],
-        start: int,
-        stop: int,
-        findings: _Findings,
-    ) -> None:
-        """Checks some files (-1: the index), and the samples from ``start`` to ``stop``."""
-        checksums = _Checksums(blobs, numbers)
-        # A file's samples are checked at about the time of its checksum, so that it is read
-        # from the disk once, and so that the progress of samples is that of the whole.
-        rows = _row_tasks(_CheckRows, blobs, _ROWS, start, stop)
-        mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
-        for found in self._executor.run(_call, (task for _, task in mixed), self._tick):
-            findings.add(found.findings)
-            if found.checksum is not None:
-                checksums.add(found.checksum)
-        findings.add(checksums.findings())
-        # What is damaged is not walked: its blobs are known to be in doubt.
-        walks = (_CheckContainer(blobs, number) for number in checksums.sound())
-        for found in self._executor.run(_call, walks, self._tick):
-            findings.add(found.findings)
+def _check_files(
+    executor: Executor,
+    tick: Callable[[], None],
+    blobs: Blobs,
+    numbers: Sequence[int],
+    start: int,
+    stop: int,
+    findings: _Findings,
+) -> None:
+    """Checks some files (-1: the index), and the samples from ``start`` to ``stop``."""
+    checksums = _Checksums(blobs, numbers)
+    # A file's samples are checked at about the time of its checksum, so that it is read
+    # from the disk once, and so that the progress of samples is that of the whole.
+    rows = _row_tasks(_check_sample, blobs, _ROWS, start, stop)
+    mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
+    for found in executor.run(_call, (task for _, task in mixed), tick):
+        findings.add(found.findings)
+        if found.checksum is not None:
+            checksums.add(found.checksum)
+    findings.add(checksums.findings())
+    # A damaged file is not walked: its blobs are known to be in doubt.
+    walks = (_CheckContainer(blobs, number) for number in checksums.sound())
+    for found in executor.run(_call, walks, tick):
+        findings.add(found.findings)
 
 
 def _ticker(
@@ -326,16 +311,13 @@ def _call(task: _Task) -> _Result:
 
 
 def _row_tasks(
-    kind: Callable[[Blobs, int, int], _Task],
-    blobs: Blobs,
-    rows: int,
-    first: int = 0,
-    last: int | None = None,
+    check: _Check, blobs: Blobs, rows: int, first: int = 0, last: int | None = None
 ) -> Iterator[tuple[float, _Task]]:
     """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
     end = blobs.manifest.samples if last is None else last
     for start in range(first, end, rows):
-        yield (start - first) / (end - first), kind(blobs, start, min(start + rows, end))
+        task = _CheckRows(blobs, start, min(start + rows, end), check)
+        yield (start - first) / (end - first), task
 
 
 class _Checksums:
@@ -454,45 +436,23 @@ def _first_difference(
     return before if next(walk, None) is not None else None
 
 
-class _CheckLooseSizes(NamedTuple):
-    """Looks at the files of some samples of a `folder`."""
-
-    blobs: Blobs
-    start: int
-    stop: int
-
-    def __call__(self) -> _Result:
-        blobs = self.blobs
-        findings = []
-        for number, row in enumerate(blobs.index.rows(self.start, self.stop), self.start):
-            try:
-                path = blobs.file(row, number)
-                problem = _size_problem(path.stat(), row.length, "index")
-            except OSError as error:
-                problem = _reason(error)
-            except CorruptionError as error:
-                findings.append(_Finding(_sample(row, number), error.what))
-                continue
-            finally:
-                report(1, row.length)
-            if problem:
-                findings.append(_Finding(str(path), problem))
-        return _Result(findings)
+#: Checks one sample; the dictionary has the problem of each file that was looked at before.
+_Check: TypeAlias = Callable[[Blobs, Row, int, dict[Path, "str | None"]], _Finding | None]
 
 
 class _CheckRows(NamedTuple):
-    """Reads and decodes some samples."""
+    """Checks some samples."""
 
     blobs: Blobs
     start: int
     stop: int
+    check: _Check
 
     def __call__(self) -> _Result:
-        blobs = self.blobs
         files: dict[Path, str | None] = {}
         findings = []
-        for number, row in enumerate(blobs.index.rows(self.start, self.stop), self.start):
-            finding = _check_sample(blobs, row, number, files)
+        for number, row in enumerate(self.blobs.index.rows(self.start, self.stop), self.start):
+            finding = self.check(self.blobs, row, number, files)
             if finding is not None:
                 findings.append(finding)
             report(1, row.length)
@@ -503,10 +463,25 @@ def _sample(row: Row, number: int) -> str:
     return f"sample {number} ({row.key})"
 
 
+def _check_loose_size(
+    blobs: Blobs, row: Row, number: int, files: dict[Path, str | None]
+) -> _Finding | None:
+    """Looks at the file of a sample of a `folder`."""
+    try:
+        path = blobs.file(row, number)
+    except CorruptionError as error:
+        return _Finding(_sample(row, number), error.what)
+    try:
+        problem = _size_problem(path.stat(), row.length, "index")
+    except OSError as error:
+        problem = _reason(error)
+    return _Finding(str(path), problem) if problem else None
+
+
 def _check_sample(
     blobs: Blobs, row: Row, number: int, files: dict[Path, str | None]
 ) -> _Finding | None:
-    """Checks one sample; ``files`` has the problem of each file that was looked at before."""
+    """Reads and decodes a sample."""
     try:
         path = blobs.file(row, number)
         if not blobs.manifest.files:

@@ -19,32 +19,38 @@ _BLOCK = 64 << 20  # bytes that one thread checksums at a time
 _CHUNK = 1 << 20  # bytes read at a time: stays in the L2 cache between read and checksum
 
 
-def crc32c_range(path: str | os.PathLike[str], offset: int, length: int) -> int:
-    """CRC-32C of ``length`` bytes of a file from ``offset``; fewer where the file ends."""
+def crc32c_range(
+    path: str | os.PathLike[str], offset: int, length: int, *, chunk: int = _CHUNK
+) -> int:
+    """CRC-32C of ``length`` bytes of a file from ``offset``; fewer where the file ends.
+
+    ``chunk`` is how many bytes are read at a time.
+    """
     crc = 0
-    buffer = memoryview(bytearray(min(length, _CHUNK)))
+    buffer = memoryview(bytearray(min(length, chunk)))
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
-        while length > 0 and (count := file.readinto(buffer[: min(length, _CHUNK)])):
+        while length > 0 and (count := file.readinto(buffer[: min(length, chunk)])):
             crc = crc32c(buffer[:count], crc)
             length -= count
     return crc
 
 
-def crc32c_file(path: str | os.PathLike[str], threads: int = 1) -> int:
+def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = _BLOCK) -> int:
     """CRC-32C of a whole file.
 
     Args:
         path: The file.
         threads: How many blocks are read at once: what a fast disk needs to be busy.
+        block: Bytes of a block.
 
     Raises:
         OSError: The file cannot be read.
     """
     size = Path(path).stat().st_size
-    if threads <= 1 or size <= _BLOCK:
+    if threads <= 1 or size <= block:
         return crc32c_range(path, 0, size)
-    blocks = [(start, min(_BLOCK, size - start)) for start in range(0, size, _BLOCK)]
+    blocks = [(start, min(block, size - start)) for start in range(0, size, block)]
     crc = 0
     with ThreadPoolExecutor(threads) as pool:
         pieces = pool.map(lambda block: crc32c_range(path, *block), blocks)

@@ -193,7 +193,7 @@ def file_lock(
                     waiting()
                     waiting = None
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # Who held it before has removed it: then this is the lock of nothing.
+            # The holder unlinked this file: retry on the new inode.
             if not _is_open_file(path, file.fileno()):
                 continue
             try:

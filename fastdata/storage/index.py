@@ -100,12 +100,15 @@ def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def write_index(path: Path, batches: Iterable[pa.RecordBatch]) -> int:
+def write_index(
+    path: Path, batches: Iterable[pa.RecordBatch], *, rows_per_batch: int = ROWS_PER_BATCH
+) -> int:
     """Writes an index from batches of any size; holds one output batch in memory.
 
     Args:
         path: Where to; an existing file is overwritten.
         batches: Record batches of `SCHEMA`, in the dataset's order.
+        rows_per_batch: Rows of every output batch but the last.
 
     Returns:
         The number of rows.
@@ -121,11 +124,11 @@ def write_index(path: Path, batches: Iterable[pa.RecordBatch]) -> int:
             total += batch.num_rows
             pending.append(batch)
             held += batch.num_rows
-            while held >= ROWS_PER_BATCH:
+            while held >= rows_per_batch:
                 joined = pa.concat_batches(pending)
-                writer.write_batch(joined.slice(0, ROWS_PER_BATCH))
-                pending = [joined.slice(ROWS_PER_BATCH)]
-                held -= ROWS_PER_BATCH
+                writer.write_batch(joined.slice(0, rows_per_batch))
+                pending = [joined.slice(rows_per_batch)]
+                held -= rows_per_batch
         if held:
             writer.write_batch(pa.concat_batches(pending))
     return total

@@ -9,7 +9,9 @@ verify`` knows that index and container agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
 from fastdata.storage.index import Row
@@ -50,25 +52,14 @@ def open_writer(container: str, path: Path, classes: Sequence[str]) -> Writer:
         path: The file to write.
         classes: Class names, by label.
     """
-    # Imported here, so that reading one container does not load the others' libraries.
-    if container == "shards":
-        from fastdata.storage.formats.shards import ShardWriter
-
-        return ShardWriter(path, classes)
-    if container == "parquet":
-        from fastdata.storage.formats.parquet import ParquetWriter
-
-        return ParquetWriter(path, classes)
-    raise ValueError(f"{container} has no writer of independent files")
+    writer: Writer = _module(container).open_writer(path, classes)
+    return writer
 
 
 def file_name(container: str, number: int) -> str:
-    """Name of a container's file by its number from 0."""
-    if container == "lmdb":
-        from fastdata.storage.formats.lmdb import DATA_NAME
-
-        return DATA_NAME
-    return {"shards": f"shard-{number:06d}.tar", "parquet": f"part-{number:06d}.parquet"}[container]
+    """Name of a container's file by its number from 0; of an LMDB there is one."""
+    name: str = _module(container).FILE_NAME.format(number)
+    return name
 
 
 def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
@@ -80,12 +71,10 @@ def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
     Raises:
         CorruptionError: The file is not one that this container's writer makes.
     """
-    if container == "lmdb":
-        from fastdata.storage.formats import lmdb as module
-    elif container == "shards":
-        from fastdata.storage.formats import shards as module  # type: ignore[no-redef]
-    elif container == "parquet":
-        from fastdata.storage.formats import parquet as module  # type: ignore[no-redef]
-    else:
-        raise ValueError(f"{container} has no files of its own")
-    return module.extents(path)
+    found: Iterator[tuple[int, int]] = _module(container).extents(path)
+    return found
+
+
+def _module(container: str) -> ModuleType:
+    # Imported when it is needed: reading one container does not load the others' libraries.
+    return import_module(f"{__name__}.{container}")

@@ -21,7 +21,7 @@ from fastdata.errors import CorruptionError
 from fastdata.storage.files import free_space, is_no_space, read_exactly, written_behind
 from fastdata.storage.index import Row
 
-DATA_NAME = "data.mdb"
+FILE_NAME = DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
 #: 64 pages or a whole blob.
 _FULL = 16 << 20

@@ -34,6 +34,7 @@ _SCHEMA = pa.schema(
         pa.field("image", pa.binary(), nullable=False),
     ]
 )
+FILE_NAME = "part-{:06d}.parquet"
 _IMAGE_COLUMN = _SCHEMA.get_field_index("image")
 _OTHER_COLUMNS = [name for name in _SCHEMA.names if name != "image"]
 _LENGTH_BYTES = 4  # PLAIN encoding of a BYTE_ARRAY: little-endian length, then the bytes
@@ -110,6 +111,9 @@ class ParquetWriter:
         """Releases the file, finished or not."""
         self._writer.close()
         self._file.close()
+
+
+open_writer = ParquetWriter
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:

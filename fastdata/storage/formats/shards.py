@@ -21,6 +21,8 @@ from fastdata.storage.formats.tars import members
 from fastdata.storage.index import Row
 from fastdata.storage.probe import EXTENSIONS
 
+FILE_NAME = "shard-{:06d}.tar"
+
 
 class ShardWriter:
     """Writes one tar file; the same samples give the same bytes."""
@@ -78,6 +80,9 @@ class ShardWriter:
     def close(self) -> None:
         """Releases the file, finished or not."""
         self._file.abandon()
+
+
+open_writer = ShardWriter
 
 
 def member_head(name: str, size: int) -> bytes:
