@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
@@ -100,8 +100,8 @@ _OVERHEAD = 4_500
 _INDEX_ROW = 400
 
 
-class Progress:
-    """Is told how packing goes on; this one tells nobody."""
+class Progress(Protocol):
+    """Is told how packing goes on; a subclass need not want to know all of it."""
 
     def listed(self, records: int) -> None:
         """So many records are listed so far."""
@@ -114,6 +114,10 @@ class Progress:
 
     def finishing(self, what: str) -> None:
         """All images are packed; this remains."""
+
+
+class Silent(Progress):
+    """Tells nobody."""
 
 
 class Packed(NamedTuple):
@@ -213,7 +217,7 @@ def pack(
         container,
         encoding,
         shard_size or SHARD_SIZE,
-        progress or Progress(),
+        progress or Silent(),  # type: ignore[abstract]  # empty bodies, by intent
         stride=DEFAULT_STRIDE if seek_points else None,
         skip_bad=skip_bad,
         force=force,
