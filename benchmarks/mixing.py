@@ -31,7 +31,7 @@ import numpy.typing as npt
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.order import BLOCK, WINDOW, Order, QuasiRandom, Random
 from fastdata.remote import RemoteOptions
-from fastdata.remote.ranges import Wanted, plan
+from fastdata.remote.ranges import FileRef, Wanted, plan
 
 CLASSES, EACH, BYTES, BATCH = 1000, 1281, 110_000, 256
 SAMPLES = CLASSES * EACH
@@ -40,6 +40,7 @@ WINDOWS = (32, WINDOW, 512)
 _EPOCHS = 3
 #: Samples of an epoch that requests are counted for.
 _COUNTED = 150_000
+_FILE = FileRef("", SAMPLES * BYTES, "")
 
 
 def main() -> None:
@@ -116,7 +117,7 @@ def _requests(order: Order, window: int, options: RemoteOptions) -> dict[str, An
     while True:
         for number in islice(numbers, max(2 * reach // BYTES - len(coming), 0)):
             start = number * BYTES
-            coming[number] = Wanted(number, "", start, start + BYTES, 0)
+            coming[number] = Wanted(number, _FILE, start, start + BYTES, 0)
         if not coming:
             break
         for request in plan(coming.values(), reach, options.merge_gap, options.max_request):

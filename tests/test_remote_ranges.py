@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loader_data import SAMPLES, dataset
 
 from fastdata import ImageDataset, _native
-from fastdata.remote.ranges import Wanted, merge, plan
+from fastdata.remote.ranges import FileRef, Wanted, merge, plan
 from fastdata.storage.checksum import crc32c
 
 
@@ -22,7 +22,7 @@ from fastdata.storage.checksum import crc32c
 )
 def test_merged_requests(extents: list[tuple[int, int, int]], gap: int, largest: int) -> None:
     wanted = [
-        Wanted(number, f"file{file}", start, start + size, 0)
+        Wanted(number, FileRef(f"file{file}", 0, ""), start, start + size, 0)
         for number, (file, start, size) in enumerate(extents)
     ]
     requests = merge(wanted, gap, largest)
@@ -30,7 +30,7 @@ def test_merged_requests(extents: list[tuple[int, int, int]], gap: int, largest:
     assert sorted(one.number for one in found) == list(range(len(wanted)))
     for request in requests:
         members = sorted(request.members, key=lambda one: one.start)
-        assert all(one.url == request.url for one in members)
+        assert all(one.file == request.file for one in members)
         assert request.start == members[0].start
         assert request.stop == max(one.stop for one in members)
         assert len(members) == 1 or request.size <= largest
@@ -44,7 +44,9 @@ def test_merged_requests(extents: list[tuple[int, int, int]], gap: int, largest:
 
 
 def test_neighbours_are_merged() -> None:
-    wanted = [Wanted(i, "file", i * 1000, i * 1000 + 996, 0) for i in reversed(range(10))]
+    wanted = [
+        Wanted(i, FileRef("file", 0, ""), i * 1000, i * 1000 + 996, 0) for i in reversed(range(10))
+    ]
     assert len(merge(wanted, 4, 1 << 20)) == 1
     assert len(merge(wanted, 3, 1 << 20)) == 10
     assert len(merge(wanted, 4, 3000)) == 4
@@ -60,7 +62,7 @@ def test_neighbours_are_merged() -> None:
 def test_plans_cover_everything_in_order(
     order: list[int], reach: int, largest: int, needed: set[int]
 ) -> None:
-    coming = {i: Wanted(i, "file", i * 100, i * 100 + 100, 0) for i in order}
+    coming = {i: Wanted(i, FileRef("file", 0, ""), i * 100, i * 100 + 100, 0) for i in order}
     first = plan(coming.values(), reach, 0, largest, [coming[i] for i in needed])
     assert needed <= {one.number for request in first for one in request.members}
     fetched: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -10,8 +11,12 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +32,7 @@ from fastdata import DataLoader, ImageDataset, stage
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import open_filesystem
-from fastdata.remote.prefetch import CachePass, RangePass
+from fastdata.remote.prefetch import RemotePass
 
 #: Small enough that everything happens: many requests, pieces smaller than files.
 SMALL = RemoteOptions(
@@ -322,7 +327,7 @@ def test_samples_that_turn_out_bad_are_not_kept(gcs: Bucket, tmp_path: Path, kin
     random = np.random.default_rng(0)
     batches = [np.concatenate(([5, 6, 7], random.integers(0, SAMPLES, 5))) for _ in range(30)]
     bad: set[int] = set()
-    coming: Any = (RangePass if kind == "ranges" else CachePass)(
+    coming: Any = RemotePass(
         blobs, table, iter([(batch, 0) for batch in batches]), lambda indices: indices, bad
     )
     for number, (indices, _) in enumerate(coming):
@@ -334,11 +339,8 @@ def test_samples_that_turn_out_bad_are_not_kept(gcs: Bucket, tmp_path: Path, kin
         bad |= {6} if number == 0 else {5, 7} if number == 4 else set()
     wait_until(lambda: not coming._tasks)
     assert coming._announced == 0
-    if kind == "ranges":
-        assert not coming._known and coming._outstanding == 0
-    else:
-        assert not coming._pieces and not coming._begun and not coming._uses
-        assert not blobs.local_cache._protected
+    assert not coming._known and coming._outstanding == 0
+    assert not coming._pieces
     coming.close()
 
 
@@ -716,3 +718,70 @@ def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:
     fs.pipe_file(f"{root}/index/dataset.json", away)
     with pytest.raises(DatasetError, match="files in /somewhere/else of the machine"):
         remote(url, gcs)
+
+
+def _in_child(work: Callable[[], None]) -> int | None:
+    """The exit code of a forked process that does something; None where it hangs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+    child.join(30)
+    if child.exitcode is None:
+        child.kill()
+    return child.exitcode
+
+
+def test_a_fork_while_another_thread_opens_the_cache(tmp_path: Path) -> None:
+    """The child must not wait for a lock that nobody in it holds."""
+    cache = tmp_path / "cache"
+    (cache / "fastdata-pieces").mkdir(parents=True)
+    of = ImageDataset(f"file://{dataset('shards')}", cache=cache, remote=SMALL)
+    blob = ImageDataset(dataset("shards"), staged=False).read([0])
+    with (cache / "fastdata-pieces" / "usage").open("w") as usage:
+        fcntl.flock(usage, fcntl.LOCK_EX)
+        opening = threading.Thread(target=of.read, args=([0],))
+        opening.start()
+        # On Linux, a waiting lock is listed with an arrow.
+        wait_until(lambda: f":{os.fstat(usage.fileno()).st_ino} " in _waiting_locks())
+
+        def read() -> None:
+            fcntl.flock(usage, fcntl.LOCK_UN)
+            assert of.read([0]) == blob
+
+        assert _in_child(read) == 0
+        opening.join()
+    assert of.read([0]) == blob
+
+
+def _waiting_locks() -> str:
+    lines = Path("/proc/locks").read_text().splitlines()
+    return "\n".join(line for line in lines if "->" in line)
+
+
+def test_threads_of_a_fork_share_one_reader() -> None:
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.registry import register_implementation
+
+    both_make = threading.Barrier(1)
+
+    class Slow(LocalFileSystem):
+        protocol = "slowfiles"
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            with suppress(threading.BrokenBarrierError):
+                both_make.wait(5)
+
+    register_implementation("slowfiles", Slow, clobber=True)
+    of: Any = ImageDataset(f"slowfiles://{dataset('shards')}", remote=SMALL)
+    assert of.read([0])
+
+    def read() -> None:
+        nonlocal both_make
+        both_make = threading.Barrier(2)
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.map(lambda _: of.blobs.reader, range(2))
+        assert one is other
+
+    assert _in_child(read) == 0

@@ -19,7 +19,7 @@ from fastdata.errors import CorruptionError, DatasetError, FastdataError, Sample
 from fastdata.loading.seek_cache import SeekCache, Stamped
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
-from fastdata.remote.prefetch import CachePass, RangePass, RemotePass
+from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
@@ -163,8 +163,7 @@ class PackedSource(Source):
         blobs = self._dataset.blobs
         if not isinstance(blobs, RemoteBlobs):
             return None
-        kind = RangePass if blobs.cache is None else CachePass
-        return kind(blobs, self._table, batches, numbering, bad)
+        return RemotePass(blobs, self._table, batches, numbering, bad)
 
     def key(self, index: int) -> str:
         """See `Source.key`."""

@@ -5,13 +5,12 @@ In the folder that the user names lie::
     <dataset>-<id>/index.arrow                          the index (fastdata.remote.opening)
     fastdata-pieces/usage                               bytes of all pieces; locked to make room
     fastdata-pieces/<id>-<piece bytes>/<file>-<n>.piece     piece n of a file
-    fastdata-pieces/<id>-<piece bytes>/<file>-<n>.partial   one being filled; locked by who does
+    fastdata-pieces/<id>-<piece bytes>/<file>-<n>.partial   a piece being filled, and its lock
 
-A piece is so many bytes of a remote file, and a trailer: magic, length, CRC-32C. It gets its name
-by a rename, after it was flushed, so what a killed process leaves is never taken for a piece; and
-the first time that a process uses one, it compares all of it with its trailer. Every sample is
-compared with its own checksum as well, each time; where that is wrong, the piece goes and the
-sample is fetched by itself. Nothing is ever deleted but files of these names.
+A piece is so many bytes of a remote file, and a trailer: magic, length, CRC-32C. It is flushed and
+then renamed to its name, so a killed process leaves no incomplete piece. The first time that a
+process uses a piece, it compares all of it with its trailer; samples are compared with their own
+checksums on every read. Only files of these names are ever deleted.
 """
 
 from __future__ import annotations
@@ -23,27 +22,20 @@ import os
 import re
 import struct
 import sys
-import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fastdata.errors import DatasetError, FastdataError, UsageError
+from fastdata.errors import DatasetError, UsageError
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import Request, Wanted
+from fastdata.remote.ranges import FileRef
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.files import human_bytes, is_no_space, room, sync
-
-if TYPE_CHECKING:
-    from fastdata.remote.opening import FileRef
+from fastdata.storage.files import human_bytes, is_no_space, read_exactly, room, sync
 
 FOLDER = "fastdata-pieces"
-_NAME = re.compile(r"^(\d{6,}|p[0-9a-f]{24})-\d+\.piece$")
-_PARTIAL = re.compile(r"^(\d{6,}|p[0-9a-f]{24})-\d+\.partial$")
+_NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
 _TRAILER = struct.Struct("<8sQII")
 _MAGIC = b"fdpiece1"
 
@@ -54,11 +46,12 @@ _POLL = 0.05
 #: Seconds after which a piece's time of last use is set again.
 _TOUCH_EVERY = 30.0
 _REPORT_EVERY = 10.0
-#: How often a piece is looked for that others keep evicting.
-_LOOKS = 3
+#: Fills of a piece that other processes keep evicting before its bytes are read by themselves.
+_FILLS = 3
+#: Seconds to wait for other processes' fills to end, so that their pieces can be evicted.
+_ROOM_PATIENCE = 2.0
 
-Piece = tuple["FileRef", int]
-Found = bytes | FastdataError | None
+Piece = tuple[FileRef, int]
 
 
 class PieceCache:
@@ -66,9 +59,9 @@ class PieceCache:
 
     Args:
         folder: The cache folder.
-        id: Which state of which dataset: hexadecimal digits.
+        id: The dataset's state, as hexadecimal digits.
         reader: Reads the remote files.
-        options: How.
+        options: Size of pieces, concurrency, whether progress is reported.
         limit: Most bytes of pieces in the folder, of all datasets; None for nine tenths of what
             is free or already pieces.
         shown: The dataset's URL for messages.
@@ -76,7 +69,7 @@ class PieceCache:
 
     Attributes:
         limit: Most bytes of pieces in the folder.
-        used: What they came to when last counted.
+        used: Bytes of pieces when last counted.
         reads: Pieces that were there when needed.
         fills: Pieces that this process has put there.
 
@@ -98,7 +91,6 @@ class PieceCache:
         self._folder = self._base / f"{id[:24]}-{options.piece_bytes}"
         self._reader = reader
         self._piece = options.piece_bytes
-        self._reporting = threading.Lock()
         self._progress = options.progress
         self._shown = shown
         self._total = total
@@ -116,153 +108,88 @@ class PieceCache:
             # In /dev/shm it is memory that bounds, not what the file system promises.
             limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit
-        self._filling: dict[Piece, asyncio.Task[None]] = {}
+        self._filling: dict[Piece, asyncio.Task[bytes | None]] = {}
         self._slots = asyncio.Semaphore(
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
         self._sound: dict[Path, int] = {}  # inodes that were compared with their trailer
         self._touched: dict[Path, float] = {}
-        self._protected: Counter[Path] = Counter()
         self._begun = time.monotonic()
-        self._full_said = False
+        self._full = False
 
-    def pieces(self, one: Wanted, ref: FileRef) -> list[Piece]:
-        """The pieces that a sample lies in: one, or neighbours."""
-        if one.start == one.stop:
+    def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
+        """The pieces that a byte range lies in."""
+        if start == stop:
             return []
-        first, last = one.start // self._piece, (one.stop - 1) // self._piece
-        return [(ref, number) for number in range(first, last + 1)]
+        return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
-    def protect(self, piece: Piece) -> None:
-        """Has this process not evict a piece while there are others."""
-        self._protected[self._path(piece)] += 1
-
-    def unprotect(self, piece: Piece) -> None:
-        """Takes `protect` back."""
-        path = self._path(piece)
-        self._protected[path] -= 1
-        if self._protected[path] <= 0:
-            del self._protected[path]
-
-    async def ensure(self, ref: FileRef, number: int) -> None:
-        """Has a piece in the folder when it returns, if there is room; on the reader's loop.
+    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
+        """Reads a byte range from its pieces, and fills those that are missing; on the loop.
 
         Raises:
             RemoteError: It cannot be had.
+            DatasetError: The folder cannot be written.
         """
-        piece = ref, number
+        parts = []
+        for piece in self.pieces(file, start, stop):
+            begin = piece[1] * self._piece
+            first, last = max(start, begin), min(stop, begin + self._piece)
+            parts.append(await self._read_part(piece, first - begin, last - begin))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _read_part(self, piece: Piece, start: int, stop: int) -> bytes:
+        for fills in range(_FILLS):
+            data = await asyncio.to_thread(self._look, piece, start, stop)
+            if data is not None:
+                self.reads += not fills
+                return data
+            if self._full:
+                break
+            whole = await self._filled(piece)
+            if whole is not None:
+                return whole[start:stop]
+        begin = piece[1] * self._piece
+        return await self._reader.read(piece[0].url, begin + start, begin + stop)
+
+    async def ensure(self, piece: Piece) -> None:
+        """Fills a piece that is not there, if there is room; raises as `read` does."""
+        if not self._full and await asyncio.to_thread(self._look, piece) is None:
+            await self._filled(piece)
+
+    async def _filled(self, piece: Piece) -> bytes | None:
+        """Has a piece filled; its bytes if this process has downloaded them."""
         task = self._filling.get(piece)
         if task is None:
             task = self._reader.loop.create_task(self._fill(piece))
             self._filling[piece] = task
-            task.add_done_callback(lambda done: self._filled(piece, done))
+            task.add_done_callback(lambda done: self._end(piece, done))
         # Several may wait for it, and one that gives up must not end it for the others.
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
-    def _filled(self, piece: Piece, task: asyncio.Task[None]) -> None:
-        self._filling.pop(piece, None)
+    def _end(self, piece: Piece, task: asyncio.Task[bytes | None]) -> None:
+        del self._filling[piece]
         if not task.cancelled():
-            task.exception()  # who waited for it has it; asyncio need not say that nobody did
+            task.exception()  # whoever waits has it; asyncio need not report it as lost
 
-    async def read(self, wanted: list[tuple[Wanted, FileRef]]) -> list[Found]:
-        """Samples, from their pieces; on the reader's loop.
+    def drop(self, file: FileRef, start: int, stop: int) -> None:
+        """Removes the pieces that a byte range lies in: its bytes are wrong."""
+        for piece in self.pieces(file, start, stop):
+            self._path(piece).unlink(missing_ok=True)
 
-        Returns:
-            For each its bytes, what kept it from being read, or None if its bytes are wrong
-            however often they are fetched.
-        """
-        parts: list[dict[int, bytes]] = [{} for _ in wanted]
-        needed: dict[Piece, list[int]] = {}
-        for at, (one, ref) in enumerate(wanted):
-            for piece in self.pieces(one, ref):
-                needed.setdefault(piece, []).append(at)
-        missing = await asyncio.to_thread(self._read_parts, needed, wanted, parts)
-        self.reads += len(needed) - len(missing)
-        errors: dict[int, FastdataError] = {}
+    def _path(self, piece: Piece) -> Path:
+        return self._folder / f"{piece[0].tag}-{piece[1]}.piece"
 
-        async def fill(piece: Piece) -> None:
-            for _ in range(_LOOKS):
-                try:
-                    await self.ensure(*piece)
-                except FastdataError as error:
-                    errors.update(dict.fromkeys(needed[piece], error))
-                    return
-                one = {piece: needed[piece]}
-                if not await asyncio.to_thread(self._read_parts, one, wanted, parts):
-                    return
+    def _size(self, piece: Piece) -> int:
+        return min(self._piece, piece[0].size - piece[1] * self._piece)
 
-        await asyncio.gather(*(fill(piece) for piece in missing))
-        found: list[Found] = await asyncio.to_thread(self._join, wanted, parts)
-        for at, (one, ref) in enumerate(wanted):
-            if found[at] is None:
-                whole = len(parts[at]) == len(self.pieces(one, ref))
-                found[at] = errors.get(at) or await self._read_alone(one, ref, whole)
-        return found
-
-    async def _read_alone(self, one: Wanted, ref: FileRef, wrong: bool) -> Found:
-        """A sample that is missing in the pieces, or is there but wrong."""
-        if wrong:
-            self._reader.counts.refetched += 1
-            for piece in self.pieces(one, ref):
-                self._path(piece).unlink(missing_ok=True)
-        got: list[bytes] = []
-        request = Request(one.url, one.start, one.stop, [one])
-        try:
-            await self._reader.read_checked(request, lambda _, data: got.append(data))
-        except FastdataError as error:
-            return error
-        return got[0] if got else None
-
-    # Reading pieces; in threads.
-
-    def _read_parts(
-        self,
-        needed: dict[Piece, list[int]],
-        wanted: list[tuple[Wanted, FileRef]],
-        parts: list[dict[int, bytes]],
-    ) -> list[Piece]:
-        """Reads what samples need of pieces; returns the pieces that are not there."""
-        missing = []
-        for piece, places in needed.items():
-            ref, number = piece
-            begin = number * self._piece
-            size = min(self._piece, ref.size - begin)
-            descriptor = self._open(self._path(piece), size)
-            if descriptor is None:
-                missing.append(piece)
-                continue
-            try:
-                for at in places:
-                    one = wanted[at][0]
-                    start, stop = max(one.start, begin), min(one.stop, begin + size)
-                    parts[at][number] = os.pread(descriptor, stop - start, start - begin)
-            finally:
-                os.close(descriptor)
-        return missing
-
-    def _join(
-        self, wanted: list[tuple[Wanted, FileRef]], parts: list[dict[int, bytes]]
-    ) -> list[Found]:
-        """Whole samples whose checksums are right; None for others."""
-        found: list[Found] = []
-        for (one, _), of in zip(wanted, parts, strict=True):
-            data = b"".join(of[number] for number in sorted(of))
-            found.append(data if len(data) == one.size and crc32c(data) == one.crc else None)
-        return found
-
-    def _open(self, path: Path, size: int) -> int | None:
-        """Opens a piece; None if it is not there, or not as it was written."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return None
-        try:
-            inode = os.fstat(descriptor).st_ino
+    def _look(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
+        """Bytes of a piece; None if it is not there, or not as it was written."""
+        path = self._path(piece)
+        with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
+            inode = os.fstat(file.fileno()).st_ino
             if self._sound.get(path) != inode:
-                if not _is_whole(descriptor, size):
-                    with contextlib.suppress(OSError):
-                        path.unlink(missing_ok=True)
-                    os.close(descriptor)
+                if not _is_sound(file.fileno(), self._size(piece)):
+                    path.unlink(missing_ok=True)
                     return None
                 self._sound[path] = inode
             now = time.monotonic()
@@ -270,100 +197,90 @@ class PieceCache:
                 self._touched[path] = now
                 with contextlib.suppress(OSError):  # another user's, or just evicted
                     os.utime(path)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
+            return read_exactly(file.fileno(), start, stop - start)
+        return None
 
-    # Filling.
-
-    async def _fill(self, piece: Piece) -> None:
-        ref, number = piece
-        start = number * self._piece
-        stop = min(start + self._piece, ref.size)
+    async def _fill(self, piece: Piece) -> bytes | None:
         path = self._path(piece)
         partial = path.with_suffix(".partial")
+        start = piece[1] * self._piece
         while True:
-            if await asyncio.to_thread(self._is_there, path, stop - start):
-                return
             async with self._slots:
-                try:
-                    descriptor = _try_lock(partial)
-                except OSError as error:
-                    if not is_no_space(error):
-                        raise self._unwritable(error) from None
-                    self._tell_full()
-                    return
+                descriptor = self._lock(partial)
+                if self._full:
+                    return None
                 if descriptor is not None:
                     try:
-                        # Filled by who held the lock. That it exists is not enough: what cannot
-                        # be read (a bad block, another user's file) is replaced.
-                        if await asyncio.to_thread(self._is_there, path, stop - start):
-                            return
-                        data = await self._reader.read(ref.url, start, stop)
-                        if await asyncio.to_thread(self._store, descriptor, partial, path, data):
-                            self.fills += 1
+                        # Another process may have filled it meanwhile. A piece that exists but
+                        # cannot be read (a bad block, another user's file) is replaced.
+                        if await asyncio.to_thread(self._look, piece) is not None:
+                            return None
+                        stop = start + self._size(piece)
+                        data = await self._reader.read(piece[0].url, start, stop)
+                        await asyncio.to_thread(self._store, descriptor, partial, path, data)
+                        if self._progress and self._is_due():
                             await asyncio.to_thread(self._report)
+                        return data
                     finally:
                         _unlink_same(partial, descriptor)
                         os.close(descriptor)
-                    return
             await asyncio.sleep(_POLL)
+            if await asyncio.to_thread(self._look, piece) is not None:
+                return None
 
-    def _tell_full(self) -> None:
-        if not self._full_said:
-            self._full_said = True
-            warnings.warn(
-                f"{self._folder}: the disk is full, so what does not fit is read remotely "
-                "each time; give a smaller cache_bytes=",
-                stacklevel=2,
-            )
+    def _lock(self, partial: Path) -> int | None:
+        """Opens and locks the file of a piece to fill; None while another process has the lock."""
+        with self._writing():
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(partial.stat(), os.fstat(descriptor)):
+                    return descriptor
+            except (BlockingIOError, FileNotFoundError):
+                pass
+            os.close(descriptor)
+        return None
 
-    def _unwritable(self, error: OSError) -> DatasetError:
-        return DatasetError(
-            f"{self._folder}: cannot be written: {error.strerror or error}",
-            "Give another folder as cache=.",
-        )
-
-    def _is_there(self, path: Path, size: int) -> bool:
-        descriptor = self._open(path, size)
-        if descriptor is None:
-            return False
-        os.close(descriptor)
-        return True
-
-    def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> bool:
-        """Writes a piece; False if there is no room for it."""
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Takes note of a full disk, and explains other errors of writing to the folder."""
         try:
+            yield
+        except OSError as error:
+            if not is_no_space(error):
+                raise DatasetError(
+                    f"{self._folder}: cannot be written: {error.strerror or error}",
+                    "Give another folder as cache=.",
+                ) from None
+            if not self._full:
+                self._full = True
+                warnings.warn(
+                    f"{self._folder}: the disk is full, so what does not fit is read remotely "
+                    "each time; give a smaller cache_bytes=",
+                    stacklevel=2,
+                )
+
+    def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> None:
+        """Writes a piece, if there is room for it."""
+        with self._writing():
             self._make_room(len(data) + _TRAILER.size, descriptor)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
                 file.write(_TRAILER.pack(_MAGIC, len(data), crc32c(data), 0))
             os.fsync(descriptor)
-            with self._usage():  # who counts might see it under neither name
+            with self._usage():  # whoever counts would see it under neither name
                 os.replace(partial, path)
             sync(self._folder)
-        except OSError as error:
-            if not is_no_space(error):
-                raise self._unwritable(error) from None
-            self._tell_full()
-            return False
-        self._sound[path] = os.fstat(descriptor).st_ino
-        self._touched[path] = time.monotonic()
-        return True
-
-    def _path(self, piece: Piece) -> Path:
-        ref, number = piece
-        return self._folder / f"{ref.tag}-{number}.piece"
+            self._sound[path] = os.fstat(descriptor).st_ino
+            self._touched[path] = time.monotonic()
+            self.fills += 1
 
     # Room.
 
     @contextlib.contextmanager
     def _usage(self) -> Iterator[None]:
-        """Holds the lock on what the pieces come to."""
-        descriptor = os.open(
-            self._base / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
-        )
+        """Locks the count of the pieces' bytes, for all processes; `used` is -1 where unknown."""
+        descriptor = os.open(self._base / "usage", os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             text = os.pread(descriptor, 32, 0)
@@ -378,8 +295,8 @@ class PieceCache:
     def _make_room(self, size: int, descriptor: int) -> None:
         """Evicts pieces that were used least recently until there is room for another.
 
-        The file of that one gets its size at once, so that whoever counts next counts it too.
-        Those that are being filled cannot be evicted; they are waited for.
+        The new piece's file gets its size at once, so that whoever counts next counts it too.
+        Pieces that are being filled cannot be evicted; their end is awaited.
         """
         end = time.monotonic() + _ROOM_PATIENCE
         while True:
@@ -393,103 +310,73 @@ class PieceCache:
             time.sleep(0.005)
 
     def _evict(self, size: int) -> None:
-        found = sorted(self._count())
         # Some more than needed: the next one need not count again.
         goal = self.limit - size - min(self.limit // 20, 4 * self._piece)
-        for spared in (False, True):
-            for _, bytes_, path in found:
-                if self.used <= goal or (spared and self.used + size <= self.limit):
-                    break
-                if (path in self._protected) == spared and path.exists():
-                    path.unlink(missing_ok=True)
-                    self.used -= bytes_
+        for _, bytes_, path in sorted(self._count()):
+            if self.used <= goal:
+                break
+            path.unlink(missing_ok=True)
+            self.used -= bytes_
 
     def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
         """(time of last use, size, path) of all pieces of all datasets; sets `used`."""
         found = []
-        filling = 0
-        for folder in os.scandir(self._base):
-            if not folder.is_dir(follow_symlinks=False):
-                continue
-            for entry in os.scandir(folder.path):
+        self.used = 0
+        for folder in filter(Path.is_dir, self._base.iterdir()):
+            for entry in os.scandir(folder):
+                name = _NAME.match(entry.name)
                 with contextlib.suppress(FileNotFoundError):  # it has just gone
-                    if remove_partial and _PARTIAL.match(entry.name):
-                        _remove_abandoned(Path(entry.path))
-                    if not entry.is_file(follow_symlinks=False):
+                    if name is None or not entry.is_file(follow_symlinks=False):
                         continue
+                    if name[1] == "partial" and remove_partial:
+                        _remove_abandoned(Path(entry.path))
                     stat = entry.stat(follow_symlinks=False)
-                    if _NAME.match(entry.name):
+                    self.used += stat.st_size
+                    if name[1] == "piece":
                         found.append((stat.st_mtime, stat.st_size, Path(entry.path)))
-                    elif _PARTIAL.match(entry.name):
-                        filling += stat.st_size
-        self.used = filling + sum(size for _, size, _ in found)
         return found
 
     # Progress.
 
     def _is_due(self) -> bool:
-        """Whether this thread is to report now; if so, no other, of any process, soon will."""
+        """Whether to report now; if so, no process soon will."""
         mark = self._folder / "reported"
-        with self._reporting, contextlib.suppress(OSError):
-            try:
-                os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            except FileExistsError:
-                if time.time() - mark.stat().st_mtime < _REPORT_EVERY:
-                    return False
-                os.utime(mark)
-            return True
+        with contextlib.suppress(OSError):
+            if not mark.exists() or time.time() - mark.stat().st_mtime >= _REPORT_EVERY:
+                mark.touch()
+                return True
         return False
 
     def _report(self) -> None:
-        """Says how far the folder is filled, one process every ten seconds."""
-        if not self._progress or not self._is_due():
-            return
-        with contextlib.suppress(OSError):
-            here = sum(
-                entry.stat().st_size
-                for entry in os.scandir(self._folder)
-                if _NAME.match(entry.name)
-            )
-            total = f" of {human_bytes(self._total)}" if self._total else ""
-            seconds = max(time.monotonic() - self._begun, 1e-3)
-            rate = human_bytes(self.fills * self._piece / seconds)
-            print(
-                f"caching {self._shown} in {self._base.parent}: {human_bytes(here)}{total}, "
-                f"{rate}/s by this process",
-                file=sys.stderr,
-                flush=True,
-            )
+        """Prints how far the folder is filled."""
+        here = 0
+        for entry in os.scandir(self._folder):
+            with contextlib.suppress(FileNotFoundError):
+                here += entry.stat().st_size
+        total = f" of {human_bytes(self._total)}" if self._total else ""
+        rate = human_bytes(self.fills * self._piece / max(time.monotonic() - self._begun, 1e-3))
+        print(
+            f"caching {self._shown} in {self._base.parent}: {human_bytes(here)}{total}, "
+            f"{rate}/s by this process",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
-#: Seconds for others to have filled their pieces; more only where one has stopped in the middle.
-_ROOM_PATIENCE = 2.0
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def _is_whole(descriptor: int, size: int) -> bool:
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def _is_sound(descriptor: int, size: int) -> bool:
     """Whether a piece has the length and the checksum that its trailer says."""
-    if os.fstat(descriptor).st_size != size + _TRAILER.size:
-        return False
-    data = os.pread(descriptor, size + _TRAILER.size, 0)
+    data = read_exactly(descriptor, 0, size + _TRAILER.size + 1)
     if len(data) != size + _TRAILER.size:
         return False
     magic, length, crc, _ = _TRAILER.unpack_from(data, size)
     return bool(magic == _MAGIC and length == size and crc32c(memoryview(data)[:size]) == crc)
-
-
-def _try_lock(partial: Path) -> int | None:
-    """Opens and locks the file of a piece to be filled; None while another process holds it."""
-    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(partial.stat(), os.fstat(descriptor)):
-            return descriptor
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
 
 
 def _unlink_same(path: Path, descriptor: int) -> None:
@@ -501,14 +388,6 @@ def _unlink_same(path: Path, descriptor: int) -> None:
 
 def _remove_abandoned(partial: Path) -> None:
     """Removes what a killed process has left of a piece."""
-    try:
-        descriptor = os.open(partial, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _unlink_same(partial, descriptor)
-    except OSError:
-        pass  # somebody is filling it
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError), open(partial, "rb+", 0, opener=_open_no_link) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error while somebody fills it
+        _unlink_same(partial, file.fileno())

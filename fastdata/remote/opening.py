@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import Request, Wanted
+from fastdata.remote.ranges import FileRef, Request, Wanted
 from fastdata.remote.urls import resolve_url, split_query
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.extents import ExtentTable
@@ -37,20 +35,6 @@ _MEND = "See what else is damaged with fastdata verify; upload or pack the datas
 _ID_DIGITS = 12
 
 
-class FileRef(NamedTuple):
-    """A remote file that samples lie in.
-
-    Attributes:
-        url: Where it is.
-        size: Its size in bytes.
-        tag: What its pieces are called in a cache folder.
-    """
-
-    url: str
-    size: int
-    tag: str
-
-
 def metadata_folder() -> Path:
     """Where manifests and indexes of remote datasets are kept, unless a cache folder is given.
 
@@ -61,15 +45,6 @@ def metadata_folder() -> Path:
         return Path(cache) / "remote"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "fastdata" / "remote"
-
-
-@dataclass
-class _Process:
-    """What belongs to one process: nothing of it is used after a fork."""
-
-    reader: RangeReader
-    cache: PieceCache | None
-    id: int = field(default_factory=os.getpid)
 
 
 class RemoteBlobs:
@@ -134,8 +109,9 @@ class RemoteBlobs:
         self.index = Index(self._fetch_index(text), self.manifest.samples)
         self._root = self._find_root()
         self._urls = [join_url(url, entry.name) for entry in self.manifest.files]
-        self._process: _Process | None = None
-        self._opening = threading.Lock()
+        # By process: after a fork, the child finds none of its parent's. They stay in it, though:
+        # closing a driver without its thread may hang.
+        self._opened: dict[int, tuple[RangeReader, PieceCache | None]] = {}
 
     def _read_manifest(self) -> bytes:
         try:
@@ -221,12 +197,12 @@ class RemoteBlobs:
         """One of the manifest's files."""
         return FileRef(self._urls[number], self.manifest.files[number].size, f"{number:06d}")
 
-    def ref(self, extents: _native.Extents, place: int, file: int, stop: int) -> FileRef:
+    def ref(self, extents: _native.Extents, slot: int, file: int, stop: int) -> FileRef:
         """The file of a gathered sample that is not corrupt."""
         if file >= 0:
             return self.shared_file(file)
         query = "" if self._root is None else split_query(self._root)[1]
-        return own_file(extents.path(place) + query, stop)
+        return own_file(extents.path(slot) + query, stop)
 
     def read(self, row: Row, number: int) -> bytes:
         """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
@@ -241,68 +217,48 @@ class RemoteBlobs:
             raise self.corrupt(
                 row, number, f"the index puts it beyond the end of {redact(ref.url)}"
             )
-        one = Wanted(number, ref.url, start, stop, row.crc32c)
-        if self.local_cache is not None:
-            found = self.reader.run(self.local_cache.read([(one, ref)]))[0]
-        else:
-            found = self.reader.run(self.read_one(one))
-        if isinstance(found, FastdataError):
-            raise found
-        if found is None:
-            raise self.corrupt(row, number, WRONG_BYTES)
-        data: bytes = found
-        return data
-
-    async def read_one(self, one: Wanted) -> bytes | None:
-        """One sample by a range of its own; None if its bytes are wrong however often fetched."""
+        reader, cache = self._here()
         got: list[bytes] = []
-        await self.reader.read_checked(
-            Request(one.url, one.start, one.stop, [one]), lambda _, data: got.append(data)
+        one = Wanted(number, ref, start, stop, row.crc32c)
+        reader.run(
+            reader.read_checked(
+                Request(ref, start, stop, [one]), lambda _, data: got.append(data), cache
+            )
         )
-        return got[0] if got else None
+        if not got:
+            raise self.corrupt(row, number, WRONG_BYTES)
+        return got[0]
 
     @property
     def reader(self) -> RangeReader:
         """Reads its files; made in this process."""
-        return self._here().reader
+        return self._here()[0]
 
     @property
     def local_cache(self) -> PieceCache | None:
         """Its cache folder, as this process sees it; None where there is none."""
-        return self._here().cache
+        return self._here()[1]
 
-    def _here(self) -> _Process:
-        found = self._process
-        if found is not None and found.id == os.getpid():
-            return found
+    def _here(self) -> tuple[RangeReader, PieceCache | None]:
+        found = self._opened.get(os.getpid())
         if found is not None:
-            self._opening = threading.Lock()  # the parent may have held the old one
+            return found
         # Not with this module: they need asyncio, which local datasets do without.
         from fastdata.remote.cache import PieceCache
         from fastdata.remote.reader import RangeReader
 
-        with self._opening:
-            if self._process is None or self._process.id != os.getpid():
-                reader = RangeReader(self.url, self.options, self._storage_options)
-                cache = None
-                if self.cache is not None:
-                    cache = PieceCache(
-                        self.cache,
-                        self.id,
-                        reader,
-                        self.options,
-                        self._cache_bytes,
-                        self.path,
-                        sum(entry.size for entry in self.manifest.files),
-                    )
-                self._process = _Process(reader, cache)
-            return self._process
+        reader = RangeReader(self.url, self.options, self._storage_options)
+        cache = None
+        if self.cache is not None:
+            total = sum(entry.size for entry in self.manifest.files)
+            cache = PieceCache(
+                self.cache, self.id, reader, self.options, self._cache_bytes, self.path, total
+            )
+        # Another thread may have been faster. A lock might be copied locked by a fork.
+        return self._opened.setdefault(os.getpid(), (reader, cache))
 
-    def wanted(
-        self, extents: _native.Extents, numbers: npt.NDArray[np.int64]
-    ) -> list[tuple[int, Wanted, FileRef]]:
-        """What must be read for gathered samples: (place, what, file), corrupt ones left out."""
-        found = []
+    def wanted(self, extents: _native.Extents, numbers: npt.NDArray[np.int64]) -> dict[int, Wanted]:
+        """What must be read for gathered samples, by their slots; corrupt ones left out."""
         columns = zip(
             numbers.tolist(),
             extents.files.tolist(),
@@ -311,12 +267,17 @@ class RemoteBlobs:
             extents.checksums.tolist(),
             strict=True,
         )
-        for place, (number, file, offset, length, crc) in enumerate(columns):
-            if extents.is_corrupt(place):
-                continue
-            ref = self.ref(extents, place, file, offset + length)
-            found.append((place, Wanted(number, ref.url, offset, offset + length, crc), ref))
-        return found
+        return {
+            slot: Wanted(
+                number,
+                self.ref(extents, slot, file, offset + length),
+                offset,
+                offset + length,
+                crc,
+            )
+            for slot, (number, file, offset, length, crc) in enumerate(columns)
+            if not extents.is_corrupt(slot)
+        }
 
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""

@@ -1,14 +1,13 @@
-"""One pass over a remote dataset: what comes is announced, fetched ahead, and taken by batches."""
+"""Prefetches one pass over a remote dataset, in the order in which batches will need it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Set
 from contextlib import suppress
-from itertools import islice
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,26 +16,47 @@ import numpy.typing as npt
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.options import RemoteStats
 from fastdata.remote.ranges import Request, Wanted, plan
-from fastdata.remote.reader import RangeCounts
 from fastdata.remote.retries import describe_error
 from fastdata.storage.extents import ExtentTable
 
 if TYPE_CHECKING:
-    from fastdata.remote.cache import PieceCache
-    from fastdata.remote.opening import FileRef, RemoteBlobs
+    from fastdata.remote.cache import Piece
+    from fastdata.remote.opening import RemoteBlobs
 
 Indices = npt.NDArray[np.int64]
 #: What became of a sample: its bytes, an error, or None where its bytes are wrong.
 Found = bytes | FastdataError | None
 
+#: Most bytes of samples that are held where a cache folder has them, too.
+_HELD_OF_CACHE = 64 << 20
+
+
+class _Held(Wanted):
+    """A sample that was announced, is being fetched, or is here."""
+
+    __slots__ = ("data", "done", "request", "uses", "waiting")
+
+    def __init__(self, one: Wanted) -> None:
+        super().__init__(one.number, one.file, one.start, one.stop, one.crc)
+        self.uses = 0
+        self.data: Found = None
+        self.done = False
+        self.request: Request | None = None
+        self.waiting: list[Fetch] = []
+
 
 class Fetch:
-    """The bytes of one batch, on their way."""
+    """The bytes of one batch, being fetched.
 
-    def __init__(self, places: list[int]) -> None:
-        self._places = places
+    Args:
+        held: Its samples, by their slots in the batch.
+        taken: Called when they are taken.
+    """
+
+    def __init__(self, held: dict[int, _Held], taken: Callable[[list[_Held]], None]) -> None:
+        self._held = held
+        self._taken = taken
         self._done = threading.Event()
-        self._take: Callable[[], list[Found]] | None = None
         #: Samples that are still to come.
         self.missing = 0
 
@@ -49,24 +69,26 @@ class Fetch:
         return self._done.is_set()
 
     def cancel(self) -> None:
-        """Does nothing: what was fetched is for another batch to take."""
+        """Does nothing: other batches may want the same samples."""
 
     def take(self) -> dict[int, Found]:
-        """What became of each sample, by its place in the batch; once, when it is done."""
-        assert self._take is not None
-        return dict(zip(self._places, self._take(), strict=True))
-
-    def taken_by(self, take: Callable[[], list[Found]]) -> None:
-        """Says what gives the samples when they are there, in the order of the places."""
-        self._take = take
+        """What became of each sample, by its slot in the batch; once, when it is done."""
+        found = {slot: held.data for slot, held in self._held.items()}
+        self._taken(list(self._held.values()))
+        return found
 
     def finish(self) -> None:
-        """Wakes who waits."""
+        """Wakes the thread that waits."""
         self._done.set()
 
 
-class RemotePass(ABC):
-    """Fetches the samples of one pass ahead of its batches. Made and used in one process.
+class RemotePass:
+    """Prefetches the samples of one pass, in memory. Made and used in one process.
+
+    What is fetched next is what is needed next, together with its neighbours among the samples
+    announced. Fetching stops where ``memory`` bytes are held, unless a batch waits. The samples
+    announced reach half of that further, so that even then there are neighbours to be found.
+    With a cache folder, the pieces of all samples announced are filled, and few samples are held.
 
     Args:
         blobs: The dataset.
@@ -86,25 +108,45 @@ class RemotePass(ABC):
     ) -> None:
         self._blobs = blobs
         self._reader = blobs.reader
+        self._cache = blobs.local_cache
+        self._options = blobs.options
         self._table = table
         self._source = batches
         self._number = number
         self._bad = bad
-        self._limit = self._reach()
+        self._memory = self._options.memory
+        self._reach = self._memory + self._memory // 2
+        self._most_pieces = 0
+        if self._cache is not None:
+            self._reach = min(self._memory, self._cache.limit // 4)
+            self._memory = min(self._reach, _HELD_OF_CACHE)
+            # Pieces to come are not to evict each other.
+            self._most_pieces = max(self._cache.limit // (2 * self._options.piece_bytes), 2)
         self._lock = threading.Lock()
         self._closed = False
         self._error: Exception | None = None
         self._ended = False
         self._coming: deque[tuple[Indices, int]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        counts = self._reader.counts
-        self._before = RangeCounts(counts.requests, counts.bytes, counts.retries, counts.refetched)
+        self._before = replace(self._reader.counts)
+        self._cached_before = self._cache and (self._cache.reads, self._cache.fills)
         self._needed = 0
         # Bad samples that nothing is kept of any more.
         self._gone = set(bad)
         #: Bytes of samples that were announced and not yet taken.
         self._announced = 0
         self._peak = 0
+        self._known: dict[int, _Held] = {}
+        # In the order in which they will be needed.
+        self._unplanned: dict[int, _Held] = {}
+        self._queue: deque[Request] = deque()
+        self._urgent: list[_Held] = []
+        self._under_way = 0
+        #: Bytes under way or here.
+        self._outstanding = 0
+        # How many of the samples that are known lie in each piece of the cache folder.
+        self._pieces: Counter[Piece] = Counter()
+        self._new_pieces: list[Piece] = []
 
     # What the consumer's thread calls.
 
@@ -116,7 +158,7 @@ class RemotePass(ABC):
         if len(self._bad) != len(self._gone):
             self._leave_out(set(self._bad) - self._gone)
         # A sampler's code runs here, in the consumer's thread, as it may not expect another.
-        while not self._ended and (self._announced < self._limit or not self._coming):
+        while not self._ended and (self._is_near() or not self._coming):
             self._pull()
         self._wake()
         if self._coming:
@@ -124,6 +166,11 @@ class RemotePass(ABC):
         if self._error is not None:
             raise self._error
         raise StopIteration
+
+    def _is_near(self) -> bool:
+        """Whether more batches are to be announced."""
+        few = self._cache is None or len(self._pieces) < self._most_pieces
+        return few and self._announced < self._reach
 
     def _pull(self) -> None:
         try:
@@ -143,15 +190,48 @@ class RemotePass(ABC):
             extents = self._table.gather(numbers)
         except FastdataError:
             return  # the batch will say so
-        self._announce([(one, ref) for _, one, ref in self._blobs.wanted(extents, numbers)])
+        with self._lock:
+            for one in self._blobs.wanted(extents, numbers).values():
+                self._announce(one)
+
+    def _announce(self, one: Wanted) -> _Held:
+        """Notes that a batch will need a sample; the lock is held."""
+        held = self._known.get(one.number)
+        if held is None:
+            held = self._known[one.number] = self._unplanned[one.number] = _Held(one)
+            if self._cache is not None:
+                for piece in self._cache.pieces(one.file, one.start, one.stop):
+                    self._pieces[piece] += 1
+                    if self._pieces[piece] == 1:
+                        self._new_pieces.append(piece)
+        held.uses += 1
+        self._announced += held.size
+        return held
 
     def _leave_out(self, bad: set[int]) -> None:
-        """Lets go of samples that were announced and have turned out bad: none will be taken."""
+        """Forgets samples that were announced and have turned out bad: none will be taken."""
         self._gone |= bad
-        numbers = np.array(sorted(bad), np.int64)
-        with suppress(FastdataError):  # then they were not announced either
-            extents = self._table.gather(numbers)
-            self._drop([(one, ref) for _, one, ref in self._blobs.wanted(extents, numbers)])
+        with self._lock:
+            for number in bad:
+                held = self._known.get(number)
+                if held is not None:
+                    self._release(held, held.uses)
+
+    def _release(self, held: _Held, uses: int) -> None:
+        """Notes that a sample is needed less often; the lock is held."""
+        held.uses -= uses
+        self._announced -= uses * held.size
+        if held.uses:
+            return
+        del self._known[held.number]
+        self._unplanned.pop(held.number, None)
+        if isinstance(held.data, bytes):
+            self._outstanding -= held.size
+        if self._cache is not None:
+            for piece in self._cache.pieces(held.file, held.start, held.stop):
+                self._pieces[piece] -= 1
+                if not self._pieces[piece]:
+                    del self._pieces[piece]
 
     def fetch(self, extents: Any, indices: Indices) -> Fetch:
         """Asks for a batch's bytes.
@@ -161,16 +241,34 @@ class RemotePass(ABC):
             indices: Its sample numbers.
         """
         wanted = self._blobs.wanted(extents, indices)
-        fetch = Fetch([place for place, _, _ in wanted])
-        self._needed += sum(one.size for _, one, _ in wanted)
-        self._ask(fetch, [(one, ref) for _, one, ref in wanted])
+        self._needed += sum(one.size for one in wanted.values())
+        with self._lock:
+            held = {
+                slot: self._known.get(one.number) or self._announce(one)
+                for slot, one in wanted.items()
+            }
+            fetch = Fetch(held, self._taken)
+            for one in held.values():
+                if not one.done:
+                    fetch.missing += 1
+                    one.waiting.append(fetch)
+                    self._urgent.append(one)
+            if not fetch.missing:
+                fetch.finish()
         self._wake()
         return fetch
+
+    def _taken(self, of_batch: list[_Held]) -> None:
+        with self._lock:
+            for held in of_batch:
+                if held.uses:  # or it has turned out bad meanwhile
+                    self._release(held, 1)
+        self._wake()
 
     def stats(self) -> RemoteStats:
         """What was read since the pass began."""
         now, before = self._reader.counts, self._before
-        return RemoteStats(
+        stats = RemoteStats(
             requests=now.requests - before.requests,
             bytes_requested=now.bytes - before.bytes,
             bytes_needed=self._needed,
@@ -178,12 +276,23 @@ class RemotePass(ABC):
             refetched=now.refetched - before.refetched,
             memory_peak=self._peak,
         )
+        if self._cache is None or self._cached_before is None:
+            return stats
+        reads, fills = self._cached_before
+        return stats._replace(
+            cache_reads=self._cache.reads - reads,
+            cache_fills=self._cache.fills - fills,
+            cache_bytes=self._cache.used,
+        )
 
     def close(self) -> None:
         """Gives up what is under way."""
         with self._lock:
             self._closed = True
-            self._forget()
+            self._known.clear()
+            self._unplanned.clear()
+            self._queue.clear()
+            self._urgent.clear()
         self._reader.loop.call_soon_threadsafe(self._cancel)
 
     # What runs on the event loop.
@@ -200,145 +309,27 @@ class RemotePass(ABC):
         self._tasks.add(task)  # or nothing would keep it
         task.add_done_callback(self._tasks.discard)
 
-    @abstractmethod
-    def _reach(self) -> int:
-        """How many bytes of samples to come are announced."""
-
-    @abstractmethod
-    def _announce(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        """Notes what will be needed; for the consumer's thread."""
-
-    @abstractmethod
-    def _drop(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        """Forgets that these were announced; for the consumer's thread."""
-
-    @abstractmethod
-    def _ask(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        """Notes what is needed now; for the consumer's thread."""
-
-    @abstractmethod
     def _pump(self) -> None:
-        """Starts what can be started; on the event loop."""
-
-    @abstractmethod
-    def _forget(self) -> None:
-        """Lets go of everything, the lock being held."""
-
-
-class _Held(Wanted):
-    """A sample of a `RangePass`: announced, under way, or here."""
-
-    __slots__ = ("data", "done", "request", "uses", "waiting")
-
-    def __init__(self, one: Wanted) -> None:
-        super().__init__(one.number, one.url, one.start, one.stop, one.crc)
-        self.uses = 0
-        self.data: Found = None
-        self.done = False
-        self.request: Request | None = None
-        self.waiting: list[Fetch] = []
-
-
-class RangePass(RemotePass):
-    """A pass that holds in memory what it fetches ahead, and merges neighbours.
-
-    What is fetched next is what is needed next, together with its neighbours among the samples
-    announced. Fetching stops where ``memory`` bytes are held, unless a batch waits. The samples
-    announced reach half of that further, so that even then there are neighbours to be found.
-    """
-
-    def __init__(
-        self,
-        blobs: RemoteBlobs,
-        table: ExtentTable,
-        batches: Iterator[tuple[Indices, int]],
-        number: Callable[[Indices], Indices],
-        bad: Set[int],
-    ) -> None:
-        self._options = blobs.options
-        super().__init__(blobs, table, batches, number, bad)
-        self._known: dict[int, _Held] = {}
-        # In the order in which they will be needed.
-        self._unplanned: dict[int, _Held] = {}
-        self._queue: deque[Request] = deque()
-        self._urgent: list[_Held] = []
-        self._under_way = 0
-        #: Bytes under way or here.
-        self._outstanding = 0
-
-    def _reach(self) -> int:
-        return self._options.memory + self._options.memory // 2
-
-    def _announce(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        with self._lock:
-            for one, _ in wanted:
-                self._use(self._known.get(one.number) or self._hold(one))
-
-    def _drop(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        with self._lock:
-            for one, _ in wanted:
-                held = self._known.pop(one.number, None)
-                if held is None:
-                    continue
-                self._unplanned.pop(one.number, None)
-                self._announced -= held.uses * held.size
-                held.uses = 0  # what comes of it yet is not counted
-                if isinstance(held.data, bytes):
-                    self._outstanding -= held.size
-
-    def _hold(self, one: Wanted) -> _Held:
-        held = self._known[one.number] = self._unplanned[one.number] = _Held(one)
-        return held
-
-    def _use(self, held: _Held) -> None:
-        held.uses += 1
-        self._announced += held.size
-
-    def _ask(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        of_batch: list[_Held] = []
-        fetch.taken_by(lambda: self._taken(of_batch))
-        with self._lock:
-            for one, _ in wanted:
-                held = self._known.get(one.number)
-                if held is None:
-                    held = self._hold(one)
-                    self._use(held)
-                of_batch.append(held)
-                if not held.done:
-                    fetch.missing += 1
-                    held.waiting.append(fetch)
-                    self._urgent.append(held)
-            if not fetch.missing:
-                fetch.finish()
-
-    def _taken(self, of_batch: list[_Held]) -> list[Found]:
-        found = []
-        with self._lock:
-            for held in of_batch:
-                found.append(held.data)
-                if not held.uses:
-                    continue
-                held.uses -= 1
-                self._announced -= held.size
-                if not held.uses and self._known.get(held.number) is held:
-                    del self._known[held.number]
-                    if isinstance(held.data, bytes):
-                        self._outstanding -= held.size
-        self._wake()
-        return found
-
-    def _pump(self) -> None:
+        """Starts what can be started."""
         with self._lock:
             if self._closed:
                 return
+            pieces, self._new_pieces = self._new_pieces, []
+            for piece in pieces:
+                self._start(self._fill(piece))
             self._start_urgent()
             while self._under_way < self._options.concurrency:
                 if not self._queue and not self._plan():
                     return
-                room = self._options.memory - self._outstanding
+                room = self._memory - self._outstanding
                 if self._queue[0].size > room and self._outstanding:
                     return
                 self._begin(self._queue.popleft())
+
+    async def _fill(self, piece: Piece) -> None:
+        assert self._cache is not None
+        with suppress(Exception):  # whoever needs it will be told
+            await self._cache.ensure(piece)
 
     def _start_urgent(self) -> None:
         """Begins what a batch waits for and was not begun, whatever is held."""
@@ -360,7 +351,7 @@ class RangePass(RemotePass):
         """
         options = self._options
         far = [self._unplanned[number] for number in needed]
-        coming, reach = self._unplanned.values(), options.memory // 2
+        coming, reach = self._unplanned.values(), self._memory // 2
         for request in plan(coming, reach, options.merge_gap, options.max_request, far):
             for held in request.members:
                 held.request = request
@@ -383,11 +374,12 @@ class RangePass(RemotePass):
             got[held.number] = data
 
         try:
-            wrong = await self._reader.read_checked(request, found)
+            wrong = await self._reader.read_checked(request, found, self._cache)
         except FastdataError as raised:
             error = raised
         except Exception as raised:  # or a batch would wait for ever
-            error = _unexpected(raised)
+            what = f"fetching failed: {describe_error(raised)}"
+            error = RemoteError(what, "Please report this.")
         with self._lock:
             self._under_way -= 1
             self._outstanding -= request.size
@@ -406,136 +398,3 @@ class RangePass(RemotePass):
                         fetch.finish()
                 held.waiting = []
         self._pump()
-
-    def _forget(self) -> None:
-        self._known.clear()
-        self._unplanned.clear()
-        self._queue.clear()
-        self._urgent.clear()
-
-
-class CachePass(RemotePass):
-    """A pass that fills a cache folder ahead, and reads from it."""
-
-    def __init__(
-        self,
-        blobs: RemoteBlobs,
-        table: ExtentTable,
-        batches: Iterator[tuple[Indices, int]],
-        number: Callable[[Indices], Indices],
-        bad: Set[int],
-    ) -> None:
-        cache = blobs.local_cache
-        assert cache is not None
-        self._cache: PieceCache = cache
-        # Pieces to come are not to push out each other.
-        self._most = max(cache.limit // (2 * blobs.options.piece_bytes), 2)
-        super().__init__(blobs, table, batches, number, bad)
-        self._pieces: dict[tuple[FileRef, int], int] = {}
-        # How often each sample, by its number, was announced and not yet taken.
-        self._uses: Counter[int] = Counter()
-        self._begun: set[tuple[FileRef, int]] = set()
-        self._asked: deque[tuple[Fetch, list[tuple[Wanted, FileRef]]]] = deque()
-        self._filled = cache.fills
-        self._read = cache.reads
-
-    def stats(self) -> RemoteStats:
-        """See `RemotePass.stats`."""
-        return (
-            super()
-            .stats()
-            ._replace(
-                cache_reads=self._cache.reads - self._read,
-                cache_fills=self._cache.fills - self._filled,
-                cache_bytes=self._cache.used,
-            )
-        )
-
-    def _reach(self) -> int:
-        return min(self._blobs.options.memory, self._cache.limit // 4)
-
-    def _announce(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        with self._lock:
-            for one, ref in wanted:
-                self._announced += one.size
-                self._uses[one.number] += 1
-                for piece in self._cache.pieces(one, ref):
-                    self._pieces[piece] = self._pieces.get(piece, 0) + 1
-
-    def _drop(self, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        with self._lock:
-            for one, ref in wanted:
-                while self._uses[one.number]:
-                    self._used(one, ref)
-                del self._uses[one.number]
-
-    def _used(self, one: Wanted, ref: FileRef) -> None:
-        """A sample that was announced was taken, or never will be."""
-        self._uses[one.number] -= 1
-        if not self._uses[one.number]:
-            del self._uses[one.number]
-        self._announced -= one.size
-        for piece in self._cache.pieces(one, ref):
-            self._done_with(piece)
-
-    def _ask(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        with self._lock:
-            self._asked.append((fetch, wanted))
-
-    def _pump(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            while self._asked:
-                self._start(self._serve(*self._asked.popleft()))
-            waiting = islice((p for p in self._pieces if p not in self._begun), self._most)
-            for piece in list(waiting)[: self._most - len(self._begun)]:
-                self._begun.add(piece)
-                self._cache.protect(piece)
-                self._start(self._fill(piece))
-
-    async def _fill(self, piece: tuple[FileRef, int]) -> None:
-        with suppress(Exception):  # whoever needs it will be told
-            await self._cache.ensure(*piece)
-        self._pump()
-
-    async def _serve(self, fetch: Fetch, wanted: list[tuple[Wanted, FileRef]]) -> None:
-        try:
-            found = await self._cache.read(wanted)
-        except Exception as error:  # or a batch would wait for ever
-            found = [_unexpected(error)] * len(wanted)
-
-        def take() -> list[Found]:
-            with self._lock:
-                for one, ref in wanted:
-                    if self._uses[one.number]:
-                        self._used(one, ref)
-            self._wake()
-            return found
-
-        fetch.taken_by(take)
-        fetch.finish()
-
-    def _done_with(self, piece: tuple[FileRef, int]) -> None:
-        left = self._pieces.get(piece, 0) - 1
-        if left > 0:
-            self._pieces[piece] = left
-            return
-        self._pieces.pop(piece, None)
-        if piece in self._begun:
-            self._begun.discard(piece)
-            self._cache.unprotect(piece)
-
-    def _forget(self) -> None:
-        for piece in self._begun:
-            self._cache.unprotect(piece)
-        self._begun.clear()
-        self._pieces.clear()
-        self._uses.clear()
-
-
-def _unexpected(error: Exception) -> FastdataError:
-    """What a batch is told of an error that nobody has thought of."""
-    if isinstance(error, FastdataError):
-        return error
-    return RemoteError(f"fetching failed: {describe_error(error)}", "Please report this.")

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 #: What lies between merged neighbours is at most this part of what is needed.
 _MOST_WASTE = 32
+
+
+class FileRef(NamedTuple):
+    """A remote file that samples lie in.
+
+    Attributes:
+        url: Where it is.
+        size: Its size in bytes.
+        tag: What its pieces are called in a cache folder.
+    """
+
+    url: str
+    size: int
+    tag: str
 
 
 class Wanted:
@@ -15,16 +29,16 @@ class Wanted:
 
     Attributes:
         number: Its number in the dataset.
-        url: The file that it lies in.
+        file: The file that it lies in.
         start: Its first byte there.
         stop: One past its last.
         crc: Its CRC-32C.
     """
 
-    __slots__ = ("crc", "number", "start", "stop", "url")
+    __slots__ = ("crc", "file", "number", "start", "stop")
 
-    def __init__(self, number: int, url: str, start: int, stop: int, crc: int) -> None:
-        self.number, self.url, self.start, self.stop, self.crc = number, url, start, stop, crc
+    def __init__(self, number: int, file: FileRef, start: int, stop: int, crc: int) -> None:
+        self.number, self.file, self.start, self.stop, self.crc = number, file, start, stop, crc
 
     @property
     def size(self) -> int:
@@ -37,13 +51,13 @@ class Request:
     """A byte range to ask for: what several neighbours lie in.
 
     Attributes:
-        url: The file.
+        file: The file.
         start: First byte.
         stop: One past the last.
         members: What lies in it.
     """
 
-    url: str
+    file: FileRef
     start: int
     stop: int
     members: list[Any] = field(default_factory=list)
@@ -64,9 +78,9 @@ def merge(wanted: Iterable[Any], merge_gap: int, max_request: int) -> list[Reque
     """
     requests: list[Request] = []
     needed = wasted = 0
-    for one in sorted(wanted, key=lambda one: (one.url, one.start)):
+    for one in sorted(wanted, key=lambda one: (one.file.url, one.start)):
         last = requests[-1] if requests else None
-        if last is not None and last.url == one.url:
+        if last is not None and last.file.url == one.file.url:
             gap = max(one.start - last.stop, 0)
             if (
                 gap <= merge_gap
@@ -78,7 +92,7 @@ def merge(wanted: Iterable[Any], merge_gap: int, max_request: int) -> list[Reque
                 needed += one.size
                 wasted += gap
                 continue
-        requests.append(Request(one.url, one.start, one.stop, [one]))
+        requests.append(Request(one.file, one.start, one.stop, [one]))
         needed, wasted = one.size, 0
     return requests
 

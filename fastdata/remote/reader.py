@@ -1,23 +1,22 @@
-"""Reading byte ranges of remote files: many under way, each one checked, tried again."""
+"""Reads byte ranges of remote files: many at a time, checked and retried."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import FastdataError, RemoteError
-from fastdata.remote.filesystem import (
-    open_filesystem,
-    range_options,
-    redact,
-    require_length,
-)
+from fastdata.remote.filesystem import open_filesystem, range_options, require_length
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import describe_error, may_pass, wait_before
+from fastdata.remote.urls import redact
 from fastdata.storage.checksum import crc32c
+
+if TYPE_CHECKING:
+    from fastdata.remote.cache import PieceCache
 
 #: Slowest transfer that is not taken for a stalled one, in bytes a second.
 _SLOWEST = 256 << 10
@@ -104,15 +103,16 @@ class RangeReader:
             await asyncio.sleep(wait_before(number))
 
     async def read_checked(
-        self, request: Request, found: Callable[[Any, bytes], None]
+        self, request: Request, found: Callable[[Any, bytes], None], cache: PieceCache | None = None
     ) -> list[Any]:
-        """A request's samples, each compared with its checksum; on `loop`.
+        """Reads a request's samples and compares each with its checksum; on `loop`.
 
-        Those that are wrong are fetched again, alone.
+        Wrong ones are dropped from the cache and fetched again, without the others.
 
         Args:
             request: What to read; its members are `Wanted`.
             found: Called with each sample that is right, and its bytes.
+            cache: The cache folder to read from first; None for none.
 
         Returns:
             The samples that were wrong however often they were fetched.
@@ -120,23 +120,28 @@ class RangeReader:
         Raises:
             RemoteError: It cannot be had.
         """
-        wrong: list[Any] = []
-        for number in range(1, self.options.tries + 1):
-            data = memoryview(await self.read(request.url, request.start, request.stop))
+        for number in range(0 if cache is not None else 1, self.options.tries + 1):
+            file, start, stop = request.file, request.start, request.stop
+            if cache is not None and number == 0:
+                data = memoryview(await cache.read(file, start, stop))
+            else:
+                data = memoryview(await self.read(file.url, start, stop))
             wrong = []
             for one in request.members:
                 # Copied, so that memory is freed sample by sample.
-                part = bytes(data[one.start - request.start : one.stop - request.start])
+                part = bytes(data[one.start - start : one.stop - start])
                 if crc32c(part) == one.crc:
                     found(one, part)
                 else:
                     wrong.append(one)
-            if not wrong:
+            if not wrong or number == self.options.tries:
                 break
-            if number < self.options.tries:
-                self.counts.refetched += len(wrong)
-                stop = max(one.stop for one in wrong)
-                request = Request(request.url, min(one.start for one in wrong), stop, wrong)
+            self.counts.refetched += len(wrong)
+            start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
+            request = Request(file, start, stop, wrong)
+            if cache is not None and number == 0:
+                cache.drop(file, start, stop)
+            else:
                 await asyncio.sleep(wait_before(number))
         return wrong
 
