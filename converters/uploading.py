@@ -1,28 +1,44 @@
-"""Packing to a bucket: when which file is sent, and what of an earlier run still counts.
+"""Packing to a bucket: sends each finished file once, and the manifest last.
 
-Files are made in a local folder as ever, with the same parts, so all of resuming is the same;
-but a file that has arrived in the bucket is removed here, and counts as there. The manifest is
-sent last: before that there is no dataset, whatever lies in the bucket. An LMDB changes until
-its last commit, so it is packed here as a whole, and then sent.
+Files are made in a local folder as ever, with the same parts, so resuming is the same; but a file
+that has arrived in the bucket is removed here, and counts as there. Before the manifest arrives
+there is no dataset, whatever lies in the bucket. An LMDB changes until its last commit, so it is
+packed here as a whole, and then sent.
+
+A ledger in the work folder notes what has arrived: name, size, checksum, and the bucket's version
+of it. A file counts as sent where ledger and bucket agree, so a file that was replaced in the
+bucket is sent again, and one that was cut off was never noted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
 
-from fastdata.errors import DataError, UsageError
+from fastdata.errors import CorruptionError, DataError, DatasetError, UsageError
 from fastdata.machine import usable_cpus
-from fastdata.remote.sending import LEDGER_NAME, MOST_WAITING, Sender
-from fastdata.remote.urls import name_of, redact
+from fastdata.remote.abandoning import Abandon
+from fastdata.remote.filesystem import file_info, list_files, read_bytes, remove, upload
+from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
 
+_LEDGER_NAME = "sent.jsonl"
+_THREADS = 4  # uploads at once: one connection rarely fills a line
+_ASKING = 16  # requests at once that only ask
+#: Files that may wait to be sent. Beyond, packing waits: a slow line must not fill the disk.
+_MOST_WAITING = 4
 _ID_DIGITS = 12
 _NAME_BYTES = 200  # of 255: the rest is for the id
 
@@ -42,7 +58,10 @@ def default_local(url: str) -> Path:
 
 
 class Uploading:
-    """One run's sending of a dataset's files.
+    """Sends a dataset's files to a bucket, several at once, in threads of this process.
+
+    Leaving it waits for the uploads under way; Ctrl-C, or another exception that is no
+    `Exception`, cancels them, and they count as not sent.
 
     Args:
         url: The dataset's URL.
@@ -58,9 +77,16 @@ class Uploading:
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None, folder: Path) -> None:
         self.name = redact(url)
+        self._url = url
+        self._options = storage_options
         self._folder = folder
         self._work = folder / WORK_NAME
-        self._sender = Sender(url, storage_options, self._work / LEDGER_NAME)
+        self._ledger = self._work / _LEDGER_NAME
+        self._sent = _read_ledger(self._ledger)
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send")
+        self._abandon = Abandon()
+        self._running: set[Future[None]] = set()
         if (folder / MANIFEST_NAME).exists():
             raise UsageError(
                 f"{folder}: holds a finished dataset, but files are to be made and removed here",
@@ -68,11 +94,25 @@ class Uploading:
             )
 
     def __enter__(self) -> Uploading:
-        self._sender.__enter__()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self._sender.__exit__(*exception)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            # Those under way arrive: they would have to be sent again.
+            wanted = kind is None or issubclass(kind, Exception)
+            self._pool.shutdown(wait=wanted, cancel_futures=True)
+        except BaseException:
+            wanted = False
+            raise
+        finally:
+            if not wanted:
+                with self._lock:  # so that nothing is noted or removed any more
+                    self._abandon.now()
 
     def finished(self, force: bool) -> Manifest | None:
         """The manifest of the dataset that is there already; None where there is none.
@@ -82,10 +122,14 @@ class Uploading:
 
         Raises:
             UsageError: Something else is there.
+            DatasetError: The manifest cannot be read.
         """
-        names = self._sender.names()
+        names = list_files(self._url, self._options)
         if MANIFEST_NAME in names:
-            return None if force else self._sender.manifest()
+            if force:
+                return None
+            text = read_bytes(join_url(self._url, MANIFEST_NAME), self._options)
+            return Manifest.parse(text, Path(f"{self.name}/{MANIFEST_NAME}"))
         others = [name for name in names if not is_ours(name)]
         if others:
             raise UsageError(
@@ -96,7 +140,22 @@ class Uploading:
 
     def arrived(self, files: Iterable[FileEntry]) -> set[str]:
         """The names of those files that have arrived, in an earlier run or this one."""
-        return self._sender.arrived(files)
+        files = list(files)
+        with ThreadPoolExecutor(_ASKING) as pool:
+            found = pool.map(self._has_arrived, files)
+            return {entry.name for entry, there in zip(files, found, strict=True) if there}
+
+    def _has_arrived(self, entry: FileEntry) -> bool:
+        """Whether ledger and bucket agree on a file."""
+        size, crc, version = self._sent.get(entry.name, (None, None, None))
+        if (size, crc) != (entry.size, entry.crc32c):
+            return False
+        try:
+            found = file_info(join_url(self._url, entry.name), self._options, self._abandon)
+        except FileNotFoundError:
+            return False
+        same = found.size == entry.size and str(found.version) == version
+        return same and found.crc32c in (None, entry.crc32c)
 
     def begin(self, done: Iterable[FileEntry], force: bool) -> None:
         """Begins to send: files that are done and lie here still, and no manifest.
@@ -106,11 +165,18 @@ class Uploading:
             force: Whether nothing that was sent before counts.
         """
         if force:
-            self._sender.forget()
-        self._sender.remove([MANIFEST_NAME])
+            self._ledger.unlink(missing_ok=True)
+            self._sent = {}
+        self._remove([MANIFEST_NAME])
         for entry in done:
             if (self._folder / entry.name).exists():
                 self.add(entry)
+
+    def _remove(self, names: Iterable[str]) -> None:
+        with ThreadPoolExecutor(_ASKING) as pool:
+            urls = (join_url(self._url, name) for name in names)
+            for _ in pool.map(lambda url: remove(url, self._options), urls):
+                pass
 
     def add(
         self, entry: FileEntry, tick: Callable[[], None] | None = None, *, keep: bool = False
@@ -123,14 +189,61 @@ class Uploading:
             keep: Whether it stays here until the dataset is finished.
 
         Raises:
-            RemoteError: This file or an earlier one cannot be sent.
+            RemoteError: This file or an earlier one cannot be sent. All that were not sent are
+                still there.
         """
+        self._wait(_THREADS + _MOST_WAITING - 1, tick)
+        self._running.add(self._pool.submit(self._send, entry, keep))
+
+    def wait(self) -> None:
+        """Waits until all that was added has arrived; raises as `add` does."""
+        self._wait(0)
+
+    def _wait(self, most: int, tick: Callable[[], None] | None = None) -> None:
+        """Waits until so many uploads are left, and raises what one of them raised."""
+        while True:
+            done = {future for future in self._running if future.done()}
+            self._running -= done
+            for future in done:
+                future.result()
+            if len(self._running) <= most:
+                return
+            wait(self._running, timeout=0.1, return_when=FIRST_COMPLETED)
+            if tick is not None:
+                tick()
+
+    def _send(self, entry: FileEntry, keep: bool) -> None:
         path = self._folder / entry.name
-        self._sender.add(path, entry, then_remove=not keep, tick=tick)
+        if not self._has_arrived(entry):
+            if path.stat().st_size != entry.size:
+                raise CorruptionError(
+                    f"{path}: has {path.stat().st_size} bytes, but had {entry.size} when packed",
+                    "Run the same command again with --force.",
+                )
+            sent = upload(
+                path,
+                join_url(self._url, entry.name),
+                crc32c=entry.crc32c,
+                storage_options=self._options,
+                abandon=self._abandon,
+            )
+            self._note(entry, str(sent.version))
+        if not keep:
+            with self._lock:
+                self._abandon.check()  # another packing may be making it anew
+                path.unlink()
+
+    def _note(self, entry: FileEntry, version: str) -> None:
+        line = json.dumps(asdict(entry) | {"version": version}) + "\n"
+        with self._lock:
+            self._abandon.check()
+            self._sent[entry.name] = entry.size, entry.crc32c, version
+            with self._ledger.open("a", encoding="utf-8") as ledger:
+                ledger.write(line)
 
     def files_held(self) -> int:
-        """How many output files lie here at a time, at most: being made, waiting, on their way."""
-        return 2 * usable_cpus() + 2 * MOST_WAITING
+        """How many output files lie here at a time, at most: being made, waiting, being sent."""
+        return 2 * usable_cpus() + 2 * _MOST_WAITING
 
     def finish(self, manifest: Manifest, others: Iterable[FileEntry]) -> None:
         """Sends what remains, then the manifest; removes what an older dataset has left.
@@ -146,20 +259,20 @@ class Uploading:
         others = list(others)
         for entry in (manifest.index, *others):
             self.add(entry, keep=True)
-        self._sender.finish()
+        self.wait()
         wanted = {entry.name for entry in (manifest.index, *manifest.files, *others)}
-        found = set(self._sender.names())
+        found = set(list_files(self._url, self._options))
         if missing := sorted(wanted - found):
             raise DataError(
                 f"{self.name}: {len(missing)} files are missing, though all were sent; the first: "
                 f"{missing[0]}",
                 "Run the same command again, it sends them. Does something else remove them?",
             )
-        stale = [name for name in found if is_ours(name) and name not in wanted]
-        self._sender.remove(stale)
-        with whole_file(self._work / "manifest.json") as temporary:
+        self._remove(name for name in found if is_ours(name) and name not in wanted)
+        path = self._work / "manifest.json"
+        with whole_file(path) as temporary:
             temporary.write_text(manifest.to_json(), "utf-8")
-        self._sender.send_manifest(self._work / "manifest.json")
+        upload(path, join_url(self._url, MANIFEST_NAME), storage_options=self._options)
 
     def clean_up(self) -> None:
         """Removes what lies here of a dataset that is finished in the bucket."""
@@ -167,3 +280,20 @@ class Uploading:
             path.unlink()
         # The rest of the work folder goes with its lock (`work_folder`).
         remove_outputs(self._folder, keep=set())
+
+
+def _read_ledger(path: Path) -> dict[str, tuple[int, str, str]]:
+    sent: dict[str, tuple[int, str, str]] = {}
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return sent
+    except OSError as error:
+        raise DatasetError(
+            f"{path}: cannot be read: {error.strerror}", "Check its permissions."
+        ) from None
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # a kill may leave half a line
+            entry = json.loads(line)
+            sent[entry["name"]] = int(entry["size"]), str(entry["crc32c"]), str(entry["version"])
+    return sent

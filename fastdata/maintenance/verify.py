@@ -121,11 +121,8 @@ def _verify_remote(
             tick = _ticker(executor, blobs.manifest.samples, progress)
             for view in fetching.views():
                 found = _Findings()
-                with view:
-                    view_blobs = Blobs(view.folder)
-                    _check_files(
-                        executor, tick, view_blobs, view.files, view.start, view.stop, found
-                    )
+                view_blobs = Blobs(view.folder)
+                _check_files(executor, tick, view_blobs, view.files, view.start, view.stop, found)
                 findings.add(found.named(str(view.folder), fetching.name))
             tick()
     manifest = blobs.manifest

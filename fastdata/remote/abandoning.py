@@ -1,14 +1,11 @@
-"""Leaving uploads that are under way: at Ctrl-C nobody is to wait for a slow line."""
+"""Cancels requests that other threads wait for, so that Ctrl-C need not wait for a slow line."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import FastdataError
@@ -16,26 +13,28 @@ from fastdata.errors import FastdataError
 if TYPE_CHECKING:
     import asyncio
 
+    import fsspec
+
 
 class AbandonedError(FastdataError):
-    """What was being done is wanted no more."""
+    """The request is not wanted any more."""
 
 
 class Abandon:
-    """Ends what other threads are at: transfers, and waits before they are tried again."""
+    """Cancels what other threads wait for: requests, and the waits before they are retried."""
 
     def __init__(self) -> None:
         self._set = threading.Event()
         self._lock = threading.Lock()
-        self._transfers: set[Future[Any]] = set()
+        self._requests: set[Future[Any]] = set()
 
     def now(self) -> None:
-        """From now on, all that is asked of this object is an `AbandonedError`."""
+        """Cancels all requests; from now on, every call raises `AbandonedError`."""
         self._set.set()
         with self._lock:
-            transfers = list(self._transfers)
-        for transfer in transfers:
-            transfer.cancel()
+            requests = list(self._requests)
+        for request in requests:
+            request.cancel()
 
     def check(self) -> None:
         """Raises `AbandonedError` once `now` was called."""
@@ -47,83 +46,42 @@ class Abandon:
         self._set.wait(seconds)
         self.check()
 
-    def run(
-        self,
-        work: Callable[[], Coroutine[Any, Any, Any]],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float,
+    def call(
+        self, fs: fsspec.AbstractFileSystem, method: str, seconds: float, *args: Any, **options: Any
     ) -> Any:
-        """What a coroutine on another thread's event loop returns; `now` cancels it.
+        """Calls a method of a driver; `now`, and an exception such as Ctrl-C, cancel it.
+
+        Where a driver is not asynchronous, it is neither cancelled nor bounded in time.
 
         Raises:
             AbandonedError: `now` was called.
             TimeoutError: It took longer than so many seconds; asyncio's.
         """
+        self.check()
+        if not getattr(fs, "async_impl", False):
+            return getattr(fs, method)(*args, **options)
+        return self._run(partial(getattr(fs, f"_{method}"), *args, **options), fs.loop, seconds)
+
+    def _run(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        loop: asyncio.AbstractEventLoop,
+        seconds: float,
+    ) -> Any:
         import asyncio  # not with this module, which all that reads remotely imports
 
         async def limited() -> Any:
-            return await asyncio.wait_for(work(), timeout)
+            return await asyncio.wait_for(work(), seconds)
 
         with self._lock:
             self.check()
-            transfer = asyncio.run_coroutine_threadsafe(limited(), loop)
-            self._transfers.add(transfer)
+            request = asyncio.run_coroutine_threadsafe(limited(), loop)
+            self._requests.add(request)
         try:
-            return transfer.result()
+            return request.result()
         except CancelledError:
             raise AbandonedError("given up") from None
         finally:
+            request.cancel()
             with self._lock:
-                self._transfers.discard(transfer)
-
-
-class Threads:
-    """A pool of threads that may be left at work: unlike an executor's, none keeps a process.
-
-    Args:
-        count: How many.
-        name: What they are called.
-    """
-
-    def __init__(self, count: int, name: str) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._count, self._name = count, name
-        self._threads: list[threading.Thread] = []
-
-    def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Has a thread call something; the result tells when it has, or what it raised."""
-        future: Future[None] = Future()
-        self._calls.put((future, partial(call, *arguments)))
-        if len(self._threads) < self._count:  # not before: processes may be forked until then
-            thread = threading.Thread(
-                target=_work, args=(self._calls,), name=self._name, daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
-        return future
-
-    def close(self, patience: float | None = None) -> None:
-        """Begins nothing more, and waits for what is under way; at most so many seconds."""
-        with suppress(Empty):
-            while (waiting := self._calls.get_nowait()) is not None:
-                waiting[0].cancel()
-        for _ in self._threads:
-            self._calls.put(None)
-        end = None if patience is None else time.monotonic() + patience
-        for thread in self._threads:
-            thread.join(None if end is None else max(end - time.monotonic(), 0.0))
-
-
-_Call = tuple[Future[None], Callable[[], None]]
-
-
-def _work(calls: SimpleQueue[_Call | None]) -> None:
-    while (found := calls.get()) is not None:
-        future, call = found
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-        del future, found, call  # nothing is kept alive while waiting for the next
+                self._requests.discard(request)

@@ -70,8 +70,6 @@ class PieceCache:
     Attributes:
         limit: Most bytes of pieces in the folder.
         used: Bytes of pieces when last counted.
-        reads: Pieces that were there when needed.
-        fills: Pieces that this process has put there.
 
     Raises:
         UsageError: The folder cannot be written.
@@ -94,7 +92,7 @@ class PieceCache:
         self._progress = options.progress
         self._shown = shown
         self._total = total
-        self.used = self.reads = self.fills = 0
+        self.used = self._reads = self._fills = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._usage():
@@ -116,6 +114,10 @@ class PieceCache:
         self._touched: dict[Path, float] = {}
         self._begun = time.monotonic()
         self._full = False
+
+    def counts(self) -> tuple[int, int]:
+        """Pieces that were there when needed, and pieces that this process has put there."""
+        return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
         """The pieces that a byte range lies in."""
@@ -141,7 +143,7 @@ class PieceCache:
         for fills in range(_FILLS):
             data = await asyncio.to_thread(self._look, piece, start, stop)
             if data is not None:
-                self.reads += not fills
+                self._reads += not fills
                 return data
             if self._full:
                 break
@@ -273,7 +275,7 @@ class PieceCache:
             sync(self._folder)
             self._sound[path] = os.fstat(descriptor).st_ino
             self._touched[path] = time.monotonic()
-            self.fills += 1
+            self._fills += 1
 
     # Room.
 
@@ -354,7 +356,7 @@ class PieceCache:
             with contextlib.suppress(FileNotFoundError):
                 here += entry.stat().st_size
         total = f" of {human_bytes(self._total)}" if self._total else ""
-        rate = human_bytes(self.fills * self._piece / max(time.monotonic() - self._begun, 1e-3))
+        rate = human_bytes(self._fills * self._piece / max(time.monotonic() - self._begun, 1e-3))
         print(
             f"caching {self._shown} in {self._base.parent}: {human_bytes(here)}{total}, "
             f"{rate}/s by this process",

@@ -1,4 +1,4 @@
-"""A remote file that is read like a local one: by ranges, ahead where reading is sequential."""
+"""A remote file that is read like a local one: by byte ranges, with read-ahead."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-from fastdata.remote.filesystem import file_entry, list_entries, read_bytes
+from fastdata.remote.filesystem import file_info, list_entries, read_bytes
 from fastdata.remote.urls import name_of, redact
 
 _MOST = 8 << 20  # bytes of a request
 _LEAST = 64 << 10
-_GROWTH = 4  # of what is read ahead, with each request that goes on where the last one ended
-#: Bytes that come sooner than the answer to another request: skipping no more is going on.
+_GROWTH = 4  # of the read-ahead, with each request that is sequential
+#: Most bytes between two requests that are still sequential: fetching them is faster than waiting
+#: for another answer.
 _NEAR = 1 << 20
-_KEPT = 3  # requests: who walks an archive also looks back a little
+_KEPT = 3  # requests: walking an archive also looks back a little
 _THREADS = 8
 
 
 class RemotePath:
     """A file behind a URL, as far as readers of local files need one; picklable.
 
-    Who reads all of it, or nearly, is read ahead for, up to 8 MiB; of what lies far apart, little
-    more is fetched than is asked for. Some 24 MiB are held until a reader is closed.
+    Sequential reads get read-ahead, up to 8 MiB; reads that lie far apart fetch little more than
+    they ask for. Up to 24 MiB are held until a reader is closed.
 
     Args:
         location: The file's URL.
@@ -144,7 +145,7 @@ def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> R
         FileNotFoundError: There is none.
         RemoteError: The request fails for good.
     """
-    entry = file_entry(url, storage_options)
+    entry = file_info(url, storage_options)
     return RemotePath(url, entry.size, entry.changed, storage_options)
 
 

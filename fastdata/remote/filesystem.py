@@ -1,7 +1,7 @@
-"""Files in a bucket or on a server: opened in each process, tried again, whole or not at all.
+"""Files behind URLs: opened in each process, retried, whole or not at all.
 
-Everything that reaches a URL goes through here, so that a driver made before a fork is never
-used after it, every request is retried and bounded in time, and no message holds credentials.
+Everything that reaches a URL goes through here, so that no driver made before a fork is used
+after it, every request is retried and bounded in time, and no message holds credentials.
 """
 
 from __future__ import annotations
@@ -12,60 +12,28 @@ import importlib
 import json
 import logging
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.abandoning import Abandon
-from fastdata.remote.retries import TRIES, TruncatedError, describe_error, may_pass, retrying
+from fastdata.remote.retries import TRIES, TruncatedError, describe_error, retrying
 from fastdata.remote.urls import (
-    is_url,
     join_url,
-    name_of,
     redact,
-    redact_text,
     remember_query,
     remember_secrets,
     scheme_of,
     split_query,
 )
-from fastdata.storage.checksum import crc32c, crc32c_file
+from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import whole_file
 
 if TYPE_CHECKING:
     import fsspec
-
-__all__ = [
-    "Entry",
-    "RemoteFile",
-    "TruncatedError",
-    "download",
-    "exists",
-    "file_entry",
-    "file_info",
-    "file_sizes",
-    "is_url",
-    "join_url",
-    "list_entries",
-    "list_files",
-    "list_folders",
-    "may_pass",
-    "name_of",
-    "open_filesystem",
-    "parse_storage_options",
-    "read_bytes",
-    "redact",
-    "redact_text",
-    "remove",
-    "retrying",
-    "size",
-    "upload",
-]
 
 StorageOptions = Mapping[str, Any]
 
@@ -78,7 +46,8 @@ _CONNECT = 15.0
 #: Slowest transfer that is not taken for a stalled one, in bytes a second.
 _SLOWEST = 256 << 10
 _ASKING = 16  # requests at once that only ask
-_BLOCK = 32 << 20  # bytes that are downloaded by one request
+_BLOCK = 8 << 20  # bytes that one request downloads
+_STREAMS = 8  # requests of one download at once
 
 # By process: after a fork, the child finds none of its parent's. They stay in it, though:
 # closing a driver without its thread may hang.
@@ -94,11 +63,18 @@ class RemoteFile(NamedTuple):
             Google's).
         version: Something that changes when the file does (generation, ETag, time of change);
             None where the service has none.
+        changed: A number below 2**56 made of the version.
     """
 
     size: int
     crc32c: str | None
     version: str | None
+
+    @property
+    def changed(self) -> int:
+        """See above."""
+        digest = hashlib.blake2b((self.version or "").encode(), digest_size=7).digest()
+        return int.from_bytes(digest, "big")
 
 
 def open_filesystem(
@@ -240,18 +216,6 @@ def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
     return options
 
 
-class Entry(NamedTuple):
-    """What a listing says of a file.
-
-    Attributes:
-        size: Its size in bytes.
-        changed: A number below 2**56 that is another one when the file has changed.
-    """
-
-    size: int
-    changed: int
-
-
 def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
     """Every file below a folder: its path relative to the folder, and its size in bytes.
 
@@ -271,47 +235,41 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
     """
     _require_listing(url)
 
-    def ask() -> list[dict[str, Any]]:
-        fs, path = open_filesystem(url, storage_options)
-        fs.invalidate_cache()
-        found: list[dict[str, Any]] = fs.ls(path, detail=True)
-        return found
-
-    try:
-        found = retrying(ask, what=f"{redact(url)}: listing it")
-    except FileNotFoundError:
-        return []
+    found = _list(url, storage_options, "ls") or []
     names = (str(info["name"]) for info in found if info["type"] == "directory")
     return sorted({name.rstrip("/").rpartition("/")[2] for name in names} - {""})
 
 
-def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, Entry]:
+def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
     """As `list_files`, with all that is known of each file."""
     _require_listing(url)
-
-    def find() -> dict[str, Any]:
-        fs, path = open_filesystem(url, storage_options)
-        fs.invalidate_cache()
-        found: dict[str, Any] = fs.find(path, detail=True)
-        return found
-
-    _, folder = open_filesystem(url, storage_options)
-    try:
-        found = retrying(find, what=f"{redact(url)}: listing it")
-    except FileNotFoundError:
-        return {}
-    prefix = folder.rstrip("/") + "/"
+    found = _list(url, storage_options, "find") or {}
+    prefix = open_filesystem(url, storage_options)[1].rstrip("/") + "/"
     return {
         name[len(prefix) :]: (
-            Entry(int(info["size"]), _number(_version(info)))
+            _described(info)
             # A web server's listing tells names alone.
             if info["size"] is not None
-            else file_entry(join_url(url, name[len(prefix) :]), storage_options)
+            else file_info(join_url(url, name[len(prefix) :]), storage_options)
         )
         for name, info in sorted(found.items())
         # Consoles make an empty object, name/, for a folder.
         if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
     }
+
+
+def _list(url: str, storage_options: StorageOptions | None, method: str) -> Any:
+    """What a driver lists below a folder; None where there is none."""
+
+    def ask() -> Any:
+        fs, path = open_filesystem(url, storage_options)
+        fs.invalidate_cache()
+        return getattr(fs, method)(path, detail=True)
+
+    try:
+        return retrying(ask, what=f"{redact(url)}: listing it")
+    except FileNotFoundError:
+        return None
 
 
 def _require_listing(url: str) -> None:
@@ -348,79 +306,47 @@ def file_sizes(
 
 
 def file_info(
-    url: str,
-    storage_options: StorageOptions | None = None,
-    pause: Callable[[float], object] = time.sleep,
+    url: str, storage_options: StorageOptions | None = None, abandon: Abandon | None = None
 ) -> RemoteFile:
     """What a bucket says of a file.
 
     Args:
         url: The file.
         storage_options: See `open_filesystem`.
-        pause: See `retrying`.
+        abandon: Cancels it from another thread.
 
     Raises:
         FileNotFoundError: There is no such file.
         RemoteError: The request fails for good.
+        AbandonedError: ``abandon`` has cancelled it.
     """
+    abandon = abandon or Abandon()
 
     def ask() -> dict[str, Any]:
         fs, path = open_filesystem(url, storage_options)
         fs.invalidate_cache()
-        found: dict[str, Any] = fs.info(path)
+        found: dict[str, Any] = abandon.call(fs, "info", _longest(0), path)
         if found.get("type") == "directory":
             raise FileNotFoundError(path)
         return found
 
-    info = retrying(ask, what=redact(url), pause=pause)
+    info = retrying(ask, what=redact(url), pause=abandon.pause)
     if info.get("size") is None:
         raise RemoteError(
             f"{redact(url)}: the server does not say how long it is",
             "Copy it to a server or bucket that does.",
         )
+    return _described(info)
+
+
+def _described(info: Mapping[str, Any]) -> RemoteFile:
     crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
+    names = ("generation", "etag", "ETag", "mtime", "LastModified", "created")
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        _version(info),
+        next((str(info[name]) for name in names if info.get(name)), None),
     )
-
-
-def file_entry(url: str, storage_options: StorageOptions | None = None) -> Entry:
-    """What the listing of a folder says of this file in it; raises as `file_info` does."""
-    info = file_info(url, storage_options)
-    return Entry(info.size, _number(info.version))
-
-
-def _version(info: Mapping[str, Any]) -> str | None:
-    """Something that changes when a file does, of what a driver says of it."""
-    for name in ("generation", "etag", "ETag", "mtime", "LastModified", "created"):
-        if info.get(name):
-            return str(info[name])
-    return None
-
-
-def _number(version: str | None) -> int:
-    digest = hashlib.blake2b((version or "").encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")
-
-
-def size(url: str, storage_options: StorageOptions | None = None) -> int:
-    """The size of a file in bytes; raises as `file_info` does."""
-    return file_info(url, storage_options).size
-
-
-def exists(url: str, storage_options: StorageOptions | None = None) -> bool:
-    """Whether there is such a file.
-
-    Raises:
-        RemoteError: The request fails for good.
-    """
-    try:
-        file_info(url, storage_options)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def read_bytes(
@@ -428,6 +354,7 @@ def read_bytes(
     storage_options: StorageOptions | None = None,
     start: int | None = None,
     end: int | None = None,
+    abandon: Abandon | None = None,
 ) -> bytes:
     """Reads a small file, or the bytes from ``start`` to before ``end``; for none, asks nobody.
 
@@ -435,22 +362,25 @@ def read_bytes(
         FileNotFoundError: There is no such file.
         RemoteError: It cannot be read, or the server keeps sending fewer bytes, or knows no
             ranges.
+        AbandonedError: ``abandon`` has cancelled it.
     """
+    abandon = abandon or Abandon()
 
     def read() -> bytes:
         fs, path = open_filesystem(url, storage_options)
+        data: bytes
         if start is None or end is None:
-            whole: bytes = fs.cat_file(path, start=start, end=end, **_limit(fs, 0))
-            return whole
-        length = end - start
-        options = {**_limit(fs, length), **range_options(fs, url, start, end)}
-        data: bytes = fs.cat_file(path, start=start, end=end, **options)
+            data = abandon.call(fs, "cat_file", _longest(0), path, start=start, end=end)
+            return data
+        length, options = end - start, range_options(fs, url, start, end)
+        seconds = _longest(length)
+        data = abandon.call(fs, "cat_file", seconds, path, start=start, end=end, **options)
         require_length(data, url, length)
         return data
 
     if start is not None and start == end:
         return b""  # no server knows such a range: some answer with everything, or an error
-    return retrying(read, what=f"{redact(url)}: reading it")
+    return retrying(read, what=f"{redact(url)}: reading it", pause=abandon.pause)
 
 
 def range_options(fs: fsspec.AbstractFileSystem, url: str, start: int, stop: int) -> dict[str, Any]:
@@ -499,9 +429,8 @@ def download(
     size: int | None = None,
     crc32c: str | None = None,
     storage_options: StorageOptions | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Downloads a file: under its name it is whole, or it is not there.
+    """Downloads a file by several requests at once: under its name it is whole, or not there.
 
     Args:
         url: What to download.
@@ -509,7 +438,6 @@ def download(
         size: The size that it must have; None to ask the server.
         crc32c: The checksum that it must have, 8 hexadecimal digits; None for no check.
         storage_options: See `open_filesystem`.
-        progress: Called with the number of bytes of each block that has come.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -517,12 +445,12 @@ def download(
         RemoteError: It cannot be downloaded.
         OSError: It cannot be written.
     """
-    expected = file_info(url, storage_options).size if size is None else size
+    size = file_info(url, storage_options).size if size is None else size
     with whole_file(Path(local)) as temporary:
-        found = _fetch(url, temporary, expected, storage_options, progress)
+        found = _fetch(url, temporary, size, storage_options)
         if crc32c not in (None, found):
             # A line that corrupts is rare, and once more is cheap.
-            found = _fetch(url, temporary, expected, storage_options, None)
+            found = _fetch(url, temporary, size, storage_options)
         if crc32c not in (None, found):
             raise CorruptionError(
                 f"{redact(url)}: its checksum is {found}, not {crc32c}",
@@ -530,22 +458,22 @@ def download(
             )
 
 
-def _fetch(
-    url: str,
-    local: Path,
-    size: int,
-    storage_options: StorageOptions | None,
-    progress: Callable[[int], None] | None,
-) -> str:
-    crc = 0
-    with local.open("wb") as file:
-        for start in range(0, size, _BLOCK):
-            block = read_bytes(url, storage_options, start, min(start + _BLOCK, size))
-            file.write(block)
-            crc = crc32c(block, crc)
-            if progress is not None:
-                progress(len(block))
-    return f"{crc:08x}"
+def _fetch(url: str, local: Path, size: int, storage_options: StorageOptions | None) -> str:
+    """Downloads a file; its CRC-32C."""
+    abandon = Abandon()
+    with local.open("wb") as file, ThreadPoolExecutor(_STREAMS, "fastdata-download") as pool:
+
+        def fetch(start: int) -> None:
+            end = min(start + _BLOCK, size)
+            os.pwrite(file.fileno(), read_bytes(url, storage_options, start, end, abandon), start)
+
+        try:
+            for _ in pool.map(fetch, range(0, size, _BLOCK)):
+                pass
+        except BaseException:
+            abandon.now()  # the pool waits for its threads
+            raise
+    return f"{crc32c_file(local):08x}"
 
 
 def upload(
@@ -568,8 +496,8 @@ def upload(
         crc32c: Its CRC-32C, 8 hexadecimal digits; None to compute it.
         storage_options: See `open_filesystem`.
         tries: How often it is tried in all.
-        abandon: Ends it from another thread; where a driver is not asynchronous, only between
-            requests.
+        abandon: Cancels it from another thread; where a driver is not asynchronous, only
+            between requests.
 
     Returns:
         What the bucket says of the file.
@@ -577,7 +505,7 @@ def upload(
     Raises:
         RemoteError: It cannot be uploaded.
         OSError: It cannot be read.
-        AbandonedError: ``abandon`` has ended it.
+        AbandonedError: ``abandon`` has cancelled it.
     """
     ending = abandon or Abandon()
     length = os.stat(local).st_size
@@ -585,13 +513,9 @@ def upload(
 
     def send() -> RemoteFile:
         fs, path = open_filesystem(url, storage_options)
-        ending.check()
         _make_folder(fs, path)
-        if getattr(fs, "async_impl", False):
-            ending.run(partial(fs._put_file, os.fspath(local), path), fs.loop, _longest(length))
-        else:
-            fs.put_file(os.fspath(local), path)
-        sent = file_info(url, storage_options, ending.pause)
+        ending.call(fs, "put_file", _longest(length), os.fspath(local), path)
+        sent = file_info(url, storage_options, ending)
         if sent.size != length or sent.crc32c not in (None, checksum):
             raise TruncatedError(
                 f"{sent.size} bytes arrived of {length}, with the checksum {sent.crc32c}"
@@ -599,10 +523,10 @@ def upload(
         return sent
 
     try:
-        found = file_info(url, storage_options, ending.pause)
+        found = file_info(url, storage_options, ending)
     except FileNotFoundError:
         found = None
-    # Elsewhere, an equal size proves nothing: see `Ledger`.
+    # Elsewhere, an equal size proves nothing.
     if found is not None and found.size == length and found.crc32c == checksum:
         return found
     try:
@@ -637,13 +561,6 @@ def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
     names = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     if {"file", "memory", "sftp", "ssh"} & set(names):
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-
-
-def _limit(fs: fsspec.AbstractFileSystem, length: int) -> dict[str, float]:
-    """Has a transfer end that hangs where no time-out of the driver's sees it."""
-    if not getattr(fs, "async_impl", False):
-        return {}
-    return {"timeout": _longest(length)}
 
 
 def _longest(length: int) -> float:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, UsageError
-from fastdata.remote.filesystem import download, is_url, join_url, name_of, read_bytes, redact
+from fastdata.remote.filesystem import download, read_bytes
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
-from fastdata.remote.urls import resolve_url, split_query
+from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import file_lock
@@ -45,6 +45,22 @@ def metadata_folder() -> Path:
         return Path(cache) / "remote"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "fastdata" / "remote"
+
+
+def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
+    """The text of a remote dataset's manifest.
+
+    Raises:
+        DatasetError: There is no finished dataset.
+        RemoteError: It cannot be reached.
+    """
+    try:
+        return read_bytes(join_url(url, MANIFEST_NAME), storage_options)
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
+            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+        ) from None
 
 
 class RemoteBlobs:
@@ -103,7 +119,7 @@ class RemoteBlobs:
                 f"{self.options.piece_bytes} bytes",
                 "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
             )
-        text = self._read_manifest()
+        text = read_manifest(url, self._storage_options)
         self.manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
         self.id = hashlib.sha256(text).hexdigest()
         self.index = Index(self._fetch_index(text), self.manifest.samples)
@@ -112,16 +128,6 @@ class RemoteBlobs:
         # By process: after a fork, the child finds none of its parent's. They stay in it, though:
         # closing a driver without its thread may hang.
         self._opened: dict[int, tuple[RangeReader, PieceCache | None]] = {}
-
-    def _read_manifest(self) -> bytes:
-        try:
-            return read_bytes(join_url(self.url, MANIFEST_NAME), self._storage_options)
-        except FileNotFoundError:
-            raise DatasetError(
-                f"{self.path}: no dataset here ({MANIFEST_NAME} is missing)",
-                "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest "
-                "last.",
-            ) from None
 
     def _fetch_index(self, text: bytes) -> Path:
         name = f"{name_of(self.url)[:200]}-{self.id[:_ID_DIGITS]}"

@@ -129,7 +129,7 @@ class RemotePass:
         self._coming: deque[tuple[Indices, int]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
-        self._cached_before = self._cache and (self._cache.reads, self._cache.fills)
+        self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
         self._needed = 0
         # Bad samples that nothing is kept of any more.
         self._gone = set(bad)
@@ -276,14 +276,10 @@ class RemotePass:
             refetched=now.refetched - before.refetched,
             memory_peak=self._peak,
         )
-        if self._cache is None or self._cached_before is None:
+        if self._cache is None:
             return stats
-        reads, fills = self._cached_before
-        return stats._replace(
-            cache_reads=self._cache.reads - reads,
-            cache_fills=self._cache.fills - fills,
-            cache_bytes=self._cache.used,
-        )
+        reads, fills = np.subtract(self._cache.counts(), self._cache_before).tolist()
+        return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
         """Gives up what is under way."""

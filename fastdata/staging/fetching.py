@@ -1,65 +1,47 @@
-"""A remote dataset on this machine, a file at a time: what verifying and describing it read."""
+"""Fetches a remote dataset a file at a time, to be verified or described."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastdata.errors import CorruptionError, DatasetError, SpaceError
-from fastdata.remote.filesystem import (
-    download,
-    file_info,
-    join_url,
-    read_bytes,
-    redact,
-)
+from fastdata.errors import CorruptionError, SpaceError
+from fastdata.remote.filesystem import download, file_info
+from fastdata.remote.opening import read_manifest
+from fastdata.remote.urls import join_url, redact
 from fastdata.staging.places import Place, RemotePlace
 from fastdata.storage.blobs import Blobs
-from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import free_space, human_bytes, whole_file
+from fastdata.storage.files import free_space, human_bytes
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 
 _THREADS = 16
-_BLOCK = 8 << 20  # bytes that one request asks for
 _LOOSE_ROWS = 1024  # loose images that lie here at a time
 _IMAGES_NAME = "images"
 
 
-class View:
-    """A folder that looks like the dataset but holds some of its files; removed on leaving.
+class View(NamedTuple):
+    """A folder that looks like the dataset but holds some of its files.
 
     Attributes:
         folder: The folder.
-        files: Which of the manifest's files are in it; -1 for the index.
+        files: Which of the manifest's files are in it.
         start: The first sample whose blob is in it.
         stop: One past the last.
     """
 
-    def __init__(self, folder: Path, files: list[int], start: int, stop: int) -> None:
-        self.folder = folder
-        self.files = files
-        self.start = start
-        self.stop = stop
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+    folder: Path
+    files: list[int]
+    start: int
+    stop: int
 
 
 class Fetching:
@@ -88,11 +70,12 @@ class Fetching:
         self._place = RemotePlace(self._url, storage_options)
 
     def __enter__(self) -> Fetching:
-        self._folder = Path(tempfile.mkdtemp(prefix="fastdata-"))
+        self._temporary = TemporaryDirectory(prefix="fastdata-", ignore_cleanup_errors=True)
+        self._folder = Path(self._temporary.name)
         try:
             self._fetch_index()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._temporary.cleanup()
             raise
         return self
 
@@ -102,29 +85,15 @@ class Fetching:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.cleanup()
 
     def _fetch_index(self) -> None:
-        try:
-            text = read_bytes(join_url(self._url, MANIFEST_NAME), self._options)
-        except FileNotFoundError:
-            raise DatasetError(
-                f"{self.name}: no dataset here ({MANIFEST_NAME} is missing)",
-                "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest "
-                "last.",
-            ) from None
+        self._text = text = read_manifest(self._url, self._options)
         manifest = Manifest.parse(text, self._place.shown(MANIFEST_NAME))
-        self._text = text
         (self._folder / MANIFEST_NAME).write_bytes(text)
         self._require_space(manifest.index.size)
         try:
-            download(
-                join_url(self._url, manifest.index.name),
-                self._folder / manifest.index.name,
-                size=manifest.index.size,
-                crc32c=manifest.index.crc32c,
-                storage_options=self._options,
-            )
+            self._place.local_index(manifest.index, self._folder)
         except FileNotFoundError:
             raise CorruptionError(
                 f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
@@ -155,7 +124,7 @@ class Fetching:
                 yield root.shown(row.path or ""), _size_problem(found, row.length, "index")
 
     def views(self) -> Iterator[View]:
-        """Yields the dataset in parts that are whole in themselves.
+        """Yields the dataset in parts; one goes when the next is asked for.
 
         The next part is fetched while one is in use.
 
@@ -163,15 +132,16 @@ class Fetching:
             RemoteError: A file cannot be fetched.
             SpaceError: There is no room for two parts.
         """
-        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_THREADS) as self._pool:
+        with ThreadPoolExecutor(1) as next_part, ThreadPoolExecutor(_THREADS) as self._pool:
             parts = self._parts()
             first = next(parts, None)
-            waiting = None if first is None else ahead.submit(self._make, *first)
+            waiting = None if first is None else next_part.submit(self._make, *first)
             while waiting is not None:
                 view = waiting.result()
                 following = next(parts, None)
-                waiting = None if following is None else ahead.submit(self._make, *following)
+                waiting = None if following is None else next_part.submit(self._make, *following)
                 yield view
+                shutil.rmtree(view.folder, ignore_errors=True)
 
     def _parts(self) -> Iterator[tuple[list[int], int, int]]:
         manifest, index = self.blobs.manifest, self.blobs.index
@@ -194,7 +164,7 @@ class Fetching:
         for number in files:
             entry = manifest.files[number]
             self._require_space(entry.size)
-            # What is missing is found to be so by who looks for it.
+            # Whoever checks the part finds what is missing.
             with suppress(FileNotFoundError):
                 self._fetch_file(entry, folder / entry.name)
         if manifest.root is not None:
@@ -202,26 +172,16 @@ class Fetching:
         return View(folder, files, start, stop)
 
     def _fetch_file(self, entry: FileEntry, path: Path) -> None:
-        """Fetches a file in several requests at once; once more if its checksum is wrong.
-
-        If it still is, it stays as it came: what is wrong with it is for others to say.
-        """
+        """Fetches a file; a damaged one as it is, for whoever checks it."""
         url = join_url(self._url, entry.name)
         if file_info(url, self._options).size != entry.size:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as temporary, temporary.open("wb") as file:
-            file.truncate(entry.size)
-
-            def fetch(start: int) -> None:
-                end = min(start + _BLOCK, entry.size)
-                os.pwrite(file.fileno(), read_bytes(url, self._options, start, end), start)
-
-            for _ in range(2):
-                for _ in self._pool.map(fetch, range(0, entry.size, _BLOCK)):
-                    pass
-                if f"{crc32c_file(temporary):08x}" == entry.crc32c:
-                    break
+        options: dict[str, Any] = {"size": entry.size, "storage_options": self._options}
+        try:
+            download(url, path, crc32c=entry.crc32c, **options)
+        except CorruptionError:
+            download(url, path, **options)
 
     def _fetch_loose(self, root: Place, folder: Path, start: int, stop: int) -> None:
         def fetch(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,32 +16,43 @@ from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.manifest import FileEntry
 
 
-class Place(ABC):
-    """A folder that files are read from."""
+class Place:
+    """A folder of this machine that files are read from; `RemotePlace` is one behind a URL."""
 
-    @abstractmethod
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
     def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
         """A file of it that is to be copied; ``name`` where it is not the entry's."""
+        return CopiedFile(entry, self._folder / (name or entry.name), target)
 
-    @abstractmethod
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """The sizes in bytes of those files that are there, by name."""
+        paths = {name: self._folder / name for name in names}
+        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
-    @abstractmethod
     def shown(self, name: str) -> str:
         """A file of it as messages name it."""
+        return str(self._folder / name)
 
-    @abstractmethod
     def read(self, name: str) -> bytes:
         """A small file's bytes."""
+        return (self._folder / name).read_bytes()
 
-    @abstractmethod
     def root(self, root: str) -> Place:
-        """The folder of loose images that a manifest names."""
+        """The folder of loose images that a manifest names.
 
-    @abstractmethod
+        Raises:
+            DatasetError: The images lie on some machine, the manifest in a bucket.
+        """
+        return Place(self._folder / root)
+
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
         """The index as a file of this machine; ``copy`` is the folder that it is copied to."""
+        return self._folder / entry.name
 
     def require_sizes(self, entries: Iterable[FileEntry]) -> None:
         """Checks that files are there in their sizes.
@@ -61,41 +71,6 @@ class Place(ABC):
                     f"packing: it {what}",
                     "See what else is with fastdata verify; copy or pack the dataset again.",
                 )
-
-
-class LocalPlace(Place):
-    """A folder of this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __str__(self) -> str:
-        return str(self._folder)
-
-    def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
-        """See `Place.copied`."""
-        return CopiedFile(entry, self._folder / (name or entry.name), target)
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """See `Place.sizes`."""
-        paths = {name: self._folder / name for name in names}
-        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
-
-    def shown(self, name: str) -> str:
-        """See `Place.shown`."""
-        return str(self._folder / name)
-
-    def read(self, name: str) -> bytes:
-        """See `Place.read`."""
-        return (self._folder / name).read_bytes()
-
-    def root(self, root: str) -> LocalPlace:
-        """See `Place.root`."""
-        return LocalPlace(self._folder / root)
-
-    def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """See `Place.local_index`."""
-        return self._folder / entry.name
 
 
 class RemotePlace(Place):
@@ -126,11 +101,7 @@ class RemotePlace(Place):
         return read_bytes(join_url(self.url, name), self._options)
 
     def root(self, root: str) -> RemotePlace:
-        """See `Place.root`.
-
-        Raises:
-            DatasetError: The images lie on some machine, not in the bucket.
-        """
+        """See `Place.root`."""
         if is_url(root):
             return RemotePlace(root, self._options)
         if root.startswith("/"):
@@ -161,4 +132,4 @@ def place_of(
     """The place that a path or URL names."""
     if is_url(location):
         return RemotePlace(os.fspath(location), storage_options)
-    return LocalPlace(Path(location))
+    return Place(Path(location))

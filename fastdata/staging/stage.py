@@ -21,7 +21,7 @@ from fastdata.errors import (
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
-from fastdata.staging.places import LocalPlace, Place, place_of
+from fastdata.staging.places import Place, RemotePlace, place_of
 from fastdata.staging.staged import (
     FOLDER,
     MARKER_NAME,
@@ -366,7 +366,7 @@ class _Staging:
     def _files(self) -> Iterator[CopiedFile]:
         """Yields every file that has a checksum."""
         copy = self._partial
-        if not isinstance(self._source, LocalPlace):
+        if isinstance(self._source, RemotePlace):
             self._source.require_sizes(self._entries)
         for entry in self._entries:
             yield self._source.copied(entry, copy / entry.name)
