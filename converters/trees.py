@@ -170,7 +170,7 @@ class RemoteTree:
         """See `Tree.files`."""
         found = {
             listed_name(self.root, name): RemotePath(
-                join_url(self.root, name), *entry, self._options
+                join_url(self.root, name), entry.size, entry.changed, self._options
             )
             for name, entry in list_entries(self.root, self._options).items()
         }
