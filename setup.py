@@ -12,7 +12,7 @@ native = Pybind11Extension(
     sorted(glob("fastdata/native/**/*.cpp", recursive=True)),
     depends=sorted(glob("fastdata/native/**/*.h", recursive=True)),
     include_dirs=["fastdata/native"],
-    cxx_std=17,
+    cxx_std=20,
     # No -march: the vector paths choose their instructions themselves (simd/target.h).
     # No contraction: fused multiply-adds would make pixels depend on the processor.
     # Python's own flags may hold -fwrapv, which keeps loops over ints from becoming vectors.

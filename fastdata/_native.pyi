@@ -13,6 +13,12 @@ Buffer = Any
 # (code, detail, offset): what is wrong, "ok" if nothing; why; at which byte.
 Code = str
 
+CODES: tuple[Code, ...]
+"""All of them."""
+
+ENCODINGS: tuple[str, ...]
+"""The encodings an index may name, in the order of their codes."""
+
 def simd() -> str:
     """The instruction set in use: ``scalar``, ``avx2``, ``avx512`` or ``neon``."""
 
@@ -21,6 +27,9 @@ def set_simd(level: str) -> None:
 
 def simd_levels() -> list[str]:
     """Those that this processor has, the plainest first."""
+
+def simd_features(level: str) -> list[str]:
+    """The CPUID features that a level is compiled with and that it is therefore asked for."""
 
 def use_vector(use: str) -> None:
     """Whether entropy decoding goes into a vector's lanes where it can: ``always``, ``never``,

@@ -20,7 +20,7 @@ mkdir -p "$work/corpus" "$work/crashes"
 "$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
 import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
 
-flags="-std=c++17 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
+flags="-std=c++20 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
 flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"
 sources=$(find fastdata/native -name '*.cpp' ! -path '*/python/*')
 

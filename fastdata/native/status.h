@@ -7,33 +7,42 @@
 
 namespace fastdata {
 
-enum class Code : uint8_t {
-  ok = 0,
-  // Not ours: a valid image, perhaps, but for another decoder.
-  not_jpeg,
-  unsupported,
-  // The JPEG is damaged.
-  truncated,
-  bad_marker,
-  bad_dimensions,
-  bad_huffman_table,
-  missing_table,
-  bad_scan_data,
-  // The JPEG may be whole, but its seek points are not those of this JPEG.
-  bad_seek_points,
-  // The request cannot be met.
-  bad_region,
-  too_large,
-  out_of_memory,
-  cancelled,
-  // The sample's bytes cannot be had.
-  file_missing,
-  file_unreadable,
-  cut_short,      // the file ends before the blob does
-  changed,        // the blob is not the one that was packed
-  corrupt_index,  // the index row makes no sense
-  other_size,     // the image has other dimensions than was said
-};
+// Every code, once for C++ and for Python, which has their names (`_native.CODES`).
+#define FASTDATA_CODES(C)                                                      \
+  C(ok)                                                                        \
+  /* Not ours: a valid image, perhaps, but for another decoder. */             \
+  C(not_jpeg)                                                                  \
+  C(unsupported)                                                               \
+  /* The JPEG is damaged. */                                                   \
+  C(truncated)                                                                 \
+  C(bad_marker)                                                                \
+  C(bad_dimensions)                                                            \
+  C(bad_huffman_table)                                                         \
+  C(missing_table)                                                             \
+  C(bad_scan_data)                                                             \
+  /* The JPEG may be whole, but its seek points are not those of this JPEG. */ \
+  C(bad_seek_points)                                                           \
+  /* The request cannot be met. */                                             \
+  C(bad_region)                                                                \
+  C(too_large)                                                                 \
+  C(out_of_memory)                                                             \
+  C(cancelled)                                                                 \
+  /* The sample's bytes cannot be had. */                                      \
+  C(file_missing)                                                              \
+  C(file_unreadable)                                                           \
+  C(cut_short)     /* the file ends before the blob does */                    \
+  C(changed)       /* the blob is not the one that was packed */               \
+  C(corrupt_index) /* the index row makes no sense */                          \
+  C(other_size)    /* the image has other dimensions than was said */
+
+#define FASTDATA_ENUMERATOR(name) name,
+enum class Code : uint8_t { FASTDATA_CODES(FASTDATA_ENUMERATOR) };
+
+// Their names, "bad_scan_data" for instance, by value.
+#define FASTDATA_STRING(name) #name,
+inline constexpr const char* kCodeNames[] = {FASTDATA_CODES(FASTDATA_STRING)};
+
+constexpr const char* code_name(Code code) { return kCodeNames[static_cast<size_t>(code)]; }
 
 /// An outcome: what went wrong, why in a few words, and at which byte of the
 /// JPEG (or of the seek table, for bad_seek_points).
@@ -47,11 +56,5 @@ struct [[nodiscard]] Status {
 
   constexpr bool ok() const { return code == Code::ok; }
 };
-
-/// The name that Python sees, "bad_scan_data" for instance.
-const char* code_name(Code code);
-
-/// The number of codes; their values are 0 to code_count() - 1.
-int code_count();
 
 }  // namespace fastdata

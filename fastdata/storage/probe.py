@@ -17,22 +17,11 @@ from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
+from fastdata import _native
 from fastdata.errors import SampleError
 
 #: The encodings an index may name, in the order of their codes (docs/formats/index.md).
-ENCODINGS = (
-    "raw",  # pixels, uint8, height x width x 3, RGB
-    "jpeg",  # Huffman-coded, sequential, 8 bits a sample
-    "jpeg-progressive",
-    "jpeg-other",  # any other that Pillow decodes: arithmetic-coded, lossless
-    "png",
-    "webp",
-    "bmp",
-    "gif",
-    "tiff",
-    "ppm",
-    "other",  # anything else that Pillow opens
-)
+ENCODINGS = _native.ENCODINGS
 
 #: The file extension of a blob in each encoding.
 EXTENSIONS = {

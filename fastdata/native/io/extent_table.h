@@ -34,7 +34,7 @@ struct TableBatch {
   const uint8_t* crc32c = nullptr;    // uint32
   const uint8_t* label = nullptr;     // int32
   VariableColumn path, seek_points;
-  std::array<int8_t, 128> encodings;  // EncodingCode by place in the dictionary
+  std::array<int8_t, 128> encodings;  // codes of encodings, by place in the dictionary
 };
 
 class ExtentTable {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "buffer.h"
@@ -13,13 +14,33 @@
 
 namespace fastdata {
 
-// Codes of fastdata.storage.probe.ENCODINGS that the core knows.
-enum EncodingCode : int8_t {
-  kUnknownEncoding = -1,
-  kRawEncoding = 0,
-  kJpegEncoding = 1,
-  kProgressiveEncoding = 2,
+// The encodings that an index may name, in the order of their codes (docs/formats/index.md):
+// once for C++ and for Python (`_native.ENCODINGS`).
+inline constexpr const char* kEncodingNames[] = {
+    "raw",   // pixels, uint8, height x width x 3, RGB
+    "jpeg",  // Huffman-coded, sequential, 8 bits a sample
+    "jpeg-progressive",
+    "jpeg-other",  // any other that Pillow decodes: arithmetic-coded, lossless
+    "png",
+    "webp",
+    "bmp",
+    "gif",
+    "tiff",
+    "ppm",
+    "other",  // anything else that Pillow opens
 };
+
+constexpr int8_t encoding_code(std::string_view name) {
+  int8_t code = 0;
+  while (kEncodingNames[code] != name) code++;  // an unknown name does not compile
+  return code;
+}
+
+// Those that the core knows.
+constexpr int8_t kUnknownEncoding = -1;
+constexpr int8_t kRawEncoding = encoding_code("raw");
+constexpr int8_t kJpegEncoding = encoding_code("jpeg");
+constexpr int8_t kProgressiveEncoding = encoding_code("jpeg-progressive");
 
 struct Extent {
   int32_t file = -1;       // of `files`, or -1: a file of its own

@@ -11,18 +11,18 @@ namespace fastdata {
 
 /// Leaves at least 56 valid bits. Loads eight bytes at `pos`, moves on by those whose
 /// bits all fitted (Fabian Giesen, "Reading bits in far too many ways", variant 4).
-FASTDATA_INLINE void refill(Lane& lane) {
+FASTDATA_INLINE void refill(Cursor& cursor) {
   uint64_t next;
-  std::memcpy(&next, lane.pos, 8);
-  lane.bits |= __builtin_bswap64(next) >> (lane.count & 63);
-  lane.pos += ~lane.count >> 3 & 7;  // (63 - count) / 8
-  lane.count |= 56;
+  std::memcpy(&next, cursor.pos, 8);
+  cursor.bits |= __builtin_bswap64(next) >> (cursor.count & 63);
+  cursor.pos += ~cursor.count >> 3 & 7;  // (63 - count) / 8
+  cursor.count |= 56;
 }
 
 /// Takes `length` bits, the lower six bits of the argument; Note [Count modulo 64].
-FASTDATA_INLINE void consume(Lane& lane, uint32_t length) {
-  lane.bits <<= length & 63;
-  lane.count -= length;
+FASTDATA_INLINE void consume(Cursor& cursor, uint32_t length) {
+  cursor.bits <<= length & 63;
+  cursor.count -= length;
 }
 
 /// The value of `size` extra bits at the top of `bits` (T.81, F.2.2.1, EXTEND).

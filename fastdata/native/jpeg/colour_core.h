@@ -5,7 +5,7 @@
 namespace fastdata {
 namespace {
 
-/// libjpeg's fixed-point conversion (jdcolor.c; colour_scalar.h has it as written
+/// libjpeg's fixed-point conversion (jdcolor.c; level_scalar.cpp has it as written
 /// there) on 16-bit words. 1.402 and 1.772 exceed a signed 16-bit fraction, so their
 /// integral parts are added: mulhi(2v, 0.402 * 2^16), rounded, is exact for |v| <= 128.
 void ycc_to_rgb(const uint8_t* y_row, const uint8_t* cb_row, const uint8_t* cr_row, int n,

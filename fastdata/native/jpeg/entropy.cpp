@@ -30,10 +30,10 @@ void open_stream(Stream& s, ByteSpan jpeg, const EntryPoint& entry, size_t end) 
   for (int c = 0; c < kMaxComponents; c++)
     s.predictor[c] = static_cast<uint32_t>(static_cast<int32_t>(entry.predictor[c]));
   fill_buffer(s, 0);
-  s.lane = Lane{};
-  s.lane.pos = s.buffer;
-  refill(s.lane);
-  consume(s.lane, entry.bit);
+  s.cursor = Cursor{};
+  s.cursor.pos = s.buffer;
+  refill(s.cursor);
+  consume(s.cursor, entry.bit);
 }
 
 bool overran(const Stream& s) {
@@ -46,11 +46,11 @@ bool fetch_chunk(Stream& s) {
     if (overran(s)) return fail(s, "the scan ends early", Code::truncated);
     return true;
   }
-  const size_t read = s.lane.pos - s.buffer;
-  const size_t tail = s.filled - s.lane.pos;
-  std::memmove(s.buffer, s.lane.pos, tail);
+  const size_t read = s.cursor.pos - s.buffer;
+  const size_t tail = s.filled - s.cursor.pos;
+  std::memmove(s.buffer, s.cursor.pos, tail);
   s.discarded += read;
-  s.lane.pos = s.buffer;
+  s.cursor.pos = s.buffer;
   fill_buffer(s, tail);
   return true;
 }
@@ -59,19 +59,19 @@ namespace {
 
 /// One code, of any length. `bits` must hold 16 of them.
 bool find_code(Stream& s, const HuffmanTable& table, HuffmanTable::Symbol& symbol) {
-  symbol = table.find(static_cast<uint32_t>(s.lane.bits >> 48));
+  symbol = table.find(static_cast<uint32_t>(s.cursor.bits >> 48));
   if (symbol.length == 0) return fail(s, "a bit pattern that is no Huffman code");
   return true;
 }
 
 /// The next DC difference, added to its predictor.
 bool decode_dc(Stream& s, const BlockPlan& plan) {
-  refill(s.lane);
+  refill(s.cursor);
   HuffmanTable::Symbol symbol;
   if (!find_code(s, *plan.dc_table, symbol)) return false;
-  consume(s.lane, symbol.length);
-  s.predictor[plan.component] += static_cast<uint32_t>(extend(s.lane.bits, symbol.value));
-  consume(s.lane, symbol.value);
+  consume(s.cursor, symbol.length);
+  s.predictor[plan.component] += static_cast<uint32_t>(extend(s.cursor.bits, symbol.value));
+  consume(s.cursor, symbol.value);
   return true;
 }
 
@@ -80,48 +80,48 @@ bool decode_dc(Stream& s, const BlockPlan& plan) {
 bool begin_block(Stream& s) {
   const BlockPlan& plan = *s.next_plan;
   if (!decode_dc(s, plan)) return false;
-  s.lane.block[0] = static_cast<int16_t>(s.predictor[plan.component]);
-  s.lane.k = 0;
-  s.lane.ac = plan.ac;
+  s.cursor.block[0] = static_cast<int16_t>(s.predictor[plan.component]);
+  s.cursor.k = 0;
+  s.cursor.ac = plan.ac;
   s.plan = &plan;
   s.next_plan = plan.next;
   return true;
 }
 
 bool start_run(Stream& s, const BlockPlan* plan, uint32_t blocks, int16_t* block, uint8_t* last) {
-  if (s.lane.pos > s.limit && !fetch_chunk(s)) return false;
+  if (s.cursor.pos > s.limit && !fetch_chunk(s)) return false;
   s.next_plan = plan;
   s.blocks_left = blocks;
-  s.lane.block = block;
+  s.cursor.block = block;
   s.last = last;
   return begin_block(s);
 }
 
 bool leave_block(Stream& s, RunSource& runs) {
-  if (s.lane.pos > s.limit && !fetch_chunk(s)) return false;
+  if (s.cursor.pos > s.limit && !fetch_chunk(s)) return false;
   if (s.blocks_left == 0) return runs.next_run(s);
   return begin_block(s);
 }
 
 namespace {
 
-/// Decodes one AC symbol by the book (T.81, F.2.2.2): `run` and `value`, or an end of
+/// Decodes one AC symbol code by code (T.81, F.2.2.2): `run` and `value`, or an end of
 /// block. Advances k.
 enum class Ac { coefficient, end_of_block, failed };
 Ac decode_ac(Stream& s, int& value) {
-  refill(s.lane);
+  refill(s.cursor);
   HuffmanTable::Symbol symbol;
   if (!find_code(s, *s.plan->ac_table, symbol)) return Ac::failed;
-  consume(s.lane, symbol.length);
+  consume(s.cursor, symbol.length);
   const unsigned run = symbol.value >> 4, size = symbol.value & 15;
   if (size == 0 && run != 15) return Ac::end_of_block;
-  s.lane.k += run + 1;
-  if (s.lane.k > 63) {
+  s.cursor.k += run + 1;
+  if (s.cursor.k > 63) {
     fail(s, "a run beyond the end of a block");
     return Ac::failed;
   }
-  value = extend(s.lane.bits, size);
-  consume(s.lane, size);
+  value = extend(s.cursor.bits, size);
+  consume(s.cursor, size);
   return Ac::coefficient;
 }
 
@@ -132,13 +132,13 @@ bool slow_symbol(Stream& s, RunSource& runs) {
   switch (decode_ac(s, value)) {
     case Ac::failed: return false;
     case Ac::coefficient:
-      s.lane.block[kNaturalOrder[s.lane.k]] = static_cast<int16_t>(value);
-      if (s.lane.k < 63) return true;
+      s.cursor.block[kNaturalOrder[s.cursor.k]] = static_cast<int16_t>(value);
+      if (s.cursor.k < 63) return true;
       break;
     case Ac::end_of_block: break;
   }
-  *s.last++ = static_cast<uint8_t>(s.lane.k);
-  s.lane.block += kBlockSize;
+  *s.last++ = static_cast<uint8_t>(s.cursor.k);
+  s.cursor.block += kBlockSize;
   s.blocks_left--;
   return leave_block(s, runs);
 }
@@ -148,7 +148,7 @@ bool skip_slow_symbol(Stream& s) {
   switch (decode_ac(s, value)) {
     case Ac::failed: return false;
     case Ac::coefficient: return true;
-    case Ac::end_of_block: s.lane.k = 63; return true;
+    case Ac::end_of_block: s.cursor.k = 63; return true;
   }
   return true;
 }

@@ -19,7 +19,7 @@ constexpr int kMaxStreams = 3;
 ///
 /// Note [Count modulo 64]: of `count` only the lower six bits mean anything. Table entries
 /// hold their length in the lowest bits, so whole entries are subtracted, unmasked.
-struct Lane {
+struct Cursor {
   uint64_t bits = 0;             // the next bits, left-aligned
   uint32_t count = 0;            // how many of them are valid, modulo 64
   const uint8_t* pos = nullptr;  // the next byte to load
@@ -28,20 +28,19 @@ struct Lane {
   const uint32_t* ac = nullptr;  // the AC look-up of this block
 };
 
-// Note [Unstuffed chunks]: a stream reads from a private buffer, into which the
-// scan's bytes are copied a chunk at a time without the zeros stuffed after each
-// 0xFF, so that a refill is one unaligned load without a branch. One block takes at
-// most 64 codes and their extra bits, 64 * 31 bits; a refill loads eight bytes. So
-// if no more than kReserve bytes are left, the next chunk is fetched before the next
-// block, and a buffer that holds the scan's end is followed by kReserve zeros: no
-// stream, however hostile, can read past its buffer, and the loop asks only once a
-// block.
+// Note [Unstuffed chunks] (docs/design/0007-native-bounds.md): a stream reads from a private
+// buffer, into which the scan's bytes are copied a chunk at a time without the zeros stuffed after
+// each 0xFF, so that a refill is one unaligned load without a branch. One block takes at most 64
+// codes and their extra bits, 64 * 31 bits; a refill loads eight bytes. So if no more than kReserve
+// bytes are left, the next chunk is fetched before the next block, and a buffer that holds the
+// scan's end is followed by kReserve zeros: no stream, however hostile, can read past its buffer,
+// and the loop asks only once a block.
 constexpr size_t kChunk = 8192;
 constexpr size_t kReserve = 320;
 constexpr size_t kStreamBuffer = kChunk + 64 + kReserve;
 
 struct Stream {
-  Lane lane;
+  Cursor cursor;
   const BlockPlan* plan = nullptr;          // of the block being decoded
   const BlockPlan* next_plan = nullptr;     // of the block after it
   uint32_t blocks_left = 0;                 // in this run, the current block included
@@ -61,7 +60,7 @@ struct Stream {
 
   /// Unstuffed bits read since the stream was opened.
   uint64_t bits_read() const {
-    return (discarded + static_cast<uint64_t>(lane.pos - buffer)) * 8 - lane.count % 64;
+    return (discarded + static_cast<uint64_t>(cursor.pos - buffer)) * 8 - cursor.count % 64;
   }
 };
 

@@ -19,7 +19,7 @@ constexpr size_t kWorthwhile = 8;
 
 // A load of eight bytes has at least 57 bits that are of use.
 constexpr int kMaxLength = 57 / kVectorTurns;
-constexpr int kLongestSymbol = 16 + 15;  // by the book
+constexpr int kLongestSymbol = 16 + 15;  // on the slow path
 
 // Each lane has its own stretch of bytes and of coefficients. Their distances are no multiples
 // of 4096: lanes advance at one speed, and would compete for the same places of the
@@ -28,7 +28,8 @@ constexpr int kLongestSymbol = 16 + 15;  // by the book
 constexpr uint32_t kLaneBytes = SeekSegment::kMaxBytes + 192;
 static_assert(kLaneBytes >= SeekSegment::kMaxBytes + 63 + 8);  // what unstuffing may write, zeros
 constexpr uint32_t kLaneCoefficients = SeekSegment::kMaxBlocks * kBlockSize + 32;
-// A lane whose bits are no JPEG's may read on until its last block is full.
+// A lane whose bits are no JPEG's (docs/design/0007-native-bounds.md, vector lanes) may read on
+// until its last block is full.
 constexpr uint32_t kOverrun = SeekSegment::kMaxBlocks * kBlockSize * kLongestSymbol / 8 + 64;
 constexpr uint32_t kIdleBytes = kVectorStreams * kLaneBytes + kOverrun;  // zeros
 constexpr uint32_t kIdleBlock = kVectorStreams * kLaneCoefficients;
@@ -42,17 +43,16 @@ std::atomic<VectorUse> used{VectorUse::measured};
 std::atomic<uint64_t> regions{0};
 
 void build_lookup(const HuffmanSpec& spec, bool dc, uint16_t* out) {
-  constexpr uint16_t kDecline = kVectorDeclined << 9;
-  const int used =
-      for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
-        const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
-        const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
-        const bool fits = length + size <= kMaxLength;
-        std::fill_n(
-            out + entry, span,
-            fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9) : kDecline);
-      });
-  std::fill(out + used, out + VectorTables::kEntries, kDecline);
+  constexpr uint16_t kSlow = kVectorSlow << 9;
+  const int used = for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry,
+                                                              int span) {
+    const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
+    const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
+    const bool fits = length + size <= kMaxLength;
+    std::fill_n(out + entry, span,
+                fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9) : kSlow);
+  });
+  std::fill(out + used, out + VectorTables::kEntries, kSlow);
 }
 
 }  // namespace
@@ -191,7 +191,7 @@ bool VectorDecoder::run(const EntropyTables& tables, const std::vector<SeekSegme
   while (busy_ > 0) {
     const VectorStop stop = kernels().decode_vector(lanes_);
     uint32_t ended = stop.ended;
-    for (uint32_t left = stop.declined; left; left &= left - 1) {
+    for (uint32_t left = stop.slow; left; left &= left - 1) {
       const int lane = __builtin_ctz(left);
       bool at_end = false;
       if (!decode_symbol(lane, at_end)) return false;
@@ -239,7 +239,7 @@ bool VectorDecoder::start(int lane) {
   return size > 0;
 }
 
-/// One symbol by the book, as entropy.cpp's slow path. False: it is none.
+/// One symbol on the slow path, as entropy.cpp's slow path. False: it is none.
 bool VectorDecoder::decode_symbol(int lane, bool& ended) {
   const BlockPlan& plan = tables_->plan[lanes_.plan[lane]];
   const bool dc = lanes_.lookup[lane] < VectorTables::kAcTables;

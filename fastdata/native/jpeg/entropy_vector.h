@@ -48,12 +48,12 @@ class SegmentSink {
 
 // A look-up entry, by bits: 0-4 length of the code and its extra bits, 5-8 how many of
 // these are extra, 9-15 how far the symbol advances in the block: run + 1, kVectorEndOfBlock,
-// kVectorDeclined (the code is longer than the look-up or does not exist, or it and its extra
+// kVectorSlow (the code is longer than the look-up or does not exist, or it and its extra
 // bits are longer than a turn's share of a load). Indices count from 1, so that 64 is a
-// block's last coefficient, more an end of block (or a run beyond it), and bit 7 a symbol to
-// be declined.
+// block's last coefficient, more an end of block (or a run beyond it), and bit 7 a slow
+// symbol.
 constexpr uint32_t kVectorEndOfBlock = 64;
-constexpr uint32_t kVectorDeclined = 127;
+constexpr uint32_t kVectorSlow = 127;
 
 struct VectorTables {
   static constexpr int kEntries = 1 << kVectorLookupBits;
@@ -89,8 +89,8 @@ void check_lanes(const VectorLanes& lanes, const uint32_t* position, const uint3
 
 /// Lanes that need attention, a bit each.
 struct VectorStop {
-  uint32_t declined;  // the next symbol is to be decoded by the book
-  uint32_t ended;     // the segment's last block has been decoded
+  uint32_t slow;   // the next symbol needs the slow path (T.81, F.2.2)
+  uint32_t ended;  // the segment's last block has been decoded
 };
 
 /// Decodes until a lane needs attention. DC coefficients are left as differences.

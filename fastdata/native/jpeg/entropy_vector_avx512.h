@@ -65,11 +65,11 @@ VectorStop decode_vector(VectorLanes& lanes) {
 #endif
       // Writes a zero behind each coefficient, too: a later one's place, or the next block's.
       _mm512_mask_i32scatter_epi32(coefficients, inside, add32(block, at), value, 2);
-      const __mmask16 declined =
+      const __mmask16 slow =
           _mm512_test_epi32_mask(at, set32(128)) |
           _mm512_mask_cmplt_epu32_mask(static_cast<__mmask16>(~inside), advance, block_size);
       const __mmask16 ended = _mm512_mask_cmpeq_epi32_mask(ends, block, last_block);
-      if (FASTDATA_LIKELY(_kortestz_mask16_u8(declined, ended))) {
+      if (FASTDATA_LIKELY(_kortestz_mask16_u8(slow, ended))) {
         position = add32(position, length);
         index = _mm512_mask_mov_epi32(at, ends, one);
         block = _mm512_mask_add_epi32(block, ends, block, block_size);
@@ -78,8 +78,8 @@ VectorStop decode_vector(VectorLanes& lanes) {
         skip = length;
         continue;
       }
-      // The same, but for the lanes that declined.
-      const __mmask16 taken = static_cast<__mmask16>(~declined), done = ends & taken;
+      // The same, but for the slow lanes.
+      const __mmask16 taken = static_cast<__mmask16>(~slow), done = ends & taken;
       position = _mm512_mask_add_epi32(position, taken, position, length);
       index = _mm512_mask_mov_epi32(_mm512_mask_mov_epi32(index, taken, at), done, one);
       block = _mm512_mask_add_epi32(block, done, block, block_size);
@@ -91,7 +91,7 @@ VectorStop decode_vector(VectorLanes& lanes) {
       store(lanes.index, index);
       store(lanes.block, block);
       store(lanes.plan, plan);
-      return {declined, static_cast<uint32_t>(ended & taken)};
+      return {slow, static_cast<uint32_t>(ended & taken)};
     }
   }
 }

@@ -67,8 +67,8 @@ constexpr uint32_t kAcEscape = 128;
 // A DC entry, by bits: 0-7 length of the code and the difference, 8-15 length of
 // the code, 16-31 what to add to a negative difference (1 - 2^category); 0: slow.
 //
-// Note [Bits in hand]: a refill leaves at least 56 bits. Three look-ups of 11 bits
-// leave 23 for the next block's DC difference, two leave 34 for an escape of 11
+// Note [Bits in hand] (docs/design/0007-native-bounds.md): a refill leaves at least 56 bits. Three
+// look-ups of 11 bits leave 23 for the next block's DC difference, two leave 34 for an escape of 11
 // code bits and 15 more. So the loop refills once for three symbols, DC entries
 // longer than 23 bits are left to the slow path, which refills first, and a stream
 // cannot make the bit count negative whatever it holds.

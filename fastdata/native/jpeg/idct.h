@@ -29,10 +29,14 @@ constexpr int kF3_072711026 = 25172;
 constexpr int kColumnShift = kIdctBits - 2;
 constexpr int kRowShift = kIdctBits + 2 + 3;
 
+/// How a block's coefficients lie: row by row, as streams in turns leave them, or as they stand in
+/// the scan, as the vector does (entropy_vector.h).
+enum class CoefficientOrder { natural, zigzag };
+
 /// One row of blocks of one component, as the entropy decoder left them: MCU by MCU,
 /// this component's blocks in between those of the others.
 struct BlockRow {
-  int16_t* coefficients;  // of the row's first block; natural order within a block, or zig-zag
+  int16_t* coefficients;  // of the row's first block
   uint8_t* last;          // its last zig-zag index; null in zig-zag order
   int blocks;             // in this row
   int per_mcu;            // this component's blocks in this row of an MCU: 1 or 2
@@ -46,7 +50,8 @@ struct BlockRow {
 constexpr int kLastInCorner = 9;
 
 /// Transforms a row of blocks to 8 rows of samples, and clears the coefficients. Rows
-/// may be written up to 24 bytes beyond the last block (Note [Padded rows]).
+/// may be written up to 24 bytes beyond the last block (Note [Padded rows];
+/// docs/design/0007-native-bounds.md).
 using IdctRow = void (*)(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out,
                          size_t stride);
 

@@ -23,10 +23,10 @@ Status RegionDecoder::open(ByteSpan jpeg) {
   return read_header(jpeg, header_);
 }
 
-// Note [Regions]: upsampled chroma depends on the nearest sample and, in each upsampled
-// direction, on one neighbour, if the component has one there (not the block: at the
-// image's edge the last sample is the true one, ceil(width / 2), not the padding's). So a
-// region's chroma grows by one sample each way, and its MCUs follow from that.
+// Note [Regions] (docs/design/0007-native-bounds.md): upsampled chroma depends on the nearest
+// sample and, in each upsampled direction, on one neighbour, if the component has one there (not
+// the block: at the image's edge the last sample is the true one, ceil(width / 2), not the
+// padding's). So a region's chroma grows by one sample each way, and its MCUs follow from that.
 void RegionDecoder::plan_planes(const Box& box, int scale) {
   box_ = box;
   const int luma_size = 8 / scale;
@@ -151,7 +151,8 @@ bool RegionDecoder::list_segments() {
 }
 
 void RegionDecoder::decoded(const SeekSegment& segment, int16_t* coefficients) {
-  transform(segment.row, segment.col, segment.end_col, coefficients, nullptr);
+  transform(segment.row, segment.col, segment.end_col, CoefficientOrder::zigzag, coefficients,
+            nullptr);
 }
 
 Status RegionDecoder::decode_scan() {
@@ -258,11 +259,12 @@ bool RegionDecoder::next_run(Stream& stream) {
 
 /// The piece's coefficients to samples.
 void RegionDecoder::transform_piece(RowStream& row) {
-  transform(row.index, row.first_col, row.end_col, row.coefficients.get<int16_t>(), row.last.get());
+  transform(row.index, row.first_col, row.end_col, CoefficientOrder::natural,
+            row.coefficients.get<int16_t>(), row.last.get());
 }
 
-void RegionDecoder::transform(int row, int first_col, int end_col, int16_t* coefficients,
-                              uint8_t* last) {
+void RegionDecoder::transform(int row, int first_col, int end_col, CoefficientOrder order,
+                              int16_t* coefficients, uint8_t* last) {
   profile(Stage::inverse_dct);
   const int lead = std::max(first_col_ - first_col, 0);
   first_col += lead;
@@ -270,8 +272,8 @@ void RegionDecoder::transform(int row, int first_col, int end_col, int16_t* coef
   // What lies between the seek point and the region was decoded only to get there.
   std::memset(coefficients, 0, lead_blocks * kBlockSize * sizeof *coefficients);
   size_t block = lead_blocks;
-  // From segments, which are not scaled, they come in zig-zag order.
-  const IdctRow idct_row = last ? kernels().idct_row : kernels().idct_row_zigzag;
+  const Kernels& k = kernels();
+  const IdctRow idct_row = order == CoefficientOrder::natural ? k.idct_row : k.idct_row_zigzag;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
     Plane& p = planes_[i];

@@ -9,6 +9,7 @@
 #include "common.h"
 #include "jpeg/entropy.h"
 #include "jpeg/entropy_vector.h"
+#include "jpeg/idct.h"
 #include "jpeg/jpeg_header.h"
 #include "resample/pixels.h"
 #include "jpeg/restart.h"
@@ -77,7 +78,9 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   bool continue_piece(RowStream& row);
   void transform_piece(RowStream& row);
   /// Coefficients of the MCUs [first_col, end_col) of a row to samples.
-  void transform(int row, int first_col, int end_col, int16_t* coefficients, uint8_t* last);
+  /// `last`: as BlockRow's; null in zig-zag order, which is not scaled.
+  void transform(int row, int first_col, int end_col, CoefficientOrder order, int16_t* coefficients,
+                 uint8_t* last);
   const uint8_t* chroma_row(int component, int y);
 
   ByteSpan jpeg_;

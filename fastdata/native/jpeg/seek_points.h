@@ -25,7 +25,7 @@ std::vector<SeekPoints> build_seek_points(const std::vector<ByteSpan>& jpegs, in
 
 /// A packed table, read in place. Untrusted: `open` checks that it has the right size and
 /// was made from this JPEG's header and length; the positions may still be lies, which
-/// the decoder survives.
+/// the decoder survives (docs/design/0007-native-bounds.md).
 class SeekTable {
  public:
   Status open(ByteSpan packed, ByteSpan jpeg, const JpegHeader& header);

@@ -82,12 +82,36 @@ uint32_t crc32c_python(const py::object& data, uint32_t crc) {
   return crc32c(bytes, crc);
 }
 
-void set_simd(const std::string& name) {
+std::vector<std::string> simd_levels() {
+  std::vector<std::string> names;
+  for (Level level : kLevels)
+    if (has_level(level)) names.emplace_back(level_name(level));
+  return names;
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+template <size_t kCount>
+py::tuple names(const char* const (&from)[kCount]) {
+  py::tuple all(kCount);
+  for (size_t i = 0; i < kCount; i++) all[i] = from[i];
+  return all;
+}
+
+Level parse_simd(const std::string& name) {
   Level level;
-  if (!parse_level(name.c_str(), level))
-    throw py::value_error("FASTDATA_SIMD must be scalar, avx2, avx512 or neon, not '" + name + "'");
-  if (!select_kernels(level))
-    throw py::value_error("FASTDATA_SIMD asks for " + name + ", which this processor lacks");
+  if (!parse_level(name, level))
+    throw py::value_error("must be scalar, avx2, avx512 or neon, not '" + name + "'");
+  return level;
+}
+
+void set_simd(const std::string& name) {
+  if (!select_kernels(parse_simd(name)))
+    throw py::value_error(name + ", which this processor lacks: it has " + join(simd_levels()));
 }
 
 void use_vector_named(const std::string& use) {
@@ -101,13 +125,6 @@ void use_vector_named(const std::string& use) {
     throw std::invalid_argument("use: measured, always or never");
 }
 
-std::vector<std::string> simd_levels() {
-  std::vector<std::string> names;
-  for (Level level : {Level::scalar, Level::avx2, Level::avx512, Level::neon})
-    if (has_level(level)) names.emplace_back(level_name(level));
-  return names;
-}
-
 }  // namespace
 }  // namespace fastdata
 
@@ -119,12 +136,17 @@ PYBIND11_MODULE(_native, m) {
     try {
       set_simd(forced);
     } catch (const py::value_error& e) {
-      throw py::import_error(e.what());
+      throw py::import_error("FASTDATA_SIMD: " + std::string(e.what()));
     }
   }
   m.def("simd", [] { return level_name(kernels().level); });
   m.def("set_simd", &set_simd, py::arg("level"));
   m.def("simd_levels", &simd_levels);
+  m.def(
+      "simd_features", [](const std::string& name) { return level_features(parse_simd(name)); },
+      py::arg("level"));
+  m.attr("CODES") = names(kCodeNames);
+  m.attr("ENCODINGS") = names(kEncodingNames);
   m.def("use_vector", &use_vector_named, py::arg("use"));
   m.def("vector_regions", &vector_regions);
 

@@ -5,14 +5,7 @@
 namespace fastdata {
 namespace {
 
-// Three ways, from the fastest down; which one depends on the axis alone.
-enum HorizontalMode {
-  kShuffleBytes,  // up to 4 taps, 8 neighbouring outputs within 16 source bytes
-  kShuffleWords,  // 4 neighbouring outputs within 16 source bytes
-  kDotProduct,    // anything: one output at a time
-};
-
-/// kShuffleBytes: 16 outputs. The weights are split into 7 + 6 bits, as maddubs wants
+/// kBytes: 16 outputs. The weights are split into 7 + 6 bits, as maddubs wants
 /// signed bytes and sums two products into 16 bits. floor((64 * high + low) / 2^13) is
 /// exact from the parts while high and low fit 16 bits: four taps whose weights sum to
 /// 2^13 do, the latter unsigned.
@@ -22,7 +15,7 @@ struct ByteGroup {
   int8_t high[2][32], low[2][32];
 };
 
-/// kShuffleWords: 8 outputs, `steps` pairs of taps.
+/// kWords: 8 outputs, `steps` pairs of taps.
 struct WordGroup {
   int32_t base[2];
 };
@@ -76,20 +69,6 @@ void plan_words(const Axis& axis, HorizontalPlan& plan) {
         steps[s].index[2 * word + 1] = 0x80;  // shuffles in a zero
         steps[s].weight[word] = used ? axis.weights_of(i)[t] : 0;
       }
-  }
-}
-
-void plan_horizontal(const Axis& axis, HorizontalPlan& plan) {
-  plan.axis = &axis;
-  if (axis.wide) return;
-  if (axis.max_taps <= 4 && windows_fit(axis, 8, 16)) {
-    plan.mode = kShuffleBytes;
-    plan_bytes(axis, plan);
-  } else if (windows_fit(axis, 4, 16)) {
-    plan.mode = kShuffleWords;
-    plan_words(axis, plan);
-  } else {
-    plan.mode = kDotProduct;
   }
 }
 
@@ -172,16 +151,6 @@ void horizontal_dots(const HorizontalPlan& plan, const uint8_t* const* planes, i
       for (; t < axis.taps[i]; t++) total += source[t] * weights[t];
       out[p * out_stride + i] = round_to_byte<kWeightBits>(total);
     }
-  }
-}
-
-void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
-                uint8_t* out, size_t out_stride) {
-  if (plan.axis->wide) return horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
-  switch (plan.mode) {
-    case kShuffleBytes: return horizontal_bytes(plan, planes, plane_count, out, out_stride);
-    case kShuffleWords: return horizontal_words(plan, planes, plane_count, out, out_stride);
-    default: return horizontal_dots(plan, planes, plane_count, out, out_stride);
   }
 }
 

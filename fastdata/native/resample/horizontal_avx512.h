@@ -18,20 +18,6 @@ struct TapGroup {
   int32_t offset[16];  // kGather: of the first of the four bytes in the row
 };
 
-/// The first source byte that outputs [16 g, 16 g + 16) need, and how many from there.
-struct Window {
-  int first, size;
-};
-Window window_of(const Axis& axis, int group) {
-  const int end = 16 * group + 16 < axis.outputs ? 16 * group + 16 : axis.outputs;
-  int first = axis.end, last = axis.begin;
-  for (int i = 16 * group; i < end; i++) {
-    if (axis.first[i] < first) first = axis.first[i];
-    if (axis.first[i] + axis.taps[i] > last) last = axis.first[i] + axis.taps[i];
-  }
-  return {first - axis.begin, last - first};
-}
-
 /// plan.data: the windows' offsets, then the groups' tap groups.
 FASTDATA_INLINE size_t bases_size(const HorizontalPlan& plan) {
   return round_up(sizeof(int32_t) * plan.groups, 64);
@@ -47,8 +33,8 @@ void plan_horizontal(const Axis& axis, HorizontalPlan& plan) {
   auto* bases = reinterpret_cast<int32_t*>(data);
   auto* taps = reinterpret_cast<TapGroup*>(data + bases_size(plan));
   for (int g = 0; g < plan.groups; g++) {
-    const Window window = window_of(axis, g);
-    bases[g] = window.first;
+    const Window window = window_of(axis, 16 * g, 16);
+    bases[g] = window.first - axis.begin;
     if (window.size > 64) plan.mode = kGather;
     for (int s = 0; s < plan.steps; s++, taps++)
       for (int lane = 0; lane < 16; lane++) {

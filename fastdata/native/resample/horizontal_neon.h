@@ -5,14 +5,7 @@
 namespace fastdata {
 namespace {
 
-// Three ways, from the fastest down; which one depends on the axis alone.
-enum HorizontalMode {
-  kLookUpBytes,  // up to 4 taps, 8 neighbouring outputs within 16 source bytes
-  kLookUpWords,  // 4 neighbouring outputs within 16 source bytes
-  kDotProduct,   // anything: one output at a time
-};
-
-/// kLookUpBytes: 8 outputs. The weights are split into 8 + 6 bits, all of them unsigned, so
+/// kBytes: 8 outputs. The weights are split into 8 + 6 bits, all of them unsigned, so
 /// that bytes times bytes are summed in 16 bits. floor((64 * high + low) / 2^13) is exact
 /// from the parts while high and low fit 16 bits: four taps whose weights sum to 2^13 do.
 struct ByteGroup {
@@ -21,7 +14,7 @@ struct ByteGroup {
   int32_t base;  // the first of the group's source bytes
 };
 
-/// kLookUpWords: two taps of 4 outputs.
+/// kWords: two taps of 4 outputs.
 struct WordStep {
   alignas(16) uint8_t index[16];
   int16_t weight[8];  // [t % 2 * 4 + i]
@@ -63,20 +56,6 @@ void plan_words(const Axis& axis, HorizontalPlan& plan) {
         steps[s].index[2 * word + 1] = kNoByte;
         steps[s].weight[word] = used ? axis.weights_of(i)[t] : 0;
       }
-  }
-}
-
-void plan_horizontal(const Axis& axis, HorizontalPlan& plan) {
-  plan.axis = &axis;
-  if (axis.wide) return;
-  if (axis.max_taps <= 4 && windows_fit(axis, 8, 16)) {
-    plan.mode = kLookUpBytes;
-    plan_bytes(axis, plan);
-  } else if (windows_fit(axis, 4, 16)) {
-    plan.mode = kLookUpWords;
-    plan_words(axis, plan);
-  } else {
-    plan.mode = kDotProduct;
   }
 }
 
@@ -152,16 +131,6 @@ void horizontal_dots(const HorizontalPlan& plan, const uint8_t* const* planes, i
       for (; t < axis.taps[i]; t++) total += source[t] * weights[t];
       out[p * out_stride + i] = round_to_byte<kWeightBits>(total);
     }
-  }
-}
-
-void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
-                uint8_t* out, size_t out_stride) {
-  if (plan.axis->wide) return horizontal_wide(*plan.axis, planes, plane_count, out, out_stride);
-  switch (plan.mode) {
-    case kLookUpBytes: return horizontal_bytes(plan, planes, plane_count, out, out_stride);
-    case kLookUpWords: return horizontal_words(plan, planes, plane_count, out, out_stride);
-    default: return horizontal_dots(plan, planes, plane_count, out, out_stride);
   }
 }
 

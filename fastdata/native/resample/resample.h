@@ -92,8 +92,9 @@ struct HorizontalPlan {
 
 using PlanHorizontal = void (*)(const Axis& axis, HorizontalPlan& plan);
 
-/// Resamples a row of each plane; the results lie out_stride apart. Reads up to
-/// kRowPadding bytes beyond the source rows; writes each output row rounded up to 64.
+/// Bounds: docs/design/0007-native-bounds.md, resampling. Resamples a row of each plane; the
+/// results lie out_stride apart. Reads up to kRowPadding bytes beyond the source rows; writes each
+/// output row rounded up to 64.
 using ResampleHorizontal = void (*)(const HorizontalPlan& plan, const uint8_t* const* planes,
                                     int plane_count, uint8_t* out, size_t out_stride);
 

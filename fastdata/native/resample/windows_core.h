@@ -20,11 +20,5 @@ Window window_of(const Axis& axis, int begin, int count) {
   return {first, last - first};
 }
 
-bool windows_fit(const Axis& axis, int count, int bytes) {
-  for (int i = 0; i < axis.outputs; i += count)
-    if (window_of(axis, i, count).size > bytes) return false;
-  return true;
-}
-
 }  // namespace
 }  // namespace fastdata

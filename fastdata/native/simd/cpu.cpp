@@ -1,36 +1,85 @@
 #include "simd/cpu.h"
 
-#include <cstring>
+#include <cstdint>
+
+#include "simd/target.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace fastdata {
 namespace {
 
-constexpr Level kLevels[] = {Level::scalar, Level::avx2, Level::avx512, Level::neon};
+#if defined(__x86_64__)
+enum Register { eax, ebx, ecx, edx };
+
+struct Feature {
+  const char* name;
+  uint32_t leaf;
+  Register reg;
+  int bit;
+};
+
+#define FASTDATA_FEATURE(name, leaf, reg, bit) {name, leaf, reg, bit},
+constexpr Feature kAvx2Features[] = {FASTDATA_AVX2_FEATURES(FASTDATA_FEATURE)};
+constexpr Feature kAvx512Features[] = {FASTDATA_AVX512_FEATURES(FASTDATA_FEATURE)};
+
+bool has_bit(uint32_t leaf, Register reg, int bit) {
+  uint32_t values[4] = {};
+  // False where the processor has no such leaf.
+  if (!__get_cpuid_count(leaf, 0, &values[eax], &values[ebx], &values[ecx], &values[edx]))
+    return false;
+  return values[reg] >> bit & 1;
+}
+
+// Registers that the operating system saves when it switches threads: bits of XCR0.
+constexpr uint32_t kYmm = 1 << 1 | 1 << 2;
+constexpr uint32_t kZmm = kYmm | 1 << 5 | 1 << 6 | 1 << 7;
+
+bool saves(uint32_t registers) {
+  constexpr int kOsxsave = 27;  // of leaf 1, ecx: XGETBV may be used
+  if (!has_bit(1, ecx, kOsxsave)) return false;
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & registers) == registers;
+}
+
+template <size_t kCount>
+bool has_all(const Feature (&features)[kCount], uint32_t registers) {
+  for (const Feature& f : features)
+    if (!has_bit(f.leaf, f.reg, f.bit)) return false;
+  return saves(registers);
+}
+
+template <size_t kCount>
+std::vector<const char*> names(const Feature (&features)[kCount]) {
+  std::vector<const char*> all;
+  for (const Feature& f : features) all.push_back(f.name);
+  return all;
+}
+#endif
 
 }  // namespace
 
 bool has_level(Level level) {
 #if defined(__x86_64__)
-  // __builtin_cpu_supports also asks the operating system whether it saves the
-  // registers (XGETBV).
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-                    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-  switch (level) {
-    case Level::scalar: return true;
-    case Level::avx2: return avx2;
-    case Level::avx512:
-      return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-             __builtin_cpu_supports("avx512vnni");
-    case Level::neon: return false;
-  }
-  return false;
+  static const bool avx2 = has_all(kAvx2Features, kYmm);
+  static const bool avx512 = has_all(kAvx512Features, kZmm);
+  if (level == Level::avx2) return avx2;
+  if (level == Level::avx512) return avx512;
 #elif defined(__aarch64__)
-  return level == Level::scalar || level == Level::neon;
-#else
-  return level == Level::scalar;
+  if (level == Level::neon) return true;
 #endif
+  return level == Level::scalar;
+}
+
+std::vector<const char*> level_features([[maybe_unused]] Level level) {
+#if defined(__x86_64__)
+  if (level == Level::avx2) return names(kAvx2Features);
+  if (level == Level::avx512) return names(kAvx512Features);
+#endif
+  return {};
 }
 
 Level best_level() {
@@ -50,9 +99,9 @@ const char* level_name(Level level) {
   return "";
 }
 
-bool parse_level(const char* name, Level& level) {
+bool parse_level(std::string_view name, Level& level) {
   for (Level candidate : kLevels)
-    if (std::strcmp(name, level_name(candidate)) == 0) {
+    if (name == level_name(candidate)) {
       level = candidate;
       return true;
     }

@@ -1,20 +1,29 @@
 // Which instructions this processor has, and which the core therefore uses.
 #pragma once
 
-namespace fastdata {
+#include <string_view>
+#include <vector>
 
-enum class Level { scalar, avx2, avx512, neon };
+namespace fastdata {
 
 /// avx512 stands for F, BW, DQ, VL, VBMI, VBMI2 and VNNI together: Ice Lake, Zen 4 and
 /// later. Processors with less of it take the AVX2 path. neon is that of aarch64, where all
 /// have it.
+enum class Level { scalar, avx2, avx512, neon };
+constexpr Level kLevels[] = {Level::scalar, Level::avx2, Level::avx512, Level::neon};
+
+/// Whether the processor has all instructions that the level is compiled with (target.h), and
+/// the operating system saves their registers.
 bool has_level(Level level);
+
+/// The names of those instructions' CPUID features; none for scalar and neon.
+std::vector<const char*> level_features(Level level);
 
 Level best_level();
 
 const char* level_name(Level level);
 
 /// False if no level has that name.
-bool parse_level(const char* name, Level& level);
+bool parse_level(std::string_view name, Level& level);
 
 }  // namespace fastdata

@@ -13,9 +13,9 @@
 
 namespace fastdata {
 
-// Note [Padded rows]: rows that the core owns are followed by kRowPadding bytes that
-// kernels may read and write; a kernel rounds a row's length up to whole vectors. Rows
-// that belong to the caller (interleave's output, deinterleave's input) are exact.
+// Note [Padded rows] (docs/design/0007-native-bounds.md): rows that the core owns are followed by
+// kRowPadding bytes that kernels may read and write; a kernel rounds a row's length up to whole
+// vectors. Rows that belong to the caller (interleave's output, deinterleave's input) are exact.
 constexpr size_t kRowPadding = 64;
 
 struct Kernels {

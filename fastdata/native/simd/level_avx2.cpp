@@ -15,11 +15,14 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 
 #include "jpeg/colour_core.h"
 #include "jpeg/entropy_core.h"
+#include "jpeg/unstuff_core.h"
 #include "resample/wide_core.h"
 #include "resample/windows_core.h"
 #include "resample/horizontal_avx2.h"
+#include "resample/horizontal_core.h"
 #include "jpeg/idct_core.h"
 #define FASTDATA_HAVE_F16C
+#include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
@@ -27,41 +30,6 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 
 namespace fastdata {
 namespace {
-
-Unstuffed unstuff(const uint8_t* source, const uint8_t* end, uint8_t* out, uint8_t* out_end) {
-  const I ff = set8(0xFF);
-  while (out < out_end) {
-    const ptrdiff_t left = end - source;
-    uint32_t found;
-    int count = kVectorBytes;
-    if (FASTDATA_LIKELY(left >= kVectorBytes)) {
-      const I bytes = load(source);
-      store(out, bytes);
-      found = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, ff)));
-    } else {  // the last few bytes of the file
-      if (left == 0) break;
-      count = static_cast<int>(left);
-      found = 0;
-      for (int i = 0; i < count; i++) {
-        out[i] = source[i];
-        found |= static_cast<uint32_t>(source[i] == 0xFF) << i;
-      }
-    }
-    if (!found) {
-      out += count;
-      source += count;
-      continue;
-    }
-    const int at = __builtin_ctz(found);
-    out += at;
-    source += at;
-    if (source + 1 < end && source[1] != 0) return {source, out, true};
-    out++;
-    source += source + 1 < end ? 2 : 1;
-  }
-  return {source, out, false};
-}
-
 // Byte shuffles between three planes of 16 and 48 interleaved bytes; -1 gives zero.
 constexpr int8_t kToInterleaved[3][3][16] = {
     {{0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5},
@@ -102,11 +70,7 @@ void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uin
                                                  shuffled(vg, kToInterleaved[1][third])),
                                     shuffled(vb, kToInterleaved[2][third])));
   }
-  for (; x < n; x++) {
-    out[3 * x] = r[x];
-    out[3 * x + 1] = g[x];
-    out[3 * x + 2] = b[x];
-  }
+  interleave_from(x, r, g, b, n, out);
 }
 
 void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
@@ -121,21 +85,17 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
                                                  shuffled(second, kFromInterleaved[p][1])),
                                     shuffled(third, kFromInterleaved[p][2])));
   }
-  for (; x < n; x++) {
-    r[x] = in[3 * x];
-    g[x] = in[3 * x + 1];
-    b[x] = in[3 * x + 2];
-  }
+  deinterleave_from(x, in, n, r, g, b);
 }
 
 }  // namespace
+}  // namespace fastdata
 
-const Kernels kAvx2Kernels = {
-    Level::avx2, unstuff,    decode_streams, skip_streams,  nullptr,
-    idct_row,    nullptr,    upsample_h2v1,  upsample_h2v2, upsample_h1v2,
-    ycc_to_rgb,  interleave, deinterleave,   triangle,      plan_horizontal,
-    horizontal,  vertical,   to_float32,     to_float16,    to_bfloat16,
-};
+#include "simd/table_core.h"
+
+namespace fastdata {
+
+constinit const Kernels kAvx2Kernels = kernels_of(Level::avx2);
 
 }  // namespace fastdata
 

@@ -22,6 +22,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "jpeg/colour_core.h"
 #include "jpeg/entropy_core.h"
 #include "resample/wide_core.h"
+#include "resample/windows_core.h"
 #include "resample/horizontal_avx512.h"
 #include "jpeg/entropy_vector_avx512.h"
 #include "jpeg/idct_core.h"
@@ -129,13 +130,13 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
 }
 
 }  // namespace
+}  // namespace fastdata
 
-const Kernels kAvx512Kernels = {
-    Level::avx512, unstuff,         decode_streams, skip_streams,  decode_vector,
-    idct_row,      idct_row_zigzag, upsample_h2v1,  upsample_h2v2, upsample_h1v2,
-    ycc_to_rgb,    interleave,      deinterleave,   triangle,      plan_horizontal,
-    horizontal,    vertical,        to_float32,     to_float16,    to_bfloat16,
-};
+#include "simd/table_core.h"
+
+namespace fastdata {
+
+constinit const Kernels kAvx512Kernels = kernels_of(Level::avx512, decode_vector, idct_row_zigzag);
 
 }  // namespace fastdata
 

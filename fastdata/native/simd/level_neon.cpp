@@ -12,62 +12,26 @@
 
 #include "jpeg/colour_core.h"
 #include "jpeg/entropy_core.h"
+#include "jpeg/unstuff_core.h"
 #include "resample/wide_core.h"
 #include "resample/windows_core.h"
 #include "resample/horizontal_neon.h"
+#include "resample/horizontal_core.h"
 #include "jpeg/idct_neon.h"
+#include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 
 namespace fastdata {
 namespace {
-
-Unstuffed unstuff(const uint8_t* source, const uint8_t* end, uint8_t* out, uint8_t* out_end) {
-  while (out < out_end) {
-    const ptrdiff_t left = end - source;
-    uint64_t found;  // four bits a byte, as there is no instruction that gathers one of each
-    int count = 16;
-    if (FASTDATA_LIKELY(left >= 16)) {
-      const uint8x16_t bytes = vld1q_u8(source);
-      vst1q_u8(out, bytes);
-      const uint16x8_t equal = vreinterpretq_u16_u8(vceqq_u8(bytes, vdupq_n_u8(0xFF)));
-      found = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(equal, 4)), 0);
-    } else {  // the last few bytes of the file
-      if (left == 0) break;
-      count = static_cast<int>(left);
-      found = 0;
-      for (int i = 0; i < count; i++) {
-        out[i] = source[i];
-        found |= static_cast<uint64_t>(source[i] == 0xFF) << (4 * i);
-      }
-    }
-    if (!found) {
-      out += count;
-      source += count;
-      continue;
-    }
-    const int at = __builtin_ctzll(found) / 4;
-    out += at;
-    source += at;
-    if (source + 1 < end && source[1] != 0) return {source, out, true};
-    out++;
-    source += source + 1 < end ? 2 : 1;
-  }
-  return {source, out, false};
-}
-
 void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out) {
   int x = 0;
   for (; x + 16 <= n; x += 16) {
     const uint8x16x3_t rgb = {{vld1q_u8(r + x), vld1q_u8(g + x), vld1q_u8(b + x)}};
     vst3q_u8(out + 3 * x, rgb);
   }
-  for (; x < n; x++) {
-    out[3 * x] = r[x];
-    out[3 * x + 1] = g[x];
-    out[3 * x + 2] = b[x];
-  }
+  interleave_from(x, r, g, b, n, out);
 }
 
 void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
@@ -78,11 +42,7 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
     vst1q_u8(g + x, rgb.val[1]);
     vst1q_u8(b + x, rgb.val[2]);
   }
-  for (; x < n; x++) {
-    r[x] = in[3 * x];
-    g[x] = in[3 * x + 1];
-    b[x] = in[3 * x + 2];
-  }
+  deinterleave_from(x, in, n, r, g, b);
 }
 
 /// Sixteen sums of weighted bytes, for the weights' upper halves and for the lower.
@@ -162,13 +122,17 @@ void to_float16_vectors(const uint8_t* in, int n, const float* scale, const floa
 }
 
 }  // namespace
+}  // namespace fastdata
 
-const Kernels kNeonKernels = {
-    Level::neon, unstuff,    decode_streams, skip_streams,       nullptr,
-    idct_row,    nullptr,    upsample_h2v1,  upsample_h2v2,      upsample_h1v2,
-    ycc_to_rgb,  interleave, deinterleave,   triangle,           plan_horizontal,
-    horizontal,  vertical,   to_float32,     to_float16_vectors, to_bfloat16,
-};
+#include "simd/table_core.h"
+
+namespace fastdata {
+
+constinit const Kernels kNeonKernels = [] {
+  Kernels table = kernels_of(Level::neon);
+  table.to_float16 = to_float16_vectors;
+  return table;
+}();
 
 }  // namespace fastdata
 #endif

@@ -8,6 +8,7 @@
 #include "simd/kernels.h"
 
 #include "jpeg/entropy_core.h"
+#include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
@@ -47,22 +48,16 @@ void ycc_to_rgb(const uint8_t* __restrict y_row, const uint8_t* __restrict cb_ro
   }
 }
 
-void interleave(const uint8_t* __restrict r, const uint8_t* __restrict g,
-                const uint8_t* __restrict b, int n, uint8_t* __restrict out) {
-  for (int x = 0; x < n; x++) {
-    out[3 * x] = r[x];
-    out[3 * x + 1] = g[x];
-    out[3 * x + 2] = b[x];
-  }
+void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out) {
+  interleave_from(0, r, g, b, n, out);
 }
 
-void deinterleave(const uint8_t* __restrict in, int n, uint8_t* __restrict r, uint8_t* __restrict g,
-                  uint8_t* __restrict b) {
-  for (int x = 0; x < n; x++) {
-    r[x] = in[3 * x];
-    g[x] = in[3 * x + 1];
-    b[x] = in[3 * x + 2];
-  }
+void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  deinterleave_from(0, in, n, r, g, b);
+}
+
+void idct_row(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out, size_t stride) {
+  idct_row_scalar(row, quantisation, out, stride);
 }
 
 void plan_horizontal(const Axis& axis, HorizontalPlan& plan) { plan.axis = &axis; }
@@ -98,12 +93,12 @@ void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, 
 }
 
 }  // namespace
+}  // namespace fastdata
 
-const Kernels kScalarKernels = {
-    Level::scalar,   unstuff,    decode_streams, skip_streams,  nullptr,
-    idct_row_scalar, nullptr,    upsample_h2v1,  upsample_h2v2, upsample_h1v2,
-    ycc_to_rgb,      interleave, deinterleave,   triangle,      plan_horizontal,
-    horizontal,      vertical,   to_float32,     to_float16,    to_bfloat16,
-};
+#include "simd/table_core.h"
+
+namespace fastdata {
+
+constinit const Kernels kScalarKernels = kernels_of(Level::scalar);
 
 }  // namespace fastdata

@@ -78,5 +78,13 @@ FASTDATA_INLINE void store_halves(uint8_t* even, uint8_t* odd, I v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(odd), _mm256_extracti128_si256(sorted, 1));
 }
 
+/// For unstuff_core.h.
+constexpr int kFoundBits = 1;
+FASTDATA_INLINE uint64_t copy_and_find(const uint8_t* source, uint8_t* out) {
+  const I bytes = load(source);
+  store(out, bytes);
+  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, set8(0xFF))));
+}
+
 }  // namespace
 }  // namespace fastdata

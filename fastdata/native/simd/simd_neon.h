@@ -45,5 +45,14 @@ FASTDATA_INLINE void store_16_to_u8(uint8_t* p, I first, I second) {
   vst1q_u8(p, vqmovun_high_s16(vqmovun_s16(first), second));
 }
 
+/// For unstuff_core.h.
+constexpr int kFoundBits = 4;  // no instruction gathers one bit of each byte
+FASTDATA_INLINE uint64_t copy_and_find(const uint8_t* source, uint8_t* out) {
+  const uint8x16_t bytes = vld1q_u8(source);
+  vst1q_u8(out, bytes);
+  const uint16x8_t equal = vreinterpretq_u16_u8(vceqq_u8(bytes, vdupq_n_u8(0xFF)));
+  return vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(equal, 4)), 0);
+}
+
 }  // namespace
 }  // namespace fastdata

@@ -22,7 +22,33 @@
 #define FASTDATA_TARGET_END FASTDATA_PRAGMA(GCC pop_options)
 #endif
 
-#define FASTDATA_AVX2 "avx2,bmi,bmi2,lzcnt,popcnt,f16c"
-#define FASTDATA_AVX512                                                            \
-  "avx2,bmi,bmi2,lzcnt,popcnt,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi," \
-  "avx512vbmi2,avx512vnni"
+// What each level is compiled with, and what cpu.cpp therefore asks the processor for: one list
+// for both. F(name for the compiler, CPUID's leaf, register, bit).
+#define FASTDATA_AVX2_FEATURES(F) \
+  F("sse3", 1, ecx, 0)            \
+  F("ssse3", 1, ecx, 9)           \
+  F("sse4.1", 1, ecx, 19)         \
+  F("sse4.2", 1, ecx, 20)         \
+  F("popcnt", 1, ecx, 23)         \
+  F("avx", 1, ecx, 28)            \
+  F("f16c", 1, ecx, 29)           \
+  F("bmi", 7, ebx, 3)             \
+  F("avx2", 7, ebx, 5)            \
+  F("bmi2", 7, ebx, 8)            \
+  F("lzcnt", 0x80000001, ecx, 5)
+// Compilers take avx512f to include fma.
+#define FASTDATA_AVX512_FEATURES(F) \
+  FASTDATA_AVX2_FEATURES(F)         \
+  F("fma", 1, ecx, 12)              \
+  F("avx512f", 7, ebx, 16)          \
+  F("avx512dq", 7, ebx, 17)         \
+  F("avx512bw", 7, ebx, 30)         \
+  F("avx512vl", 7, ebx, 31)         \
+  F("avx512vbmi", 7, ecx, 1)        \
+  F("avx512vbmi2", 7, ecx, 6)       \
+  F("avx512vnni", 7, ecx, 11)
+
+// "sse2" is every x86-64's; the others follow it, each behind a comma.
+#define FASTDATA_FEATURE_NAME(name, leaf, reg, bit) "," name
+#define FASTDATA_AVX2 "sse2" FASTDATA_AVX2_FEATURES(FASTDATA_FEATURE_NAME)
+#define FASTDATA_AVX512 "sse2" FASTDATA_AVX512_FEATURES(FASTDATA_FEATURE_NAME)

@@ -1,0 +1,34 @@
+// The table of one level's kernels: each by its name, as all levels call them the same. Included
+// last by one file for each instruction set (target.h).
+#pragma once
+
+namespace fastdata {
+namespace {
+
+constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow zigzag = nullptr) {
+  return {
+      .level = level,
+      .unstuff = unstuff,
+      .decode_streams = decode_streams,
+      .skip_streams = skip_streams,
+      .decode_vector = vector,
+      .idct_row = idct_row,
+      .idct_row_zigzag = zigzag,
+      .upsample_h2v1 = upsample_h2v1,
+      .upsample_h2v2 = upsample_h2v2,
+      .upsample_h1v2 = upsample_h1v2,
+      .ycc_to_rgb = ycc_to_rgb,
+      .interleave = interleave,
+      .deinterleave = deinterleave,
+      .triangle = triangle,
+      .plan_horizontal = plan_horizontal,
+      .horizontal = horizontal,
+      .vertical = vertical,
+      .to_float32 = to_float32,
+      .to_float16 = to_float16,
+      .to_bfloat16 = to_bfloat16,
+  };
+}
+
+}  // namespace
+}  // namespace fastdata
