@@ -12,7 +12,7 @@ PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
+.PHONY: help setup run test test-pythons test-oldest test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,15 @@ run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it
 	$(BIN)/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
 # A file's tests stay together: they share servers and clusters.
-test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time
+test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time; some on other Pythons, too
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(MAKE) test-pythons test-oldest
+
+test-pythons:  ## test without torch on Python 3.10, 3.12 and 3.13, those of them that are here
+	JOBS=$(JOBS) tests/core.sh 3.10 3.12 3.13
+
+test-oldest:  ## test without torch with the oldest libraries that setup.cfg allows
+	JOBS=$(JOBS) tests/core.sh oldest
 
 test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debian, qemu-user)
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
@@ -54,6 +61,7 @@ lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/vermin -q -t=3.10- --no-tips --violations fastdata converters benchmarks examples tests
 	rm -rf build/typed && mkdir -p build/typed/fastdata
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters

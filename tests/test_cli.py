@@ -18,6 +18,7 @@ from object_stores import make_bucket
 from fastdata.cli import cli
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
+_PAGES = [_REPOSITORY / name for name in ("README.md", "docs/converting.md", "docs/dataset.md")]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -113,23 +114,21 @@ def test_the_first_help_page_works_from_an_empty_folder(tmp_path: Path) -> None:
         assert done.stdout
 
 
-def test_the_readme_shows_every_command_and_its_examples_run(workplace: Path) -> None:
-    text = (_REPOSITORY / "README.md").read_text()
+def test_the_pages_show_every_command_and_its_examples_run(workplace: Path) -> None:
+    text = "\n".join(page.read_text() for page in _PAGES)
     shown = [words for words in examples(text) if words[0] != "sample"]
     for name in cli.list_commands(click.Context(cli)):
-        assert f"fastdata {name}" in text, f"README says nothing of fastdata {name}"
+        assert f"fastdata {name}" in text, f"README and docs say nothing of fastdata {name}"
     for words in shown:
         done = run(*words, cwd=workplace)
         assert done.returncode == 0, f"fastdata {shlex.join(words)}\n{done.stderr}"
         tidy(words, workplace)
 
 
-def test_the_readme_python_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (_REPOSITORY / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        script = workplace / "readme.py"
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs(page: Path, workplace: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        script = workplace / "page.py"
         script.write_text(block)
         done = subprocess.run(
             [sys.executable, script.name], cwd=workplace, capture_output=True, text=True

@@ -31,7 +31,7 @@ from fastdata.storage.formats import CONTAINERS
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class _Size(click.ParamType[int]):
+class _Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes: 1000000, 256MiB, 1GB."""
 
     name = "size"

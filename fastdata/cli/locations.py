@@ -15,7 +15,7 @@ from fastdata.remote.urls import is_url, redact
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Location(click.ParamType[Any]):
+class Location(click.ParamType):  # type: ignore[type-arg]
     """A path of this machine, as ``pathlib.Path``; or a URL, as text."""
 
     name = "path"
@@ -27,7 +27,7 @@ class Location(click.ParamType[Any]):
         return value if is_url(value) else Path(value)
 
 
-class Folder(click.ParamType[Path]):
+class Folder(click.ParamType):  # type: ignore[type-arg]
     """A folder of this machine: a URL is refused, which would become a folder ``gs:``."""
 
     name = "path"

@@ -17,7 +17,7 @@ from fastdata.machine import usable_cpus
 from fastdata.storage.probe import ENCODINGS
 
 if TYPE_CHECKING:
-    from typing import Unpack  # Python 3.11
+    from typing_extensions import Unpack  # in typing only since Python 3.11
 
 __all__ = [
     "BatchOptions",
