@@ -463,7 +463,7 @@ def test_workers_that_are_none(sound: Path, workers: int) -> None:
         verify(sound / "lmdb", workers=workers)
     result = CliRunner().invoke(cli, ["verify", str(sound / "lmdb"), "--workers", str(workers)])
     assert result.exit_code == 2
-    assert f"--workers {workers}: no work would be done" in result.stderr
+    assert f"--workers {workers}: no work would be done" in result.output
 
 
 def test_rows_of_a_file_are_found_without_reading_the_others(
