@@ -218,7 +218,7 @@ def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in [name for name in sys.modules if name.startswith("nvidia.dali")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(ModuleNotFoundError, match=r"fastdata\[dali\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"fastdata-torch\[dali\]"):
         DALILoader(images())
     assert len(list(DataLoader(images()))) == SAMPLES
 
