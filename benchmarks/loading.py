@@ -172,12 +172,12 @@ def verify(loading: Loading, images: int = 256) -> None:
     """Compares some batches with Pillow's pixels, before anything is timed."""
     dataset, program = loading.dataset, loading.program
     loader: DataLoader[Any] = DataLoader(
-        dataset, batch_size=64, num_workers=2, seed=SEED, return_index=True
+        dataset, batch_size=64, num_workers=2, seed=SEED, fields=("image", "label", "index")
     )
     key = epoch_key(SEED, 0)
     worst = seen = 0
-    for pixels, labels, numbers in loader:
-        indices = numbers.numpy()
+    for batch in loader:
+        pixels, labels, indices = batch["image"], batch["label"], batch["index"].numpy()
         pictures = [dataset.open_image(int(i)) for i in indices]
         widths = np.array([picture.width for picture in pictures])
         heights = np.array([picture.height for picture in pictures])

@@ -142,7 +142,7 @@ def batches(
         crops = Compose((RandomResizedCrop(setting.image_size), RandomHorizontalFlip()))
         dataset = ImageDataset(setting.packed, transform=crops, staged=False)
         loader = DeviceLoader(
-            DataLoader(dataset, shuffle=True, seed=0, rank=rank, world_size=world_size, **options),
+            DataLoader(dataset, shuffle=True, seed=0, shard=(rank, world_size), **options),
             device,
             dtype=setting.dtype(),
             mean=MEAN,

@@ -10,6 +10,7 @@ Names that need torch are imported when they are first used, so packing works wi
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fastdata import dataset
 from fastdata.dataset import ImageDataset
 from fastdata.maintenance.verify import verify
 from fastdata.staging.stage import stage, unstage
@@ -42,6 +43,15 @@ _NEED_TORCH = {
     "ShardedIterable": "fastdata.loading.iterable",
     "fast_collate": "fastdata.loading.collate",
 }
+
+
+def _decoder_of(images: ImageDataset) -> dataset.BatchDecoder | None:
+    from fastdata.loading.head import head_of  # torch is needed only here
+
+    return head_of(images)
+
+
+dataset.decoder_of = _decoder_of
 
 
 def __getattr__(name: str) -> Any:

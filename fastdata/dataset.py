@@ -1,12 +1,13 @@
-"""`ImageDataset`: a packed dataset as torch's own ``DataLoader`` wants it."""
+"""`ImageDataset`: a packed dataset, or a folder of images, as torch's ``DataLoader`` wants it."""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,15 @@ from fastdata.storage.manifest import Manifest
 from fastdata.storage.probe import ImageInfo, open_image
 
 
+class BatchDecoder(Protocol):
+    """Decodes several samples of a dataset and does what its transforms say."""
+
+    def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """One (image, label) for each index from 0, as `ImageDataset.__getitem__` returns it."""
+
+
 class ImageDataset:
-    """A dataset that fastdata has packed, map-style: ``dataset[i]`` is (image, label).
+    """A map-style dataset of images: ``dataset[i]`` is (image, label).
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
     is picklable (a path and two functions), and may be used by several threads and after a
@@ -37,10 +45,20 @@ class ImageDataset:
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
 
     Args:
-        path: The dataset's folder, or its URL.
+        path: The packed dataset's folder, or its URL; or a dataset of torchvision's: an
+            ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read as it lies, with
+            its transforms where none are given here.
         transform: Applied to each image; None to return PIL images.
         target_transform: Applied to each label.
         staged: Whether to look for a staged copy.
+        check: Whether the bytes that are decoded natively are checked against their checksums;
+            ``dataset[i]`` and `read` always check.
+        dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
+            than the target: faster, other pixels.
+        seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a
+            loader's first epoch, which make the next ones faster; None for 256 MiB, about
+            180,000 photographs of ImageNet's size; 0 for none.
+        seek_cache_file: For torchvision's: where these are saved at an epoch's end, and read from.
         cache: For a URL: "ranges", the default, to fetch byte ranges and keep nothing; or a
             folder of this machine that keeps pieces of the files, for all its processes
             (write "./range" for one of such a name, which is taken for a slip of "ranges").
@@ -51,6 +69,7 @@ class ImageDataset:
     Attributes:
         path: The folder that was asked for; of a URL its text without credentials.
         classes: Class names; a label is an index into them.
+        folder: The dataset of torchvision's, if it is one.
 
     Raises:
         DatasetError: There is no finished dataset at ``path``.
@@ -62,20 +81,33 @@ class ImageDataset:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Any,
         transform: Callable[[Image.Image], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
         *,
         staged: bool = True,
+        check: bool = True,
+        dct_scaling: bool = False,
+        seek_cache_bytes: int | None = None,
+        seek_cache_file: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
+        self.folder: Any = None if isinstance(path, (str, os.PathLike)) else path
+        if self.folder is not None:
+            _check_folder(self.folder)
+            path = self.folder.root
+            transform = self.folder.transform if transform is None else transform
+            if target_transform is None:
+                target_transform = self.folder.target_transform
         self._url = os.fspath(path) if is_url(path) else None
         self.path: Path | str = Path(path) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform = target_transform
+        self.check, self.dct_scaling = check, dct_scaling
+        self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
         self._staged = staged
         self._cache = RANGES if cache is None else cache
         self._cache_bytes = cache_bytes
@@ -87,10 +119,29 @@ class ImageDataset:
                 f"{path}: cache=, cache_bytes=, storage_options= and remote= are for URLs",
                 "Leave them out; fastdata stage copies a local dataset to a faster disk.",
             )
+        if self.folder is None and (seek_cache_bytes is not None or seek_cache_file is not None):
+            raise UsageError(
+                f"{path}: seek_cache_bytes= and seek_cache_file= are for torchvision's folders, "
+                "and a packed dataset has its seek points in its index",
+                "Leave them out; fastdata index adds seek points to a dataset without any.",
+            )
+        if seek_cache_bytes is not None and (
+            type(seek_cache_bytes) is not int or seek_cache_bytes < 0
+        ):
+            raise UsageError(
+                f"seek_cache_bytes={seek_cache_bytes!r}", "Give a number of bytes; 0 for none."
+            )
         self._open()
 
     def _open(self) -> None:
-        self._blobs: Blobs | RemoteBlobs
+        # What decodes natively for `__getitems__`, and the transforms that it does; None if not
+        # made yet.
+        self._decoder: tuple[Any, BatchDecoder | None] | None = None
+        self._targets: list[int] | None = None
+        self._blobs: Blobs | RemoteBlobs | None = None
+        if self.folder is not None:
+            self.classes = list(self.folder.classes)
+            return
         copy = None
         if self._staged:
             copy = find_staged(self._url or self.path, self._storage_options)
@@ -103,9 +154,6 @@ class ImageDataset:
             with telling_of_copy(folder):
                 self._blobs = Blobs(folder)
         self.classes = self._blobs.manifest.classes
-        # What decodes natively for `__getitems__`, and the transforms that it does; None if not
-        # made yet.
-        self._head: tuple[Any, Any] | None = None
 
     def _telling(self) -> AbstractContextManager[None]:
         """Errors about a staged copy say that it is one."""
@@ -114,7 +162,8 @@ class ImageDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_blobs"], state["_head"]
+        for name in ("_blobs", "_decoder", "_targets"):
+            del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -122,9 +171,12 @@ class ImageDataset:
         self._open()
 
     def __len__(self) -> int:
-        return len(self._blobs.index)
+        return len(self.blobs.index) if self.folder is None else len(self.folder.samples)
 
     def __repr__(self) -> str:
+        if self.folder is not None:
+            name = type(self.folder).__name__
+            return f"ImageDataset({name} of {len(self)} files in {str(self.path)!r})"
         manifest = self.manifest
         staged = f", staged in {self.location}" if self.location != self.path else ""
         if isinstance(self._blobs, RemoteBlobs):
@@ -148,11 +200,19 @@ class ImageDataset:
             IndexError: There is no such sample.
             DatasetError: Its file is missing, cut short, or has changed.
             SampleError: It cannot be decoded.
+            UsageError: The index is a slice, or no number.
         """
+        try:
+            index = operator.index(index)
+        except TypeError:
+            raise UsageError(
+                f"dataset[{index!r}]: a sample's number is a whole one",
+                "For several samples take torch.utils.data.Subset(dataset, range(start, stop)).",
+            ) from None
         image: Any = self.open_image(index)
         if self.transform is not None:
             image = self.transform(image)
-        label: Any = self.row(index).label
+        label: Any = self.row(index).label if self.folder is None else self.folder.samples[index][1]
         if self.target_transform is not None:
             label = self.target_transform(label)
         return image, label
@@ -177,17 +237,12 @@ class ImageDataset:
         if self.transform is None:
             return [self[index] for index in indices]
         transforms = (self.transform, self.target_transform)
-        if self._head is None or self._head[0] != transforms:
-            from fastdata.loading.head import head_of  # torch is needed only here
-
-            self._head = (transforms, head_of(self))
-        head = self._head[1]
-        if head is None:
+        if self._decoder is None or self._decoder[0] != transforms:
+            self._decoder = (transforms, decoder_of(self))
+        decoder = self._decoder[1]
+        if decoder is None:
             return [self[index] for index in indices]
-        found: list[tuple[Any, Any]] = head.samples(
-            [index + len(self) if index < 0 else index for index in indices]
-        )
-        return found
+        return decoder.samples([index + len(self) if index < 0 else index for index in indices])
 
     def open_image(self, index: int) -> Image.Image:
         """One sample's image, untransformed: a PIL image of mode RGB.
@@ -197,8 +252,21 @@ class ImageDataset:
             DatasetError: Its file is missing, cut short, or has changed.
             SampleError: It cannot be decoded.
         """
+        if self.folder is not None:
+            return self._open_file(index)
         row = self.row(index)
         return self.decode(row, index, self._blob(row, index))
+
+    def _open_file(self, index: int) -> Image.Image:
+        path = self.folder.samples[index][0]
+        try:
+            image: Image.Image = self.folder.loader(path)
+        except Exception as error:  # Pillow's plugins raise almost anything
+            raise SampleError(
+                f"{path}: sample {index}: {error}",
+                "Mend the file, or make torchvision's dataset without it.",
+            ) from None
+        return image
 
     def decode(self, row: Row, index: int, data: bytes) -> Image.Image:
         """What `open_image` returns, of bytes that `read` has returned.
@@ -224,15 +292,16 @@ class ImageDataset:
 
         Raises:
             IndexError: There is no such sample.
+            UsageError: The dataset is a folder of torchvision's, which has no index.
         """
         with self._telling():
-            row: Row = self._blobs.index[index]
+            row: Row = self.blobs.index[index]
         return row
 
     def _blob(self, row: Row, index: int) -> bytes:
         """A sample's bytes, checked."""
         with self._telling():
-            data = self._blobs.read(row, index)
+            data = self.blobs.read(row, index)
             if row.encoding == "raw" and len(data) != row.width * row.height * 3:
                 raise CorruptionError(
                     f"{self.location}: sample {index} ({row.key}) is not {row.width} x "
@@ -259,8 +328,37 @@ class ImageDataset:
     @property
     def labels(self) -> npt.NDArray[np.int32]:
         """All labels, int32, shape (N,): for samplers that balance classes. Made anew."""
+        if self.folder is not None:
+            return np.array([label for _, label in self.folder.samples], np.int32)
         with self._telling():
-            return self._blobs.index.column("label").astype(np.int32)
+            return self.blobs.index.column("label").astype(np.int32)
+
+    @property
+    def targets(self) -> list[int]:
+        """All labels in a list, as torchvision's datasets have them."""
+        if self._targets is None:
+            self._targets = self.labels.tolist()
+        return self._targets
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(path, label) of each file, as torchvision's folders have them.
+
+        Raises:
+            AttributeError: The dataset is packed, so its samples are no files of their own.
+        """
+        if self.folder is None:
+            raise AttributeError(
+                f"{self.path}: a packed dataset has no samples or imgs, as its images are not "
+                "files\nTake targets for the labels, row(i).key for a name, read([i]) for bytes."
+            )
+        samples: list[tuple[str, int]] = self.folder.samples
+        return samples
+
+    @property
+    def imgs(self) -> list[tuple[str, int]]:
+        """As `samples`."""
+        return self.samples
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -274,15 +372,42 @@ class ImageDataset:
 
     @property
     def blobs(self) -> Blobs | RemoteBlobs:
-        """Its index and files."""
+        """Its index and files.
+
+        Raises:
+            UsageError: The dataset is a folder of torchvision's, which has no index.
+        """
+        if self._blobs is None:
+            raise UsageError(
+                f"{self.path}: a folder of torchvision's has no index and no manifest",
+                "Make them with fastdata convert --to folder, which leaves the files in place.",
+            )
         return self._blobs
 
     @property
     def manifest(self) -> Manifest:
         """What ``dataset.json`` says."""
-        return self._blobs.manifest
+        return self.blobs.manifest
 
     @property
     def location(self) -> Path | str:
         """The folder that is really read: the staged copy's, where there is one; or the URL."""
-        return self._blobs.path
+        return self.path if self.folder is not None else self.blobs.path
+
+
+def _check_folder(folder: Any) -> None:
+    wanted = ("root", "samples", "classes", "loader", "transform", "target_transform")
+    if not all(hasattr(folder, name) for name in wanted):
+        raise UsageError(
+            f"a {type(folder).__name__} is neither a path nor a folder of torchvision's",
+            "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
+        )
+
+
+def _by_pillow(dataset: ImageDataset) -> BatchDecoder | None:
+    return None
+
+
+#: Makes the decoder of a dataset's ``__getitems__``; None where Pillow has to do. What decodes
+#: natively needs torch and is above this module, so `fastdata` itself puts it here.
+decoder_of: Callable[[ImageDataset], BatchDecoder | None] = _by_pillow

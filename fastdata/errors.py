@@ -87,3 +87,7 @@ class VersionError(DatasetError):
 
 class CorruptionError(DatasetError):
     """The dataset does not match its own manifest or index."""
+
+
+class SlowPathWarning(UserWarning):
+    """Something keeps a loader, or some of its images, from the native path."""

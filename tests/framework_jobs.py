@@ -42,8 +42,8 @@ def distributed(root: str, how: str) -> None:
     dataset = folder(root)
     options: dict[str, Any] = {"batch_size": 3, "num_workers": 1}
     sampler = None
-    if how == "distributed":
-        options |= {"distributed": True, "shuffle": True, "seed": 1}
+    if how == "shard":
+        options |= {"shard": "auto", "shuffle": True, "seed": 1}
     elif how == "DistributedSampler":
         sampler = options["sampler"] = DistributedSampler(dataset, seed=2)
     with warnings.catch_warnings(record=True) as caught:
@@ -72,7 +72,7 @@ def accelerated(root: str, how: str) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    ours: dict[str, Any] = {"distributed": True} if how == "distributed" else {}
+    ours: dict[str, Any] = {"shard": "auto"} if how == "shard" else {}
     loader = accelerator.prepare(DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours))
     epochs = [epoch_of(loader) for _ in range(2)]
     base = getattr(loader, "base_dataloader", loader)
@@ -109,7 +109,7 @@ def lightning(root: str, how: str) -> None:
 
     class Data(lightning.LightningDataModule):
         def train_dataloader(self) -> Any:
-            ours: dict[str, Any] = {"distributed": True, "seed": 3} if how == "distributed" else {}
+            ours: dict[str, Any] = {"shard": "auto", "seed": 3} if how == "shard" else {}
             return DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
 
     two = how != "one process"

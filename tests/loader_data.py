@@ -89,6 +89,16 @@ def images(transform: Any = CROPS, container: str = "lmdb", **options: Any) -> I
     return ImageDataset(dataset(container, **options), transform)
 
 
+def as_list(batch: dict[str, Any]) -> list[Any]:
+    """A batch of named fields as a list, in their order."""
+    return list(batch.values())
+
+
+#: Options for batches [images, labels, numbers], and [images, labels, numbers, names].
+WITH_INDEX: dict[str, Any] = {"fields": ("image", "label", "index"), "batch_transform": as_list}
+WITH_KEYS: dict[str, Any] = {**WITH_INDEX, "fields": ("image", "label", "index", "key")}
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two lists of batches are the same to the bit."""
     if isinstance(one, dict):

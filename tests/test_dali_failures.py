@@ -19,7 +19,17 @@ import pyarrow as pa
 import pytest
 from containers import pack_tree
 from jpegs import encode, picture
-from loader_data import CONTAINERS, CROPS, SAMPLES, as_file, dataset, folder, images, same
+from loader_data import (
+    CONTAINERS,
+    CROPS,
+    SAMPLES,
+    WITH_KEYS,
+    as_file,
+    dataset,
+    folder,
+    images,
+    same,
+)
 from test_loader_errors import BAD, damaged, packed_images, scan_damaged, until_the_end
 
 torch = pytest.importorskip("torch")
@@ -38,8 +48,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 OPTIONS: dict[str, Any] = {
     "batch_size": 8,
     "seed": 3,
-    "return_index": True,
-    "return_key": True,
+    **WITH_KEYS,
     "num_workers": 2,
 }
 
@@ -122,14 +131,14 @@ def test_samples_that_dali_dies_of_cost_their_batch_alone(on_error: str) -> None
     bad = {5, 6, 17}
     root = photographs(pngs=bad)
     pack_tree(root, root.parent / "out", "folder", seek_points=False)
-    data = ImageDataset(root.parent / "out", CROPS)
+    data = ImageDataset(root.parent / "out", CROPS, check=False)
     whole = list(DALILoader(data, **OPTIONS))
     for number in bad:
         path = root / "class" / f"{number:02}.png"
         sound = path.read_bytes()
         path.write_bytes(sound[:200] + bytes(200) + sound[400:])
     # It looks as good as any from outside, and is as long as it was.
-    ours, native = both(data, on_error=on_error, check=False)
+    ours, native = both(data, on_error=on_error)
     check_same(ours, native)
     if on_error == "zero":
         for batch, before in zip(ours, whole, strict=False):
@@ -205,8 +214,12 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), device_memory_padding=1), "device_memory_padding=1"),
         (lambda: DALILoader(images(), prefetch_queue_depth=0), "prefetch_queue_depth=0"),
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
-        (lambda: DALILoader(images(lambda image: image)), "can do what the native path can"),
-        (lambda: DALILoader(images(), collate_fn=list), "can do what the native path can"),
+        (lambda: DALILoader(images(lambda image: image)), "needs the native path"),
+        (lambda: DALILoader(images(), collate_fn=list), "needs the native path"),
+        (
+            lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),
+            "dct_scaling=True",
+        ),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(make: Callable[[], Any], words: str) -> None:

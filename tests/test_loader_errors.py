@@ -16,7 +16,18 @@ from containers import broken_jpeg, index_rows, pack_tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture
-from loader_data import CONTAINERS, CROPS, SAMPLES, dataset, folder, images, same, tree
+from loader_data import (
+    CONTAINERS,
+    CROPS,
+    SAMPLES,
+    WITH_INDEX,
+    WITH_KEYS,
+    dataset,
+    folder,
+    images,
+    same,
+    tree,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +41,7 @@ from fastdata.errors import (  # noqa: E402
 )
 from fastdata.plan.order import make_order  # noqa: E402
 from fastdata.storage.index import write_index  # noqa: E402
-from fastdata.transforms import RandomCrop, Resize  # noqa: E402
+from fastdata.transforms import Compose, Normalize, RandomCrop, Resize, Views  # noqa: E402
 
 THREADS = [0, 1, 2, 8]
 threads = pytest.mark.parametrize("threads", THREADS)
@@ -80,7 +91,7 @@ def broken() -> ImageDataset:
 
 
 def make(data: Any, **options: Any) -> DataLoader[Any]:
-    defaults = {"batch_size": 8, "seed": 3, "return_index": True, "return_key": True}
+    defaults = {"batch_size": 8, "seed": 3, **WITH_KEYS}
     return DataLoader(data, **{**defaults, **options})
 
 
@@ -119,13 +130,15 @@ def test_an_error_comes_in_its_batchs_place(container: str, threads: int) -> Non
 
 @threads
 def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int) -> None:
-    for options in ({}, {"views": 2}, {"mean": (0.5, 0.5, 0.5)}, {"dtype": "bfloat16"}):
-        loader = make(broken, on_error="zero", num_workers=threads, **options)
+    half = Compose([CROPS, Normalize((0.5, 0.5, 0.5), (1, 1, 1), "bfloat16")])
+    for transform in (CROPS, Views(CROPS, count=2), half):
+        data = ImageDataset(broken.path, transform)
+        loader = make(data, on_error="zero", num_workers=threads)
         with pytest.warns(UserWarning, match=f"{len(BAD)} samples could not .* zeroed") as record:
             found = list(loader)
         assert len(record) == 1
         assert loader.stats().skipped == len(BAD)
-        for batch, expected in zip(found, make(images(), **options), strict=True):
+        for batch, expected in zip(found, make(images(transform)), strict=True):
             *elements, whole = batch
             numbers = elements[2].numpy()
             assert whole.dtype == torch.bool
@@ -245,8 +258,7 @@ def test_skip_on_several_ranks(broken: ImageDataset, drop_last: bool) -> None:
             broken,
             batch_size=5,
             shuffle=True,
-            rank=rank,
-            world_size=3,
+            shard=(rank, 3),
             drop_last=drop_last,
             on_error="skip",
             num_workers=2,
@@ -372,7 +384,7 @@ def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
         assert part in found[1].what
     assert "fastdata verify" in found[1].hint
     with pytest.warns(UserWarning, match=r"1 samples .*\n.*class/04"):
-        batches = list(DataLoader(data, 3, num_workers=threads, on_error="skip", return_index=True))
+        batches = list(DataLoader(data, 3, num_workers=threads, on_error="skip", **WITH_INDEX))
     assert [batch[2].tolist() for batch in batches] == [[0, 1, 2], [3, 5, 0]]
 
 
@@ -443,7 +455,7 @@ def test_an_index_that_ends_early(threads: int) -> None:
 def test_an_image_too_small_for_a_crop_is_told_in_its_place(threads: int) -> None:
     data = packed_images([encode(picture(40 if n != 7 else 20, 40, n)) for n in range(12)])
     data.transform = RandomCrop(30)
-    found = until_the_end(iter(DataLoader(data, 3, num_workers=threads, return_index=True)))
+    found = until_the_end(iter(DataLoader(data, 3, num_workers=threads, **WITH_INDEX)))
     assert [isinstance(batch, UsageError) for batch in found] == [False, False, True, False]
     assert "20 x 40 pixels" in found[2].what and "pad_if_needed" in found[2].hint
 
@@ -459,7 +471,7 @@ def test_a_samplers_error_comes_after_what_it_has_given(threads: int) -> None:
         (broken_sampler(), "the sampler broke"),
         ([[0, 1], [2, 3], [4, SAMPLES]], f"sample {SAMPLES} of {SAMPLES}"),
     ):
-        loader = DataLoader(images(), batch_sampler=sampler, num_workers=threads, return_index=True)
+        loader = DataLoader(images(), batch_sampler=sampler, num_workers=threads, **WITH_INDEX)
         iterator = iter(loader)
         assert [next(iterator)[2].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
         with pytest.raises((OSError, IndexError), match=error):

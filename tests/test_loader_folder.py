@@ -12,18 +12,23 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from loader_data import WITH_INDEX
 from PIL import Image
 from torch.utils.data import Subset, random_split
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, fast_collate
+from fastdata import DataLoader, ImageDataset, fast_collate
 from fastdata.errors import SampleError, UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
+from fastdata.transforms import Views
 from fastdata.transforms.compile import Recipe, compile_recipe
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
+]
 
 # What the tree has: (path, width, height, mode, Pillow's options).
 FILES: list[tuple[str, int, int, str, dict[str, Any]]] = [
@@ -158,7 +163,7 @@ def test_batches_are_torchs(torchvision: Any, tv: Any, tree: Path, name: str, th
 
 def test_known_sizes_and_unknown_ones_in_one_batch(torchvision: Any, tv: Any, tree: Path) -> None:
     dataset = images(torchvision, tree, evaluation(tv))
-    loader = DataLoader(dataset, 2, num_workers=2, shuffle=True, seed=3, return_index=True)
+    loader = DataLoader(dataset, 2, num_workers=2, shuffle=True, seed=3, **WITH_INDEX)
     iterator = iter(loader)
     next(iterator)
     del iterator  # two of eleven samples, or a few more, are known now
@@ -179,7 +184,7 @@ def test_random_crops_are_torchvisions_of_the_same_box(
         [tv.RandomResizedCrop((36, 44)), tv.RandomHorizontalFlip(), *to_tensor(tv)]
     )
     dataset = images(torchvision, tree, pipeline)
-    loader = DataLoader(dataset, 3, shuffle=True, seed=9, num_workers=threads, return_index=True)
+    loader = DataLoader(dataset, 3, shuffle=True, seed=9, num_workers=threads, **WITH_INDEX)
     recipe = compile_recipe(pipeline)
     assert isinstance(recipe, Recipe)
     functional = torchvision.transforms.functional
@@ -464,15 +469,20 @@ def test_an_image_backend_that_is_not_pillow_is_torchs(
     assert loader.explain().startswith("native")
 
 
-def test_images_that_torch_cannot_collate_are_torchs_own_error(
+def test_images_that_torch_cannot_collate_are_a_clear_error(
     torchvision: Any, tv: Any, tree: Path
 ) -> None:
     dataset = images(torchvision, tree, tv.Compose([tv.Resize((30, 40))]))
     loader = DataLoader(dataset, 4)
     assert loader.explain().startswith("torch:") and "fast_collate" in loader.explain()
-    with pytest.raises(TypeError, match=r"default_collate: batch must contain .*Image"):
-        next(iter(loader))
-    assert DataLoader(images(torchvision, tree, None), 4).explain().startswith("torch:")
+    with pytest.raises(UsageError, match="returns PIL images, which torch cannot collate"):
+        iter(loader)
+    loader = DataLoader(images(torchvision, tree, None), 4)
+    assert loader.explain().startswith("torch:")
+    with pytest.raises(UsageError, match="There is no transform"):
+        iter(loader)
+    pictures = next(iter(DataLoader(images(torchvision, tree, None), batch_size=None)))
+    assert pictures[0].mode == "RGB"
 
 
 def test_what_needs_the_native_way_is_refused_without_it(
@@ -480,10 +490,8 @@ def test_what_needs_the_native_way_is_refused_without_it(
 ) -> None:
     pipeline = tv.Compose([tv.CenterCrop(40), quarter_turn, *to_tensor(tv)])
     dataset = images(torchvision, tree, pipeline)
-    with pytest.raises(UsageError, match=r"views=2 needs the native path.*quarter_turn"):
-        DataLoader(dataset, 4, views=2)
-    with pytest.raises(UsageError, match=r"seek_cache_bytes=0 needs the native path"):
-        DataLoader(dataset, 4, seek_cache_bytes=0)
+    with pytest.raises(UsageError, match=r"on_error='skip' needs the native path.*quarter_turn"):
+        DataLoader(dataset, 4, on_error="skip")
 
 
 # --- bad files -------------------------------------------------------------------------------
@@ -522,7 +530,7 @@ def test_broken_files(torchvision: Any, tv: Any, own_tree: Path, threads: int) -
     expected = torch.cat([batch for batch, _ in reference(good)])
     assert (pixels[masks] - expected).abs().max() <= NORMALISED
 
-    loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", return_index=True)
+    loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", **WITH_INDEX)
     with pytest.warns(UserWarning, match="were left out"):
         indices = torch.cat([batch[2] for batch in loader]).tolist()
     assert len(indices) == 11 and {1, 2, 4}.isdisjoint(indices)
@@ -561,10 +569,9 @@ def test_a_file_replaced_between_epochs_is_decoded_as_it_is_now(
     path, width, height, mode, options = REPLACED[name]
     dataset = images(torchvision, own_tree, evaluation(torchvision.transforms))
     loader = DataLoader(
-        dataset,
+        ImageDataset(dataset, seek_cache_bytes=seek_cache_bytes),
         4,
         num_workers=threads,
-        seek_cache_bytes=seek_cache_bytes,
         persistent_workers=threads > 0,
     )
     assert_batches(list(loader), reference(dataset), NORMALISED)
@@ -579,8 +586,8 @@ def test_crops_of_a_replaced_file_are_drawn_for_its_new_size(
 ) -> None:
     transforms = torchvision.transforms
     pipeline = transforms.Compose([transforms.RandomResizedCrop(40), transforms.ToTensor()])
-    dataset = images(torchvision, own_tree, pipeline)
-    options: dict[str, Any] = {"seed": 4, "views": 2, "num_workers": 2}
+    dataset = images(torchvision, own_tree, Views(pipeline, count=2))
+    options: dict[str, Any] = {"seed": 4, "num_workers": 2}
     loader = DataLoader(dataset, 4, **options)
     list(loader)
     write(own_tree / "a/0.jpg", 400, 50, seed=5)
@@ -624,14 +631,15 @@ def test_an_image_smaller_than_a_random_crop_is_an_error_of_that_sample(
             list(loader)
         assert "pad_if_needed" in caught.value.hint and 'on_error="skip"' in caught.value.hint
 
-    loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", return_index=True)
+    loader = DataLoader(dataset, 4, num_workers=threads, on_error="skip", **WITH_INDEX)
     for _ in range(2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             indices = torch.cat([batch[2] for batch in loader])
         assert len(indices) == 11 and set(indices.tolist()) == set(range(11)) - set(small)
 
-    loader = DataLoader(dataset, 4, num_workers=threads, on_error="zero", views=2)
+    twice = images(torchvision, tree, Views(pipeline, count=2))
+    loader = DataLoader(twice, 4, num_workers=threads, on_error="zero")
     with pytest.warns(UserWarning, match=r"2 samples .*\n.*1\.JPEG.*61 x 133.*\n.*140 x 64"):
         batches = list(loader)
     whole = torch.cat([batch[2] for batch in batches])

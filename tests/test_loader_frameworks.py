@@ -74,13 +74,13 @@ def assert_shares(found: list[Any], repeated: int) -> None:
     assert first != second  # another order
 
 
-@pytest.mark.parametrize("how", ["distributed", "DistributedSampler"])
+@pytest.mark.parametrize("how", ["shard", "DistributedSampler"])
 def test_torchrun(root: Path, how: str) -> None:
     found = torchrun(root, "distributed", how)
     assert_shares(found, 1)
     for rank, one in enumerate(found):
         assert one["explained"].startswith("native") and one["warnings"] == []
-        told = f"sharding: rank {rank} of 2" if how == "distributed" else "that of the sampler"
+        told = f"sharding: rank {rank} of 2" if how == "shard" else "that of the sampler"
         assert told in one["explained"]
         # "auto" divides the CPUs among the ranks.
         assert one["threads"] == max(1, one["cpus"] // 2)
@@ -104,7 +104,7 @@ class TestLightning:
         assert found[0]["explained"].startswith("native")
         assert_shares(found, 0)
 
-    @pytest.mark.parametrize("how", ["injected", "distributed"])
+    @pytest.mark.parametrize("how", ["injected", "shard"])
     def test_two_processes(self, root: Path, how: str) -> None:
         """Lightning adds a DistributedSampler, and must not to a loader that shards already."""
         found = torchrun(root, "lightning", how)
@@ -120,14 +120,14 @@ class TestAccelerate:
     def test_one_process(self, root: Path) -> None:
         assert_shares(run(root, "accelerated", "prepared"), 0)
 
-    @pytest.mark.parametrize("how", ["prepared", "distributed"])
+    @pytest.mark.parametrize("how", ["prepared", "shard"])
     def test_two_processes(self, root: Path, how: str) -> None:
         """What Accelerate shards is a loader of torch's; one that shards itself it leaves alone."""
         found = torchrun(root, "accelerated", how)
         for one in found:
-            if how == "distributed":
+            if how == "shard":
                 assert one["explained"].startswith("native") and one["kind"] == "DataLoader"
-        if how == "distributed":
+        if how == "shard":
             assert_shares(found, 1)
         else:
             # Accelerate makes whole batches of it, by repeating samples from the beginning.

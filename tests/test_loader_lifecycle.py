@@ -501,8 +501,8 @@ _SOAK = """
     loaders = [
         DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2),
         DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, persistent_workers=True),
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=0, views=2),
-        DataLoader(dataset, batch_size=16, num_workers=3, dtype="float16", prefetch_factor=4),
+        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=0),
+        DataLoader(dataset, batch_size=16, num_workers=3, prefetch_factor=4),
     ]
     process = psutil.Process()
 

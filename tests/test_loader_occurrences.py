@@ -134,7 +134,7 @@ def test_what_fills_up_the_last_batch_is_drawn_anew(size: int) -> None:
     """In orders of ours; what is not repeated has the crop that it has in one process."""
     source = Subset(images(), list(range(size)))
     first = crops(DataLoader(source, 10, seed=3))
-    ranks = [DataLoader(source, 10, seed=3, rank=rank, world_size=8) for rank in range(8)]
+    ranks = [DataLoader(source, 10, seed=3, shard=(rank, 8)) for rank in range(8)]
     found = [crop for loader in ranks for crop in crops(loader)]
     assert len(found) == (8 if size == 3 else 56)
     assert len(set(found)) == len(found)

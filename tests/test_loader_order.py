@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CONTAINERS, SAMPLES, images, same
+from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +36,7 @@ def subset(samples: int) -> Any:
 
 
 def make(samples: int, batch_size: int, **options: Any) -> DataLoader[Any]:
-    return DataLoader(subset(samples), batch_size, return_index=True, **options)
+    return DataLoader(subset(samples), batch_size, **WITH_INDEX, **options)
 
 
 def indices(batches: Any) -> list[list[int]]:
@@ -67,7 +67,7 @@ def test_ranks_share_an_epoch(
     shape: dict[str, Any], order: str, seed: int, world_size: int, threads: int
 ) -> None:
     loaders = [
-        make(order=order, seed=seed, rank=rank, world_size=world_size, num_workers=threads, **shape)
+        make(order=order, seed=seed, shard=(rank, world_size), num_workers=threads, **shape)
         for rank in range(world_size)
     ]
     for epoch in range(2):
@@ -121,7 +121,9 @@ def test_the_stream_is_a_function_of_seed_and_epoch(
 
 def test_any_container_gives_the_same_stream() -> None:
     streams = [
-        list(DataLoader(images(Resize((4, 4)), c), 8, True, seed=1, return_key=True))
+        list(
+            DataLoader(images(Resize((4, 4)), c), 8, True, seed=1, fields=("image", "label", "key"))
+        )
         for c in CONTAINERS
     ]
     assert all(same(stream, streams[0]) for stream in streams)
@@ -132,7 +134,7 @@ def test_torchs_seed_governs_where_none_is_given(threads: int) -> None:
     def epochs(seed: int, generator: Any = None) -> list[Any]:
         torch.manual_seed(seed)
         loader = DataLoader(
-            images(), 8, True, num_workers=threads, return_index=True, generator=generator
+            images(), 8, True, num_workers=threads, **WITH_INDEX, generator=generator
         )
         return [list(loader), list(loader)]
 
@@ -202,8 +204,7 @@ def test_another_number_of_ranks_goes_on_without_loss_or_repetition(
                 batch_size,
                 order=order,
                 seed=seed,
-                rank=rank,
-                world_size=world_size,
+                shard=(rank, world_size),
                 num_workers=threads,
             )
             # All ranks have the same state, so any of them will do.
@@ -239,12 +240,12 @@ def test_the_state_after_an_epoch_is_the_beginning_of_the_next_one() -> None:
 
 def test_without_a_seed_the_state_has_the_epochs() -> None:
     torch.manual_seed(1)
-    loader = DataLoader(images(), 8, shuffle=True, return_index=True, num_workers=2)
+    loader = DataLoader(images(), 8, shuffle=True, **WITH_INDEX, num_workers=2)
     iterator = iter(loader)
     next(iterator)
     state, rest = loader.state_dict(), list(iterator)
     torch.manual_seed(99)
-    other = DataLoader(images(), 8, shuffle=True, return_index=True)
+    other = DataLoader(images(), 8, shuffle=True, **WITH_INDEX)
     other.load_state_dict(state)
     assert same(list(other), rest)
 
@@ -329,12 +330,13 @@ def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
         ({"order": "shuffled"}, "order='shuffled'.*\n.*random, quasi-random, sequential"),
         ({"order": "random", "sampler": range(3)}, "a sampler was given"),
         ({"order": "random", "batch_sampler": [[1]]}, "a sampler was given"),
-        ({"rank": 0, "world_size": 2, "sampler": range(3)}, "a sampler was given"),
-        ({"rank": 0}, "belong together"),
-        ({"world_size": 2}, "belong together"),
-        ({"rank": 2, "world_size": 2}, "rank 2 is not among 2"),
-        ({"rank": 0, "world_size": 2, "distributed": True}, "Leave one out"),
-        ({"distributed": True}, "not initialised"),
+        ({"shard": (0, 2), "sampler": range(3)}, "a sampler was given"),
+        ({"shard": "auto", "sampler": range(3)}, "a sampler was given"),
+        ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
+        ({"shard": (-1, 2)}, r"shard=\(-1, 2\)"),
+        ({"shard": (0, 1, 2)}, r"shard=\(0, 1, 2\)"),
+        ({"shard": "all"}, "shard='all'"),
+        ({"shard": 3}, "shard=3"),
     ],
 )
 def test_contradictions(options: dict[str, Any], message: str) -> None:
@@ -355,7 +357,7 @@ def test_contradictions(options: dict[str, Any], message: str) -> None:
     ],
 )
 def test_which_order_is_meant(options: dict[str, Any], order: str) -> None:
-    loader = DataLoader(images(), 8, return_index=True, **options)
+    loader = DataLoader(images(), 8, **WITH_INDEX, **options)
     assert loader.state_dict()["order"] == order
     assert f"order: {order}" in loader.explain()
     found = flat(indices(loader))
@@ -395,8 +397,7 @@ def test_torchs_path_has_the_native_order(drop_last: bool) -> None:
     options: dict[str, Any] = {
         "shuffle": True,
         "seed": 4,
-        "rank": 1,
-        "world_size": 3,
+        "shard": (1, 3),
         "drop_last": drop_last,
     }
     theirs = DataLoader(range(SAMPLES), 5, **options)  # type: ignore[arg-type]
@@ -412,11 +413,11 @@ def test_torchs_path_has_the_native_order(drop_last: bool) -> None:
 
 def test_a_state_between_epochs_has_the_seed_of_the_next_one() -> None:
     torch.manual_seed(5)
-    loader = DataLoader(images(), 8, shuffle=True, return_index=True, num_workers=2)
+    loader = DataLoader(images(), 8, shuffle=True, **WITH_INDEX, num_workers=2)
     for _ in range(2):  # before the first epoch, and after it
         state = loader.state_dict()
         assert loader.state_dict() == state
-        other = DataLoader(images(), 8, shuffle=True, return_index=True)
+        other = DataLoader(images(), 8, shuffle=True, **WITH_INDEX)
         other.load_state_dict(state)
         torch.manual_seed(99)
         assert same(list(other), list(loader))
@@ -456,7 +457,7 @@ def test_a_transform_set_later_counts(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_torchs_seed_gives_the_same_epoch_again(threads: int) -> None:
-    loader = DataLoader(images(), 8, shuffle=True, return_index=True, num_workers=threads)
+    loader = DataLoader(images(), 8, shuffle=True, **WITH_INDEX, num_workers=threads)
     torch.manual_seed(3)
     first, second = list(loader), list(loader)
     torch.manual_seed(3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loader_data import CONTAINERS, CROPS, SAMPLES, images, same
+from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, dataset, images, same
 from PIL import Image
 
 torch = pytest.importorskip("torch")
@@ -31,6 +31,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
 ]
 
 TRANSFORMS = {
@@ -74,7 +75,7 @@ def all_of(dataset: ImageDataset, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("kind", ["original", "raw", "jpeg"])
 def test_pixels_are_pillows(name: str, kind: str) -> None:
     dataset = images(TRANSFORMS[name], kind=kind)
-    loader = DataLoader(dataset, 10, shuffle=True, seed=5, num_workers=2, return_index=True)
+    loader = DataLoader(dataset, 10, shuffle=True, seed=5, num_workers=2, **WITH_INDEX)
     assert "native" in loader.explain()
     for epoch in range(2):
         seen = []
@@ -102,7 +103,7 @@ def test_epochs_are_cropped_differently() -> None:
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_any_number_of_threads_and_any_container_gives_the_same_bytes(name: str) -> None:
     transform = TRANSFORMS[name]
-    options: dict[str, Any] = {"shuffle": True, "return_index": True, "return_key": True}
+    options: dict[str, Any] = {"shuffle": True, **WITH_KEYS}
     first = all_of(images(transform), **options)
     for workers in (1, 2, 8):
         for ahead in (1, 5):
@@ -119,10 +120,10 @@ def test_any_number_of_threads_and_any_container_gives_the_same_bytes(name: str)
 @pytest.mark.parametrize("name", ["crops", "cifar"])
 def test_floats_are_the_bytes_normalised(dtype: str, normalised: bool, name: str) -> None:
     kind = getattr(torch, dtype)
-    options: dict[str, Any] = {"mean": MEAN, "std": STD} if normalised else {}
-    floats = all_of(images(TRANSFORMS[name]), dtype=dtype, num_workers=2, **options)
-    mean = torch.tensor(MEAN if normalised else (0, 0, 0), dtype=torch.float64).view(3, 1, 1)
-    std = torch.tensor(STD if normalised else (1, 1, 1), dtype=torch.float64).view(3, 1, 1)
+    values = (MEAN, STD) if normalised else ((0, 0, 0), (1, 1, 1))
+    transform = Compose([TRANSFORMS[name], Normalize(*values, dtype)])
+    floats = all_of(images(transform), num_workers=2)
+    mean, std = (torch.tensor(value, dtype=torch.float64).view(3, 1, 1) for value in values)
     for (got, _), (pixels, _) in zip(floats, all_of(images(TRANSFORMS[name])), strict=True):
         assert got.dtype == kind and got.is_contiguous(memory_format=torch.channels_last)
         want = (pixels.double() / 255 - mean) / std
@@ -131,27 +132,9 @@ def test_floats_are_the_bytes_normalised(dtype: str, normalised: bool, name: str
         assert ((got.double() - want).abs() <= step * want.abs() + 1e-6).all()
 
 
-def test_mean_and_std_alone_mean_float32() -> None:
-    (got, _), *_ = all_of(images(), mean=MEAN, std=STD)
-    (same_by_transform, _), *_ = all_of(images(Compose([*CROPS.transforms, Normalize(MEAN, STD)])))
-    assert got.dtype == torch.float32
-    assert (got - same_by_transform).abs().max() < 1e-5
-
-
-def test_two_views() -> None:
-    dataset = images()
-    for views, _, indices in all_of(dataset, views=2, return_index=True, num_workers=2):
-        assert isinstance(views, list) and len(views) == 2
-        for number, view in enumerate(views):
-            want = expected(dataset, indices.numpy(), 3, 0, number)
-            assert np.abs(view.permute(0, 2, 3, 1).numpy().astype(int) - want).max() <= 1
-    ones = all_of(dataset)
-    assert same([views[0] for views, _ in all_of(dataset, views=2)], [one for one, _ in ones])
-
-
 def test_views_of_one_transform_are_those_crops() -> None:
     dataset = images(Views(CROPS, count=2))
-    loader = DataLoader(dataset, 10, seed=3, num_workers=2, return_index=True)
+    loader = DataLoader(dataset, 10, seed=3, num_workers=2, **WITH_INDEX)
     assert loader.explain().startswith("native")
     for views, _, indices in loader:
         assert isinstance(views, list) and len(views) == 2
@@ -166,7 +149,7 @@ def test_views_of_one_transform_are_those_crops() -> None:
 def test_views_have_a_transform_each(threads: int) -> None:
     small = Compose([RandomResizedCrop(9), Normalize(MEAN, STD, "float16")])
     dataset = images(Views(CenterCrop(97), CROPS, small))  # most need padding for the first
-    for views, _, indices in all_of(dataset, num_workers=threads, return_index=True):
+    for views, _, indices in all_of(dataset, num_workers=threads, **WITH_INDEX):
         assert [tuple(view.shape[2:]) for view in views] == [(97, 97), (24, 24), (9, 9)]
         assert views[2].dtype == torch.float16
         for number, view in enumerate(views):
@@ -197,9 +180,13 @@ def test_flips_are_exact() -> None:
 
 def test_dct_scaling_is_near_and_is_not_the_default() -> None:
     transform = RandomResizedCrop(12, scale=(0.6, 1.0))
-    exact, coarse = all_of(images(transform)), all_of(images(transform), dct_scaling=True)
+    scaled = ImageDataset(dataset(), transform, dct_scaling=True)
+    exact, coarse = all_of(images(transform)), all_of(scaled)
     assert not same(exact, coarse)
-    assert same(coarse, all_of(images(transform), dct_scaling=True, num_workers=2))
+    assert same(coarse, all_of(scaled, num_workers=2))
+    theirs = list(torch.utils.data.DataLoader(scaled, 10))
+    assert [batch.shape for batch, _ in theirs] == [batch.shape for batch, _ in coarse]
+    assert torch.equal(theirs[0][1], coarse[0][1])
     for (one, _), (other, _) in zip(exact, coarse, strict=True):
         assert (one.int() - other.int()).abs().float().mean() < 20  # others: 60
 
@@ -213,15 +200,33 @@ def test_target_transform_batch_transform_and_keys() -> None:
         seen.append(len(elements))
         return {"images": elements[0].float(), "rest": elements[1:]}
 
-    options: dict[str, Any] = {"return_index": True, "return_key": True}
-    plain = all_of(dataset, **options)
-    found = all_of(dataset, batch_transform=transform, num_workers=2, **options)
-    assert set(seen) == {4}
+    plain = all_of(dataset, **WITH_KEYS)
+    assert all(batch[1].keys() == {"label", "half"} for batch in plain)
+    found = all_of(dataset, batch_transform=transform, num_workers=2)
+    assert set(seen) == {2}
     for batch, (pixels, labels, indices, keys) in zip(found, plain, strict=True):
         assert torch.equal(batch["images"], pixels.float())
         assert torch.equal(batch["rest"][0]["half"], labels["label"] / 2)
         assert batch["rest"][0]["half"].dtype == torch.float64
-        assert keys == batch["rest"][2] == [dataset.row(i).key for i in indices.tolist()]
+        assert keys == [dataset.row(i).key for i in indices.tolist()]
+
+
+def test_fields_come_as_a_dict_in_their_order() -> None:
+    dataset = images()
+    plain = all_of(dataset, **WITH_KEYS)
+    for fields in (("key", "image"), ("index",), ("label", "index", "image", "key")):
+        seen = []
+
+        def transform(batch: Any) -> Any:
+            seen.append(list(batch))
+            return batch
+
+        found = all_of(dataset, fields=fields, num_workers=2, batch_transform=transform)
+        assert seen == [list(fields)] * len(plain)
+        for batch, elements in zip(found, plain, strict=True):
+            expected = dict(zip(("image", "label", "index", "key"), elements, strict=True))
+            assert list(batch) == list(fields)
+            assert same(batch, {name: expected[name] for name in fields})
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -16,7 +16,7 @@ import torch
 from jpegs import encode, picture
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
+from fastdata import DataLoader, ImageDataset
 from fastdata.loading.seek_cache import SeekCache, Stamped
 
 COUNT = 8
@@ -46,8 +46,12 @@ def loader_of(root: str | Path, **options: Any) -> DataLoader[Any]:
     torchvision = import_torchvision()
     transforms = torchvision.transforms
     pipeline = transforms.Compose([transforms.RandomResizedCrop(32), transforms.PILToTensor()])
+    cache = {name: options.pop(name) for name in list(options) if name.startswith("seek_cache")}
+    dataset = torchvision.datasets.ImageFolder(root, pipeline)
+    if cache:
+        dataset = ImageDataset(dataset, **cache)
     options = {"num_workers": 2, "shuffle": True, "seed": 7} | options
-    return DataLoader(torchvision.datasets.ImageFolder(root, pipeline), 3, **options)
+    return DataLoader(dataset, 3, **options)
 
 
 def epoch_of(loader: DataLoader[Any], epoch: int = 0) -> torch.Tensor:

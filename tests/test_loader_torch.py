@@ -7,11 +7,10 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from loader_data import CROPS, SAMPLES, images, same
+from loader_data import CROPS, SAMPLES, WITH_INDEX, images, same
 
 torch = pytest.importorskip("torch")
 
@@ -32,7 +31,6 @@ from torch.utils.data import (  # noqa: E402
 import fastdata  # noqa: E402
 from fastdata import fast_collate  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
-from fastdata.loading.arguments import NATIVE_ONLY  # noqa: E402
 from fastdata.transforms import Compose, Resize  # noqa: E402
 
 Torchs = torch.utils.data.DataLoader
@@ -42,6 +40,7 @@ Ours = fastdata.DataLoader
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
 ]
 
 SMALL = Resize((4, 4))
@@ -74,7 +73,7 @@ def both(samples: int, **options: Any) -> tuple[Any, Any]:
         if name not in ("num_workers", "prefetch_factor", "persistent_workers")
     }
     data = Subset(images(SMALL), range(samples))
-    ours = Ours(data, return_index=True, **options)  # type: ignore[arg-type]
+    ours = Ours(data, **WITH_INDEX, **options)  # type: ignore[arg-type]
     assert ours.explain().startswith("native")
     return Torchs(Plain(samples), **theirs), ours
 
@@ -101,7 +100,18 @@ def test_all_of_torchs_parameters_are_there() -> None:
         (p.name, p.default, p.kind) for p in list(ours.values())[: len(theirs)]
     ]
     more = list(ours.values())[len(theirs) :]
-    assert more and all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in more)
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in more)
+    assert [p.name for p in more] == [
+        "order",
+        "seed",
+        "shard",
+        "device",
+        "fields",
+        "on_error",
+        "batch_transform",
+        "require_native",
+    ]
+    assert all(p.default is None for p in more if p.name not in ("on_error", "require_native"))
 
 
 def test_it_is_a_torch_loader() -> None:
@@ -383,7 +393,7 @@ def test_explain_and_repr() -> None:
     assert "native path" in repr(loader) and "2 threads" in repr(loader)
     assert "no decode threads" in Ours(images(SMALL)).explain()
     assert "that of the sampler given" in Ours(images(SMALL), sampler=[1]).explain()
-    assert "rank 1 of 3" in Ours(images(SMALL), rank=1, world_size=3).explain()
+    assert "rank 1 of 3" in Ours(images(SMALL), shard=(1, 3)).explain()
     for data, options, path, why in (
         (images(None), {}, "torch", "no transform"),
         (images(as_list), {}, "torch", "as_list"),
@@ -415,19 +425,11 @@ def test_a_transform_that_ends_with_something_else_runs_in_torchs_workers(thread
 
 # What only the native path can do.
 
-_GIVEN = {
-    "dtype": "float32",
-    "mean": np.array([0.5, 0.5, 0.5]),
-    "std": (0.5, 0.5, 0.5),
-    "views": 2,
+NATIVE_ONLY = {
     "on_error": "skip",
-    "return_index": True,
-    "return_key": True,
+    "fields": ("image", "index"),
     "batch_transform": as_list,
-    "dct_scaling": True,
-    "check": False,
-    "seek_cache_bytes": 0,
-    "seek_cache_file": "points.arrow",
+    "require_native": True,
 }
 
 
@@ -443,19 +445,15 @@ def test_other_paths_refuse_what_only_the_native_one_honours(name: str, path: st
     options = {"batch_size": None} if path == "single" else {}
     assert not Ours(data, **options).explain().startswith("native")
     with pytest.raises(UsageError, match=f"^{name}=.* needs the native path, which is not taken"):
-        Ours(data, **options, **{name: _GIVEN[name]})
+        Ours(data, **options, **{name: NATIVE_ONLY[name]})
 
 
-def test_all_of_them_are_tried() -> None:
-    assert set(_GIVEN) == set(NATIVE_ONLY)
-
-
-@pytest.mark.parametrize("name", ["order", "seed", "rank"])
+@pytest.mark.parametrize("name", ["order", "seed", "shard"])
 def test_an_iterable_dataset_decides_by_itself(name: str) -> None:
     options: dict[str, Any] = {
         "order": {"order": "random"},
         "seed": {"seed": 1},
-        "rank": {"rank": 0, "world_size": 2},
+        "shard": {"shard": (0, 2)},
     }[name]
     with pytest.raises(UsageError, match="IterableDataset"):
         Ours(Stream(), **options)
@@ -464,16 +462,12 @@ def test_an_iterable_dataset_decides_by_itself(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float64"}, "dtype='float64'"),
-        ({"dtype": "uint8", "mean": (0.5, 0.5, 0.5)}, "dtype is uint8"),
-        ({"mean": (0.5,)}, "three numbers"),
-        ({"std": (0.5, 0.5, 0)}, "not above 0"),
-        ({"views": 0}, "views=0"),
-        ({"views": True}, "views=True"),
-        ({"views": 1.5}, r"views=1\.5"),
         ({"on_error": "ignore"}, "on_error='ignore'"),
-        ({"seek_cache_bytes": -1}, "seek_cache_bytes=-1"),
-        ({"seek_cache_file": "x"}, "this dataset has one"),
+        ({"fields": "image"}, "fields='image'"),
+        ({"fields": ()}, r"fields=\(\)"),
+        ({"fields": ("image", "image")}, "each at most once"),
+        ({"fields": ("image", "mask")}, "'image', 'label', 'index', 'key'"),
+        ({"fields": ("image", "valid")}, "comes by itself"),
         ({"num_workers": "all"}, "num_workers='all'"),
     ],
 )
@@ -498,7 +492,7 @@ def test_statistics() -> None:
 
 
 def test_a_loader_can_be_pickled() -> None:
-    loader = Ours(images(CROPS), 8, shuffle=True, seed=3, num_workers=2, return_index=True)
+    loader = Ours(images(CROPS), 8, shuffle=True, seed=3, num_workers=2, **WITH_INDEX)
     next(iter(loader))
     state = loader.state_dict()
     other = pickle.loads(pickle.dumps(loader))
@@ -599,7 +593,7 @@ def test_batches_of_no_samples(batch_sampler: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"mean": 0.5}, {"std": "abc"}, {"seek_cache_bytes": None}, {"num_workers": 2.5}],
+    [{"fields": 1}, {"shard": 0.5}, {"device": 2.5}, {"num_workers": 2.5}],
 )
 def test_arguments_of_another_kind(options: dict[str, Any]) -> None:
     with pytest.raises(fastdata.errors.UsageError, match=next(iter(options))):

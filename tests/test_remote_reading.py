@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 from flaky_proxy import wait_until
-from loader_data import CROPS, SAMPLES, dataset, same
+from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
 
 from fastdata import DataLoader, ImageDataset, stage
@@ -63,7 +63,7 @@ def loader(of: Any, **options: Any) -> DataLoader[Any]:
         "order": "quasi-random",
         "seed": 3,
         "num_workers": 2,
-        "return_index": True,
+        **WITH_INDEX,
     } | options
     return DataLoader(of, **options)
 
@@ -271,7 +271,8 @@ def test_workers_path(gcs: Bucket) -> None:
     url = put(gcs)
     far = remote(url, gcs)
     options: dict[str, Any] = {
-        "return_index": False,
+        "fields": None,
+        "batch_transform": None,
         "worker_init_fn": _nothing,
         "order": "sequential",
     }

@@ -27,15 +27,19 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     from fastdata.transforms import (
         CenterCrop,
         Compose,
+        Normalize,
         RandomHorizontalFlip,
         RandomResizedCrop,
         Resize,
     )
 
     if request.crop == "train":
-        transform = Compose([RandomResizedCrop(request.size), RandomHorizontalFlip()])
+        steps: list[Any] = [RandomResizedCrop(request.size), RandomHorizontalFlip()]
     else:
-        transform = Compose([Resize(round(request.size * 256 / 224)), CenterCrop(request.size)])
+        steps = [Resize(round(request.size * 256 / 224)), CenterCrop(request.size)]
+    if request.dtype == "float32":
+        steps.append(Normalize((0, 0, 0), (1, 1, 1)))
+    transform = Compose(steps)
     dataset: Any
     if request.variant == "imagefolder":
         from _torchvision import import_torchvision
@@ -44,9 +48,6 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     else:
         staged = request.variant == "staged"
         dataset = ImageDataset(request.data, transform, staged=staged)
-    options: dict[str, Any] = {}
-    if request.dtype == "float32":
-        options = {"dtype": "float32", "mean": (0, 0, 0), "std": (1, 1, 1)}
     return DataLoader(
         dataset,
         batch_size=request.batch_size,
@@ -54,7 +55,6 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
         order=request.order,
         seed=request.seed,
         persistent_workers=True,
-        **options,
     )
 
 

@@ -29,7 +29,7 @@ class Data:
 
     Attributes:
         dataset: What it loads.
-        loader: Batches on the device: images, labels, then what was asked for besides.
+        loader: Batches on the device: dicts of "image", "label" and "index".
         epoch: A whole epoch of this rank's.
     """
 
@@ -76,10 +76,9 @@ def _data(
         persistent_workers=True,
         order=order,
         seed=config.seed,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
+        shard=(ranks.rank, ranks.world_size),
+        fields=("image", "label", "index"),
         on_error=on_error,
-        return_index=config.log_samples and order != "sequential",
     )
     on_device = DeviceLoader(
         loader,
@@ -102,6 +101,7 @@ def counted(data: Data) -> Iterator[tuple[Any, Any, torch.Tensor]]:
     Yields:
         Images, labels, and a bool tensor on the device, shape (N,).
     """
-    for number, (images, labels, *whole) in enumerate(data.loader):
+    for number, batch in enumerate(data.loader):
+        labels = batch["label"]
         counts = torch.from_numpy(~data.epoch.padding(number)).to(labels.device)
-        yield images, labels, counts & whole[0] if whole else counts
+        yield batch["image"], labels, counts & batch.get("valid", counts)

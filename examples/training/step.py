@@ -107,16 +107,18 @@ class Stepper:
             self.schedule.step()
             self.optimiser.zero_grad(set_to_none=self.set_to_none)
 
-    def epoch(self, batches: Iterable[Any], places: Iterator[Weight]) -> Iterator[list[Any]]:
-        """Trains on batches; yields those of each step once it is made.
+    def epoch(
+        self, batches: Iterable[Any], places: Iterator[Weight]
+    ) -> Iterator[list[torch.Tensor]]:
+        """Trains on batches; yields once for each optimiser step, when it is made.
 
         Yields:
-            For each optimiser step what its batches had besides images and labels.
+            The sample numbers of each of the step's batches, on the device.
         """
-        besides = []
-        for (images, labels, *more), weight in zip(batches, places, strict=True):
-            self.batch(images, labels, weight)
-            besides.append(more)
+        numbers = []
+        for batch, weight in zip(batches, places, strict=True):
+            self.batch(batch["image"], batch["label"], weight)
+            numbers.append(batch["index"])
             if weight.last:
-                yield besides
-                besides = []
+                yield numbers
+                numbers = []

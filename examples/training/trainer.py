@@ -177,9 +177,9 @@ class Trainer:
         meter = Meter(self.ranks, self.timer)
         last: dict[str, float] = {}
         unreported = False
-        for besides in self.stepper.epoch(self.timer.batches(self.data.loader), places):
+        for numbers in self.stepper.epoch(self.timer.batches(self.data.loader), places):
             if samples is not None:
-                samples.add(epoch, self.step, [i for more in besides for i in more[0].tolist()])
+                samples.add(epoch, self.step, [i for batch in numbers for i in batch.tolist()])
             self.step += 1
             unreported = True
             if self.step % self.config.log_every == 0:

@@ -9,7 +9,12 @@ import torch
 from torch.utils.data import Sampler
 
 from fastdata.dali.options import DALIOptions, require_dali
+from fastdata.dali.path import DALIPath
+from fastdata.loading.config import LoaderConfig
+from fastdata.loading.images import Images
 from fastdata.loading.loader import DataLoader
+from fastdata.loading.native import NativePath
+from fastdata.transforms.compile import Recipe
 
 T = TypeVar("T", covariant=True)
 
@@ -42,18 +47,10 @@ class DALILoader(DataLoader[T]):
         persistent_workers: Whether DALI's pipelines stay from epoch to epoch.
         order: As there.
         seed: As there.
-        distributed: As there.
-        rank: As there.
-        world_size: As there.
-        dtype: As there.
-        mean: As there.
-        std: As there.
-        views: As there; each is decoded by itself.
+        shard: As there.
+        fields: As there.
         on_error: As there.
-        return_index: As there.
-        return_key: As there.
         batch_transform: As there.
-        check: As there.
         prefetch_queue_depth: Of the batches ahead, those that DALI works on at once.
         region_decode: Whether only the crop of an image is decoded, rather than all of it. None:
             on the CPU; on a GPU unless nvImageCodec is 0.9, which crashes (docs/dali.md).
@@ -94,18 +91,10 @@ class DALILoader(DataLoader[T]):
         persistent_workers: bool = False,
         order: str | None = None,
         seed: int | None = None,
-        distributed: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        dtype: str | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        views: int = 1,
+        shard: str | tuple[int, int] | None = None,
+        fields: Sequence[str] | None = None,
         on_error: str = "raise",
-        return_index: bool = False,
-        return_key: bool = False,
         batch_transform: Callable[..., Any] | None = None,
-        check: bool = True,
         prefetch_queue_depth: int = 2,
         region_decode: bool | None = None,
         hw_decoder_load: float | None = None,
@@ -155,21 +144,18 @@ class DALILoader(DataLoader[T]):
             persistent_workers=persistent_workers,
             order=order,
             seed=seed,
-            distributed=distributed,
-            rank=rank,
-            world_size=world_size,
-            dtype=dtype,
-            mean=mean,
-            std=std,
-            views=views,
+            shard=shard,
+            fields=fields,
             on_error=on_error,
-            return_index=return_index,
-            return_key=return_key,
             batch_transform=batch_transform,
-            check=check,
-            backend="dali",
+            require_native=True,
         )
         self.device = device
 
-    def _dali_options(self) -> DALIOptions:
-        return self._dali
+    def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
+        return DALIPath(images, recipe, config, self._dali, self.batch_size or 1)
+
+    def explain(self) -> str:
+        """Where DALI decodes, and what."""
+        _, _, rest = super().explain().partition("\n")
+        return f"dali, on {self._dali.device}: {max(self.num_workers, 1)} threads\n{rest}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
 
 import torch
 
@@ -12,16 +11,17 @@ from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.graph import Graph
 from fastdata.dali.options import DALIOptions, require_dali
 from fastdata.dali.runner import Runner
+from fastdata.dataset import ImageDataset
 from fastdata.decode.engine import Engine
 from fastdata.errors import UsageError
 from fastdata.loading.buffers import BufferPool
+from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images
-from fastdata.loading.iterator import Delivery
-from fastdata.loading.native import NativePath, Resources
-from fastdata.loading.pipeline import Pipeline, Settings
-from fastdata.loading.seek_cache import DEFAULT_BYTES
+from fastdata.loading.native import NativePath
+from fastdata.loading.pipeline import Pipeline
 from fastdata.loading.stats import Counters
 from fastdata.remote.prefetch import RemotePass
+from fastdata.transforms.compile import Recipe
 
 
 class DALIPath(NativePath):
@@ -29,9 +29,8 @@ class DALIPath(NativePath):
 
     Args:
         images: The dataset.
-        settings: How it is decoded.
-        delivery: What a batch consists of.
-        resources: What may be used.
+        recipe: What is done to its images.
+        config: The loader's arguments.
         options: How DALI runs.
         batch_size: The most samples of a batch, as far as is known.
 
@@ -40,22 +39,23 @@ class DALIPath(NativePath):
         UsageError: There is no such GPU, or DALI cannot honour a setting.
     """
 
+    learns = False
+
     def __init__(
         self,
         images: Images,
-        settings: Settings,
-        delivery: Delivery,
-        resources: Resources,
+        recipe: Recipe,
+        config: LoaderConfig,
         options: DALIOptions,
         batch_size: int,
     ) -> None:
         require_dali()
-        _refuse_native_settings(settings, resources, options)
-        super().__init__(images, settings, delivery, replace(resources, seek_cache_bytes=0))
+        _refuse_native_settings(images.options, config, options)
+        super().__init__(images, recipe, config)
         number = options.device_id()
         self._device = torch.device("cpu") if number is None else torch.device("cuda", number)
-        self._threads = max(resources.threads, 1)
-        self._graph = Graph(settings.recipe.programs, options, self._threads, number)
+        self._threads = max(config.num_workers, 1)
+        self._graph = Graph(recipe.programs, options, self._threads, number)
         self._batch_size = batch_size
         self._runner: Runner | None = None
 
@@ -70,7 +70,7 @@ class DALIPath(NativePath):
         runner = self._runner
         if runner is None or not runner.alive:
             runner = Runner(self._graph, self._batch_size)
-        if self._resources.keep:
+        if self._config.persistent_workers:
             self._runner = runner
         return DALIPipeline(
             self.source,
@@ -95,18 +95,17 @@ class DALIPath(NativePath):
         return to_gpu
 
 
-def _refuse_native_settings(settings: Settings, resources: Resources, options: DALIOptions) -> None:
-    if settings.dct_scaling:
-        raise UsageError("dct_scaling=True is not for DALI", 'Leave it out, or backend="native".')
-    if resources.seek_cache_file is not None or resources.seek_cache_bytes not in (
-        0,
-        DEFAULT_BYTES,
-    ):
+def _refuse_native_settings(
+    dataset: ImageDataset, config: LoaderConfig, options: DALIOptions
+) -> None:
+    if dataset.dct_scaling:
+        raise UsageError("dct_scaling=True is not for DALI", "Leave it out of the ImageDataset.")
+    if dataset.seek_cache_file is not None or dataset.seek_cache_bytes:
         raise UsageError(
             "seek_cache_bytes= and seek_cache_file= are not for DALI, which uses no seek points",
-            'Leave them out, or give backend="native".',
+            "Leave them out of the ImageDataset.",
         )
-    if resources.pin_memory and options.on_gpu:
+    if config.pin_memory and options.on_gpu:
         raise UsageError(
             f"pin_memory=True, but device is {options.device!r}: batches are on the GPU already",
             "Leave one of them out.",

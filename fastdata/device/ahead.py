@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,18 @@ class Tracker:
         """The consumer has had all batches."""
 
 
+def transformed(batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
+    """What a loader's ``batch_transform`` makes of a batch.
+
+    Args:
+        batch: A mapping, which is its one argument, or a list or tuple, whose elements are.
+        batch_transform: None for none.
+    """
+    if batch_transform is None:
+        return batch
+    return batch_transform(batch) if isinstance(batch, Mapping) else batch_transform(*batch)
+
+
 @dataclass(frozen=True)
 class _Sent:
     """A batch that was sent, or the error in its place."""
@@ -150,9 +163,7 @@ class DeviceIterator(Iterator[Any]):
     def __next__(self) -> Any:
         with self._taking:
             batch = self._next()
-        if self._batch_transform is not None:
-            return self._batch_transform(*batch)
-        return batch
+        return transformed(batch, self._batch_transform)
 
     def _next(self) -> Any:
         if self._closed:
@@ -229,5 +240,7 @@ class DeviceIterator(Iterator[Any]):
         if callable(close):
             close()
 
-    def __del__(self) -> None:
-        self.close()
+    # While the interpreter ends, names of this module may be gone; this one is kept here.
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
+            self.close()

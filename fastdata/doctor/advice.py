@@ -192,11 +192,10 @@ def _advise(found: Findings, stages: dict[str, float], limit: str) -> Iterator[A
 _NOTHING = {
     "storage": "Nothing that fastdata can change makes reading faster here: faster storage would.",
     "decode": "Nothing that fastdata can change makes decoding faster here: more CPU cores would.",
-    "memory copy": "Batches are copied once: bytes (no dtype=) are a quarter of float32; then "
-    "smaller crops would be faster.",
-    "host to device": "Bytes are the least that can be copied: leave the transform's floats to "
-    "DataLoader(device=, dtype=); beyond that, "
-    "smaller crops would be faster.",
+    "memory copy": "Batches are copied once: bytes, without Normalize, are a quarter of "
+    "float32; then smaller crops would be faster.",
+    "host to device": "Bytes are the least that can be copied: give DataLoader(device=), which "
+    "normalises there; beyond that, smaller crops would be faster.",
 }
 
 _Then = Callable[[str, "float | None"], "float | None"]
@@ -302,7 +301,7 @@ def _for_decode(found: Findings, stages: dict[str, float], then: _Then) -> Itera
         yield Advice(
             "scaling",
             "The images are much larger than the crops: decode at 1/2 to 1/8 (other pixels).",
-            "DataLoader(dct_scaling=True)",
+            "ImageDataset(dct_scaling=True)",
             after,
             "measured",
         )

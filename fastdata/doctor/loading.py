@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.dataset import ImageDataset
 from fastdata.doctor.opening import Opened
 from fastdata.loading.seek_cache import DEFAULT_BYTES
 
@@ -44,18 +45,16 @@ def rate(
         if error.name != "torch":
             raise
         return None, "torch is not installed"
-    dataset = _dataset(opened, transform)
+    dataset = _dataset(opened, transform, learns)
     if isinstance(dataset, str):
         return None, dataset
     # The first passes of a tree build seek points, which later ones use.
     warmup = 3 + (len(samples) // batch_size + 1 if learns else 0)
-    options: dict[str, Any] = {} if learns else {"seek_cache_bytes": 0}
     loader: DataLoader[Any] = DataLoader(
         dataset,
         batch_size,
         sampler=_Endless(samples),
         num_workers=num_workers,
-        **(options if opened.dataset is None else {}),
     )
     path = loader.explain().partition(":")[0]
     images = batches = 0
@@ -75,11 +74,9 @@ def rate(
     return images / (now - started), f"{path} path"
 
 
-def _dataset(opened: Opened, transform: Any) -> Any:
+def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
     """What a script gives the loader; or in words, why that cannot be had."""
     if opened.dataset is not None:
-        from fastdata.dataset import ImageDataset
-
         # With its transform, and the copy or original that was opened.
         return ImageDataset(opened.dataset.location, transform, staged=False)
     try:
@@ -101,7 +98,8 @@ def _dataset(opened: Opened, transform: Any) -> Any:
             """As `Opened` has them."""
             return files
 
-    return Listed(str(opened.path), transform)
+    listed = Listed(str(opened.path), transform)
+    return ImageDataset(listed, seek_cache_bytes=None if learns else 0)
 
 
 class _Endless:

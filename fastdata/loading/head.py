@@ -19,7 +19,7 @@ from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Numbering, occurrences_within
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Refusal, compile_recipe
 
 
 class Head:
@@ -28,7 +28,7 @@ class Head:
     Args:
         source: Where samples come from.
         numbering: Which of them the dataset's numbers mean.
-        recipe: What is done to their images; ends with its tail.
+        settings: How they are decoded; the recipe ends with its tail.
         target_transform: What is done to labels.
     """
 
@@ -36,11 +36,12 @@ class Head:
         self,
         source: Source,
         numbering: Numbering,
-        recipe: Recipe,
+        settings: Settings,
         target_transform: Callable[[int], Any] | None,
     ) -> None:
         self._numbering = numbering
-        self._recipe = recipe
+        self._settings = settings
+        self._recipe = settings.recipe
         self._target_transform = target_transform
         self._source = source
         self._made: tuple[int, Pipeline] | None = None
@@ -52,9 +53,7 @@ class Head:
             remote = self._source.start_pass(iter(()), self._numbering, set())
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
-            made = Pipeline(
-                self._source, Settings(self._recipe), pool, None, helpers, counters, remote
-            )
+            made = Pipeline(self._source, self._settings, pool, None, helpers, counters, remote)
             self._made = os.getpid(), made
         return self._made[1]
 
@@ -97,8 +96,9 @@ def head_of(dataset: Any) -> Head | None:
     recipe = compile_recipe(images.transform)
     if isinstance(recipe, Refusal):
         return None
-    source = images.open(None)
-    return Head(source, images.numbering(source), recipe, images.target_transform)
+    settings = Settings(recipe, images.options.check, images.options.dct_scaling)
+    source = images.open(False)
+    return Head(source, images.numbering(source), settings, images.target_transform)
 
 
 class HeadDataset(Dataset[tuple[Any, Any]]):

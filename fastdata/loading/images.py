@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Subset
 
 from fastdata.dataset import ImageDataset
-from fastdata.loading.seek_cache import SeekCache
+from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.transforms.compile import Refusal
@@ -23,22 +24,20 @@ class Images:
 
     Attributes:
         what: What it is, in words.
+        dataset: The dataset whose transforms they are.
+        options: Says what is to be heeded in reading; the same, where it is an `ImageDataset`.
+        open: Opens it; the argument says whether seek points of files that have none are kept.
         transform: What is done to an image.
         target_transform: What is done to a label.
-        learns: Whether nothing is known of its files, so that seek points are worth learning.
-        root: Where its files are.
-        dataset: The dataset whose transforms they are.
-        open: Opens it; takes where to keep seek points that are learnt.
         subset: Its samples' numbers in what is opened, int64, shape (N,); None for all of them.
     """
 
     what: str
+    dataset: Any
+    options: ImageDataset
+    open: Callable[[bool], Source]
     transform: Any
     target_transform: Callable[[int], Any] | None
-    learns: bool
-    root: str
-    dataset: Any
-    open: Callable[[SeekCache | None], Source]
     subset: Indices | None = None
 
     def numbering(self, source: Source) -> Numbering:
@@ -73,18 +72,12 @@ def recognise(dataset: Any) -> Images | Refusal:
     if isinstance(dataset, ImageDataset):
         if refusal := _own_method(dataset, ImageDataset, *_METHODS):
             return refusal
-        return Images(
-            repr(dataset),
-            dataset.transform,
-            dataset.target_transform,
-            False,
-            str(dataset.location),
-            dataset,
-            lambda cache: PackedSource(dataset),
-        )
+        if dataset.folder is not None:
+            return _recognise_folder(dataset.folder, dataset, dataset)
+        return _images(repr(dataset), dataset, dataset, lambda learns: PackedSource(dataset))
     folders = sys.modules.get("torchvision.datasets.folder")
     if folders is not None and isinstance(dataset, folders.DatasetFolder):
-        return _recognise_folder(dataset, folders)
+        return _recognise_folder(dataset, dataset, ImageDataset(dataset))
     return Refusal(f"{type(dataset).__name__} is not a dataset that fastdata knows how to read")
 
 
@@ -107,23 +100,32 @@ def _own_method(dataset: Any, base: type, *names: str) -> Refusal | None:
     return None
 
 
-def _recognise_folder(dataset: Any, folders: Any) -> Images | Refusal:
-    name = type(dataset).__name__
+def _images(
+    what: str, dataset: Any, options: ImageDataset, opener: Callable[[bool], Source]
+) -> Images:
+    transforms = dataset.transform, dataset.target_transform
+    return Images(what, dataset, options, opener, *transforms)
+
+
+def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | Refusal:
+    folders = sys.modules.get("torchvision.datasets.folder")
+    name = type(folder).__name__
+    if folders is None or not isinstance(folder, folders.DatasetFolder):
+        return Refusal(f"{name} is not a folder of torchvision's")
     names = "__getitem__", "__getitems__", "__len__"
-    if refusal := _own_method(dataset, folders.DatasetFolder, *names):
+    if refusal := _own_method(folder, folders.DatasetFolder, *names):
         return refusal
-    if dataset.loader not in (folders.default_loader, folders.pil_loader):
+    if folder.loader not in (folders.default_loader, folders.pil_loader):
         return Refusal(f"{name} has a loader of its own")
     import torchvision
 
-    if dataset.loader is folders.default_loader and torchvision.get_image_backend() != "PIL":
+    if folder.loader is folders.default_loader and torchvision.get_image_backend() != "PIL":
         return Refusal("torchvision's image backend is not PIL")
-    return Images(
-        f"{name} of {len(dataset.samples)} files",
-        dataset.transform,
-        dataset.target_transform,
-        True,
-        str(dataset.root),
-        dataset,
-        lambda cache: FolderSource(dataset.samples, cache),
-    )
+
+    def opener(learns: bool) -> Source:
+        size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes
+        file = None if options.seek_cache_file is None else Path(options.seek_cache_file)
+        cache = SeekCache(str(folder.root), size, file) if learns and size else None
+        return FolderSource(folder.samples, cache)
+
+    return _images(f"{name} of {len(folder.samples)} files", dataset, options, opener)

@@ -18,39 +18,14 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.ahead import Tracker
+from fastdata.device.ahead import Tracker, transformed
 from fastdata.errors import FastdataError, SampleError
 from fastdata.loading import helpers
+from fastdata.loading.config import LoaderConfig
 from fastdata.loading.pipeline import Batch, Pipeline
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Schedule
-
-#: What ``on_error`` may be.
-ON_ERROR = ("raise", "skip", "zero")
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What a batch consists of, and what becomes of bad samples.
-
-    Attributes:
-        on_error: One of `ON_ERROR`.
-        target_transform: Applied to each label; None for none.
-        batch_transform: Applied to the finished batch; None for none.
-        return_index: Whether sample numbers are part of a batch.
-        return_key: Whether sample names are part of a batch.
-        timeout: Seconds to wait for a batch; 0 for ever.
-        ahead: Batches prepared ahead of the consumer.
-    """
-
-    on_error: str = "raise"
-    target_transform: Callable[[int], Any] | None = None
-    batch_transform: Callable[..., Any] | None = None
-    return_index: bool = False
-    return_key: bool = False
-    timeout: float = 0.0
-    ahead: int = 2
 
 
 @dataclass
@@ -108,7 +83,8 @@ class NativeIterator(Iterator[Any]):
         schedule: Which samples go into which batch.
         key: Key of the epoch's random numbers.
         source: Where samples come from.
-        delivery: What a batch consists of.
+        config: The loader's arguments.
+        target_transform: Applied to each label; None for none.
         counters: Counts what was done.
         progress: Kept up to date.
         length: Batches that the schedule will give; None if nobody knows.
@@ -122,7 +98,8 @@ class NativeIterator(Iterator[Any]):
         schedule: Schedule,
         key: int,
         source: Source,
-        delivery: Delivery,
+        config: LoaderConfig,
+        target_transform: Callable[[int], Any] | None,
         counters: Counters,
         progress: Progress,
         length: int | None,
@@ -133,7 +110,8 @@ class NativeIterator(Iterator[Any]):
         self._schedule = schedule
         self._key = key
         self._source = source
-        self._delivery = delivery
+        self._config = config
+        self._target_transform = target_transform
         self._counters = counters
         self._length = length
         self._place = place
@@ -188,7 +166,7 @@ class NativeIterator(Iterator[Any]):
         return batch
 
     def _next_batch(self) -> Any:
-        self._top_up(max(self._delivery.ahead, 1))
+        self._top_up(max(self._config.prefetch, 1))
         if not self._under_way:
             late, self._late = self._late, None
             if late is not None:
@@ -204,14 +182,14 @@ class NativeIterator(Iterator[Any]):
         whole = None
         if errors:
             whole = self._mend(batch, errors)
-        elif self._delivery.on_error == "zero":
+        elif self._config.on_error == "zero":
             whole = np.ones(len(batch.planned.indices), np.bool_)
         self._progress.ahead = self._ahead()
         self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)
         self._counters.batches += 1
         # The threads go on with this while the consumer works.
-        self._top_up(self._delivery.ahead)
+        self._top_up(self._config.prefetch)
         return self._assemble(batch, whole)
 
     def _deliver(self, batch: Batch) -> None:
@@ -235,7 +213,7 @@ class NativeIterator(Iterator[Any]):
                 self._cancel_all()
 
     def _wait(self, batch: Batch) -> dict[int, FastdataError]:
-        timeout = self._delivery.timeout
+        timeout = self._config.timeout
         deadline = time.monotonic() + timeout if timeout > 0 else None
         try:
             return self._pipeline.finish(batch, deadline)
@@ -245,11 +223,11 @@ class NativeIterator(Iterator[Any]):
 
     def _mend(self, batch: Batch, errors: dict[int, FastdataError]) -> npt.NDArray[np.bool_] | None:
         """Does what ``on_error`` says; returns which samples are whole, if it says "zero"."""
-        if self._delivery.on_error == "raise":
+        if self._config.on_error == "raise":
             raise next(iter(errors.values()))
         indices = batch.planned.indices
         self._note(errors)
-        if self._delivery.on_error == "zero":
+        if self._config.on_error == "zero":
             for view in batch.views:
                 view.memory.array[list(errors)] = 0
             whole = np.ones(len(indices), np.bool_)
@@ -300,28 +278,33 @@ class NativeIterator(Iterator[Any]):
         self._under_way.clear()
         self._late = None  # the schedule raises it again
 
-    def _assemble(self, batch: Batch, whole: npt.NDArray[np.bool_] | None) -> Any:
+    def _assemble(self, batch: Batch, valid: npt.NDArray[np.bool_] | None) -> Any:
         """The batch as the user gets it."""
-        delivery = self._delivery
-        images = batch.tensors
-        labels: Any = torch.from_numpy(batch.gathered.labels)
-        if delivery.target_transform is not None:
-            # In tuples, as torch collates them: strings then come as a tuple, too.
-            found = [(delivery.target_transform(int(label)),) for label in labels]
-            labels = default_collate(found)[0]
-        result = [images if len(images) > 1 else images[0], labels]
-        if delivery.return_index:
-            result.append(torch.from_numpy(batch.planned.numbers.copy()))
-        if delivery.return_key:
-            result.append([self._source.key(i) for i in batch.planned.indices.tolist()])
-        if whole is not None:
-            result.append(torch.from_numpy(whole))
-        place = self._place
-        if place is not None:
-            result[1:] = [place(one) if torch.is_tensor(one) else one for one in result[1:]]
-        if delivery.batch_transform is not None:
-            return delivery.batch_transform(*result)
-        return result
+        config = self._config
+        found = {name: self._field(name, batch) for name in config.fields or ("image", "label")}
+        if valid is not None:
+            found["valid"] = self._placed(torch.from_numpy(valid))
+        result = list(found.values()) if config.fields is None else found
+        return transformed(result, config.host_transform)
+
+    def _field(self, name: str, batch: Batch) -> Any:
+        if name == "image":
+            return batch.tensors if len(batch.tensors) > 1 else batch.tensors[0]
+        if name == "index":
+            return self._placed(torch.from_numpy(batch.planned.numbers.copy()))
+        if name == "key":
+            return [self._source.key(index) for index in batch.planned.indices.tolist()]
+        if self._target_transform is None:
+            return self._placed(torch.from_numpy(batch.gathered.labels))
+        # In tuples, as torch collates them: strings then come as a tuple, too.
+        labels = [(self._target_transform(int(label)),) for label in batch.gathered.labels]
+        return self._placed(default_collate(labels)[0])
+
+    def _placed(self, values: Any) -> Any:
+        """Tensors brought to where the images are."""
+        if self._place is None or not torch.is_tensor(values):
+            return values
+        return self._place(values)
 
     def _finish(self) -> None:
         """The epoch is over."""
@@ -336,7 +319,7 @@ class NativeIterator(Iterator[Any]):
             more, named = 0, " named in an earlier epoch's warning"
         warnings.warn(
             f"{self._counters.skipped} samples could not be decoded and were "
-            f"{'left out' if self._delivery.on_error == 'skip' else 'zeroed'}:{named}"
+            f"{'left out' if self._config.on_error == 'skip' else 'zeroed'}:{named}"
             + (f"\n  and {more} more" if more > 0 else ""),
             stacklevel=3,
         )

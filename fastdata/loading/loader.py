@@ -8,11 +8,10 @@ which fastdata decodes and the rest of the transform runs) and *torch* (torch's 
 from __future__ import annotations
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from operator import index
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 import torch
@@ -21,31 +20,21 @@ from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.dataset import ImageDataset
-from fastdata.device.ahead import DeviceIterator, Tracker, destination
-from fastdata.errors import UsageError
-from fastdata.loading.arguments import (
-    NATIVE_ONLY,
-    ON_DEVICE,
-    check_backend,
-    check_device,
-    check_native,
-    find_ranks,
-    own_sampler,
-)
-from fastdata.loading.choice import Choice, choose
+from fastdata.device.ahead import DeviceIterator, Tracker
+from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.loading.config import LoaderConfig
 from fastdata.loading.head import HeadDataset
-from fastdata.loading.images import reads_remotely
-from fastdata.loading.iterator import Delivery, Progress, ProgressTracker
-from fastdata.loading.native import NativePath, Resources
-from fastdata.loading.pipeline import Settings
-from fastdata.loading.sampler import ShardedSampler, draws_once, process_rank
-from fastdata.loading.seek_cache import DEFAULT_BYTES
+from fastdata.loading.images import Images, reads_remotely
+from fastdata.loading.iterator import Progress, ProgressTracker
+from fastdata.loading.native import NativePath
+from fastdata.loading.sampler import ShardedSampler, draws_once, own_sampler, process_rank
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import epoch_key, rank_key
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
+from fastdata.transforms.compile import Recipe
 
 T = TypeVar("T", covariant=True)
 
@@ -61,10 +50,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     RandomHorizontalFlip and conversions to tensors). Everything else is torch's own path.
 
     On the native path a batch is a list: images, uint8, N x 3 x H x W in channels-last memory
-    (or what the torchvision transforms would have made: shape, dtype, layout), and labels,
-    int64, shape (N,). ``num_workers`` is the number of decode threads in this process, 0 for the
-    caller's own; ``prefetch_factor`` batches are prepared ahead, whatever their number.
-    A batch's memory is used again when nothing refers to it any more.
+    (or what the torchvision transforms would have made: shape, dtype, layout; or, with
+    `fastdata.transforms.Views`, a list of such tensors), and labels, int64, shape (N,).
+    ``num_workers`` is the number of decode threads in this process, 0 for the caller's own;
+    ``prefetch_factor`` batches are prepared ahead, whatever their number. A batch's memory is
+    used again when nothing refers to it any more.
 
     Args:
         dataset: As torch's.
@@ -92,36 +82,28 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             in constant memory.
         seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample)
             (with a sampler given: of crops and flips; in torch's workers: of the order);
-            None to draw one from ``generator`` at each epoch's beginning (with several ranks: 0).
+            None to draw one from ``generator`` at each epoch's beginning (with ``shard``: 0).
             The epoch counts up by itself; `set_epoch` sets it.
-        distributed: Shard by torch.distributed's rank and world size.
-        rank: Shard by this rank, with ``world_size``.
-        world_size: Number of ranks.
-        dtype: "uint8", "float32", "float16" or "bfloat16", or torch's of that name; None for what
-            the transform says.
-        mean: Three values in units of 0 to 1, subtracted from float images.
-        std: Three values in units of 0 to 1, which float images are divided by.
-        views: Crops of each sample; with more than one, images are a list of tensors.
-        on_error: What to do about a sample that cannot be read or decoded: "raise" in the batch's
-            place; "skip", its place taken by the order's next sample; "zero" it, batches having a
-            bool mask of the whole ones, shape (N,), as their last element.
-        return_index: Add sample numbers, int64, shape (N,).
-        return_key: Add a list of sample names.
-        batch_transform: Called with a batch's elements; what it returns is the batch (CutMix,
-            MixUp, transforms on the GPU).
-        dct_scaling: Decode at 1/2, 1/4 or 1/8 where the crop is so much larger than the target:
-            faster, other pixels.
-        check: Whether checksums are checked on every read.
-        seek_cache_bytes: Memory for the seek points that a folder of images gains in its first
-            epoch, which make the next ones faster; 0 for none.
-        seek_cache_file: Where they are saved at an epoch's end, and read from.
+        shard: This rank's share of the samples: "auto" for the rank and the world size of an
+            initialised process group, else of the environment (``RANK`` and ``WORLD_SIZE``, as
+            torchrun sets them), else one process, so that one script runs on one GPU and on
+            eight; or (rank, world_size). None: all samples, or the sampler's.
         device: Where batches go: "cuda" (or "cuda:1", …) or "cpu"; None to leave them on the host,
             as torch does. They are sent ahead, from page-locked memory, on a stream of their own,
-            as `fastdata.DeviceLoader` says. ``dtype``, ``mean`` and ``std`` are then applied to
-            uint8 images there, on every path; images come in channels-last memory, and
+            as `fastdata.DeviceLoader` says: on the native path as bytes, which are normalised
+            there if the transform says so. Images come in channels-last memory, and
             ``batch_transform`` is given what is on the device.
-        backend: "native", or "dali" to have NVIDIA DALI decode in its place, on the CPU;
-            `fastdata.dali.DALILoader` has DALI's own settings, and GPUs.
+        fields: What a batch consists of, of "image", "label", "index" (sample numbers, int64,
+            shape (N,)) and "key" (a list of sample names): it is a dict in that order. None: the
+            list [images, labels], as torch has it.
+        on_error: What to do about a sample that cannot be read or decoded: "raise" in the batch's
+            place; "skip", its place taken by the order's next sample; "zero" its pixels, and add
+            "valid" to the batch, bool, shape (N,): the dict's last entry, or the list's.
+        batch_transform: Called with a batch's elements, or its dict; what it returns is the batch
+            (CutMix, MixUp, transforms on the GPU).
+        require_native: Whether any other path than the native one is an error, which says why.
+            Single images may still be Pillow's to decode; `stats` counts them, and a warning
+            tells of them once.
 
     Raises:
         UsageError: Arguments contradict each other, or cannot be honoured on the path taken.
@@ -150,70 +132,59 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         in_order: bool = True,
         order: str | None = None,
         seed: int | None = None,
-        distributed: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        dtype: str | torch.dtype | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        views: int = 1,
-        on_error: str = "raise",
-        return_index: bool = False,
-        return_key: bool = False,
-        batch_transform: Callable[..., Any] | None = None,
-        dct_scaling: bool = False,
-        check: bool = True,
-        seek_cache_bytes: int = DEFAULT_BYTES,
-        seek_cache_file: str | os.PathLike[str] | None = None,
+        shard: str | tuple[int, int] | None = None,
         device: str | torch.device | None = None,
-        backend: str = "native",
+        fields: Sequence[str] | None = None,
+        on_error: str = "raise",
+        batch_transform: Callable[..., Any] | None = None,
+        require_native: bool = False,
     ) -> None:
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
         elif not isinstance(num_workers, SupportsIndex):
             raise UsageError(f"num_workers={num_workers!r}", 'Give a whole number, or "auto".')
         # Under the names of the parameters: frameworks make loaders anew from these.
-        self.order, self.seed = order, seed
-        self.distributed, self.rank, self.world_size = distributed, rank, world_size
-        self.dtype, self.mean, self.std = dtype, mean, std
-        self.views, self.on_error = views, on_error
-        self.return_index, self.return_key = return_index, return_key
-        self.batch_transform = batch_transform
-        self.dct_scaling, self.check = dct_scaling, check
-        self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
-        self.device = device
-        self._where = None if device is None else destination(device, dtype, mean, std)
-        if self._where is not None and self._where.device.type == "cuda":
-            pin_memory = True
-        self.backend = backend
-
+        self.order, self.seed, self.shard, self.device = order, seed, shard, device
+        self.fields, self.on_error = fields, on_error
+        self.batch_transform, self.require_native = batch_transform, require_native
+        self._config = LoaderConfig(
+            order=order,
+            seed=seed,
+            shard=shard,
+            device=device,
+            fields=fields,
+            on_error=on_error,
+            batch_transform=batch_transform,
+            require_native=require_native,
+            batched=batch_size is not None or batch_sampler is not None,
+            num_workers=index(num_workers),
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+        )
         # Before torch's constructor, which warns of too many workers: threads are none.
-        batched = batch_size is not None or batch_sampler is not None
-        choice = self._choose(dataset, batched, collate_fn, worker_init_fn)
+        self._choice = self._config.choose(dataset)
         self._own_order = sampler is None and batch_sampler is None
-        self._ranks = find_ranks(distributed, rank, world_size)
+        self._ranks = self._config.ranks
         # Accelerate would shard what is sharded already; what has this mark it leaves alone.
         self._is_accelerate_prepared = self._ranks is not None
-        if seed is not None and not self._own_order and choice.path != "native":
-            raise UsageError(
-                f"seed={seed} with a sampler is for crops on the native path, which is not taken: "
-                f"{choice.reason}",
-                "Seed the sampler, and torch.manual_seed for the crops.",
-            )
-        self._by_default = None
-        if order is None and shuffle and self._own_order and reads_remotely(dataset):
-            self._by_default = order = "quasi-random"
-        seeds_order = seed is not None and self._own_order
-        if order is not None or seeds_order or self._ranks is not None:
+        if seed is not None and not self._own_order and self._choice.path != "native":
+            raise self._choice.refusal(f"seed={seed} with a sampler, where it is for crops,")
+        self._order_by_default = (
+            order is None and shuffle and self._own_order and reads_remotely(dataset)
+        )
+        if self._order_by_default:
+            order = "quasi-random"
+        if order is not None or self._ranks is not None or (seed is not None and self._own_order):
+            if not self._own_order:
+                raise UsageError(
+                    "a sampler was given, and order= or shard= as well", "Leave one of them out."
+                )
             sampler = own_sampler(
-                dataset,
-                batch_size,
-                shuffle,
-                drop_last,
-                order,
-                seed,
-                self._ranks,
-                (sampler, batch_sampler),
+                dataset, batch_size, shuffle, drop_last, order, seed, self._ranks or (0, 1)
             )
             shuffle = None
         options: dict[str, Any] = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
@@ -225,7 +196,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             batch_sampler,
             num_workers,
             collate_fn,
-            pin_memory,
+            self._config.pin_memory,
             drop_last,
             timeout,
             worker_init_fn,
@@ -242,80 +213,26 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._progress: Progress | None = None
         self._warned_unsharded = False
         self._open()
-
-    def _choose(
-        self,
-        dataset: Any,
-        batched: bool,
-        collate_fn: Callable[[list[Any]], Any] | None,
-        worker_init_fn: Callable[[int], None] | None,
-    ) -> Choice:
-        choice = choose(
-            dataset, batched=batched, collate_fn=collate_fn, worker_init_fn=worker_init_fn
-        )
-        given = {name: getattr(self, name) for name in NATIVE_ONLY}
-        if self._where is not None:
-            check_device(choice, self._where)
-            # The device does these, on whichever path batches come.
-            given |= {name: NATIVE_ONLY[name] for name in ON_DEVICE}
-        self._choice = check_native(choice, given)
-        check_backend(self._choice, self.backend)
-        return choice
-
-    def _choose_again(self) -> None:
-        batched = self.batch_sampler is not None
-        self._choose(self.dataset, batched, self.collate_fn, self.worker_init_fn)
-        self._open()
+        self._tell_slow_path()
 
     def _open(self) -> None:
         """Makes what the path needs. Nothing is read before the first ``iter``."""
         choice = self._choice
-        self._native: NativePath | None = None
         self._inner: torch.utils.data.DataLoader[Any] | None = None
-        if choice.path != "native":
-            return
-        assert choice.images is not None
-        assert choice.recipe is not None
-        self._native = self._native_path(
-            choice.images,
-            Settings(
-                replace(choice.recipe, programs=choice.recipe.programs * self.views),
-                self.check,
-                self.dct_scaling,
-            ),
-            Delivery(
-                on_error=self.on_error,
-                target_transform=choice.images.target_transform,
-                batch_transform=None if self._where is not None else self.batch_transform,
-                return_index=self.return_index,
-                return_key=self.return_key,
-                timeout=self.timeout,
-                ahead=0 if self.num_workers == 0 else (self.prefetch_factor or 1),
-            ),
-            Resources(
-                threads=self.num_workers,
-                keep=self.persistent_workers,
-                pin_memory=self.pin_memory,
-                seek_cache_bytes=self.seek_cache_bytes,
-                seek_cache_file=None
-                if self.seek_cache_file is None
-                else Path(self.seek_cache_file),
-            ),
-        )
+        self._native: NativePath | None = None
+        if choice.path == "native":
+            assert choice.images is not None
+            assert choice.recipe is not None
+            self._native = self._native_path(choice.images, choice.recipe, self._config)
 
-    def _native_path(self, *parts: Any) -> NativePath:
-        if self.backend == "native":
-            return NativePath(*parts)
-        from fastdata.dali.path import DALIPath
+    def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
+        """What decodes on the native path; a subclass may have something else do it."""
+        return NativePath(images, recipe, config)
 
-        options = {"options": self._dali_options(), "batch_size": self.batch_size or 1}
-        return DALIPath(*parts, **options)
-
-    def _dali_options(self) -> Any:
-        """How DALI runs."""
-        from fastdata.dali.options import DALIOptions
-
-        return DALIOptions()
+    def _tell_slow_path(self) -> None:
+        """Warns of an unknown transform that keeps this loader from the native path."""
+        if self._choice.unknown:
+            warnings.warn(self._choice.slow_path(), SlowPathWarning, stacklevel=3)
 
     def check_worker_number_rationality(self) -> None:
         """Torch's warning about too many worker processes; threads are none."""
@@ -331,10 +248,14 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
         images = self._choice.images
         if images is not None and not images.is_current():
-            before = self._native
-            self._choose_again()  # its transform is another one now
+            before = self._native  # its transform is another one now
+            self._choice = self._config.choose(self.dataset)
+            self._open()
+            self._tell_slow_path()
             if self._native is not None and before is not None:
                 self._native.take_source(before)
+        if not self._choice.collates:
+            raise UsageError(self._choice.reason, self._choice.hint)
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
@@ -346,9 +267,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
         """The batches where they are to be."""
-        if self._where is None:
+        where = self._choice.where
+        if where is None:
             return batches
-        return DeviceIterator(batches, self._where, tracker, self.batch_transform)
+        return DeviceIterator(batches, where, tracker, self.batch_transform)
 
     def _native_iterator(self, native: NativePath) -> Iterator[Any]:
         resume, self._resume = self._resume, None
@@ -381,7 +303,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 length = None
         self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
         # On a device, a state must not count what was only sent ahead.
-        sent = replace(self._progress) if self._where is not None else self._progress
+        sent = replace(self._progress) if self._choice.where is not None else self._progress
         started = native.start(batches, key, sent, length)
         return self._on_device(started, ProgressTracker(sent, self._progress))
 
@@ -440,7 +362,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._warned_unsharded = True
         warnings.warn(
             f"each of the {dist.get_world_size()} ranks of this job loads all samples: give the "
-            "DataLoader distributed=True or a DistributedSampler, so that each loads its share",
+            'DataLoader shard="auto" or a DistributedSampler, so that each loads its share',
             stacklevel=3,
         )
 
@@ -547,14 +469,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def _why_no_state(self) -> UsageError | None:
         if self._native is None:
-            return UsageError(
-                f"a state needs the native path, which is not taken: {self._choice.reason}",
-                "Change what stands in the way.",
-            )
+            return self._choice.refusal("a state")
         if not self._own_order:
             return UsageError(
                 "a state needs an order of fastdata's; this loader was given a sampler",
-                "Give shuffle=True or order=, and distributed=True instead of DistributedSampler.",
+                "Give shuffle=True or order=, and shard= instead of a DistributedSampler.",
             )
         return None
 
@@ -567,39 +486,22 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             UsageError: The native path is not taken, or nothing was iterated yet.
         """
         if self._native is None:
-            raise UsageError(
-                "statistics need the native path, which is not taken: " + self._choice.reason,
-                "Change what stands in the way.",
-            )
+            raise self._choice.refusal("stats()")
         if self._native.counters is None:
             raise UsageError("there are no statistics before the first iter(loader)", "Iterate it.")
         return self._native.counters.stats()
 
     def explain(self) -> str:
         """Which path is taken and why, in words."""
-        choice = self._choice
-        words = {
-            "native": f"native: {self.num_workers or 'no'} decode threads in this process",
-            "workers": "workers: fastdata decodes in torch's worker processes",
-            "torch": "torch: torch's own loader, unchanged",
-        }[choice.path]
-        if self.backend == "dali":
-            words = f"dali, on {self._dali_options().device}: {max(self.num_workers, 1)} threads"
-        lines = [words, f"because: {choice.reason}"]
-        if choice.path == "native":
-            lines.append(
-                f"order: {self._order if self._own_order else 'that of the sampler given'}"
+        order = "that of the sampler given"
+        if self._own_order:
+            order = self._order
+        if self._order_by_default:
+            order += (
+                ", the default where a remote dataset is shuffled: neighbours are fetched together "
+                '(order="random" for a full shuffle)'
             )
-        if self._by_default is not None:
-            lines.append(
-                f"which is {self._by_default}, the default where a remote dataset is shuffled: "
-                'neighbours are fetched together (order="random" for a full shuffle)'
-            )
-        if self._ranks is not None:
-            lines.append("sharding: rank {} of {}".format(*self._ranks))
-        if self._where is not None:
-            lines.append(f"device: {self._where.describe()}")
-        return "\n".join(lines)
+        return self._config.explain(self._choice, order)
 
     def __repr__(self) -> str:
         choice = self._choice
@@ -618,7 +520,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._choose_again()
+        self._choice = self._config.choose(self.dataset)
+        self._open()
 
 
 def _set_epoch(sampler: Any, epoch: int) -> None:

@@ -5,41 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from fastdata.decode.engine import Engine
 from fastdata.loading.buffers import BufferPool
+from fastdata.loading.config import LoaderConfig
 from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
-from fastdata.loading.iterator import Delivery, NativeIterator, Progress
+from fastdata.loading.iterator import NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, Settings
-from fastdata.loading.seek_cache import SeekCache
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a loader may use.
-
-    Attributes:
-        threads: Decode threads; 0 for the caller's own.
-        keep: Whether threads and batch memory stay from epoch to epoch.
-        pin_memory: Whether batches are to be page-locked.
-        seek_cache_bytes: Memory for seek points that are learnt; 0 for none.
-        seek_cache_file: Where they are saved; None for nowhere.
-    """
-
-    threads: int
-    keep: bool
-    pin_memory: bool
-    seek_cache_bytes: int
-    seek_cache_file: Path | None
+from fastdata.transforms.compile import Recipe
 
 
 class NativePath:
@@ -47,21 +27,20 @@ class NativePath:
 
     Args:
         images: The dataset.
-        settings: How it is decoded.
-        delivery: What a batch consists of.
-        resources: What may be used.
+        recipe: What is done to its images.
+        config: The loader's arguments.
 
     Attributes:
         counters: Of the pass that was started last; None before the first.
     """
 
-    def __init__(
-        self, images: Images, settings: Settings, delivery: Delivery, resources: Resources
-    ) -> None:
+    #: Whether files gain seek points in the first epoch, if the dataset keeps them.
+    learns = True
+
+    def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
-        self._settings = settings
-        self._delivery = delivery
-        self._resources = resources
+        self._settings = Settings(recipe, images.options.check, images.options.dct_scaling)
+        self._config = config
         self._source: Source | None = None
         self._engine: Engine | None = None
         self._pool: BufferPool | None = None
@@ -72,13 +51,7 @@ class NativePath:
     def source(self) -> Source:
         """Where samples come from."""
         if self._source is None:
-            cache = None
-            resources = self._resources
-            if self._images.learns and resources.seek_cache_bytes:
-                cache = SeekCache(
-                    self._images.root, resources.seek_cache_bytes, resources.seek_cache_file
-                )
-            self._source = self._images.open(cache)
+            self._source = self._images.open(self.learns)
         return self._source
 
     def __len__(self) -> int:
@@ -108,8 +81,8 @@ class NativePath:
             progress: Where the pass begins; kept up to date.
             length: Number of batches; None if nobody knows.
         """
-        resources, delivery = self._resources, self._delivery
-        skipping = delivery.on_error == "skip"
+        config = self._config
+        skipping = config.on_error == "skip"
         numbering = self._numbering
         bad = self._bad if skipping else set()
         remote = self.source.start_pass(batches, numbering, bad)
@@ -117,23 +90,23 @@ class NativePath:
             batches = remote
         schedule = Schedule(batches, numbering, progress.ahead if skipping else 0, bad)
         engine, pool = self._engine, self._pool
-        if engine is None and resources.threads:
-            engine = Engine(resources.threads)
+        if engine is None and config.num_workers:
+            engine = Engine(config.num_workers)
         if pool is None:
             # One that is filled, those ahead, and the one that the consumer still has.
-            blocks = (delivery.ahead + 2) * len(self._settings.recipe.programs)
+            blocks = (config.prefetch + 2) * len(self._settings.recipe.programs)
             pool = BufferPool(blocks, self._pins())
-        if resources.keep:
+        if config.persistent_workers:
             self._engine, self._pool = engine, pool
-        helpers = helper_threads(resources.threads)
-        self.counters = Counters(max(resources.threads, 1), remote=remote)
+        helpers = helper_threads(config.num_workers)
+        self.counters = Counters(max(config.num_workers, 1), remote=remote)
         pipeline = self._pipeline(pool, engine, helpers, self.counters, remote)
 
         def close() -> None:
             if remote is not None:
                 remote.close()
             helpers.shutdown(wait=False, cancel_futures=True)
-            if resources.keep:
+            if config.persistent_workers:
                 return
             pipeline.close()
             pool.close()
@@ -145,7 +118,8 @@ class NativePath:
             schedule,
             key,
             self.source,
-            delivery,
+            config,
+            self._images.target_transform,
             self.counters,
             progress,
             length,
@@ -169,7 +143,7 @@ class NativePath:
         return torch.Tensor.pin_memory if pool.pinned else None
 
     def _pins(self) -> bool:
-        if not self._resources.pin_memory:
+        if not self._config.pin_memory:
             return False
         if torch.cuda.is_available():
             return True

@@ -10,10 +10,12 @@ from torch import distributed as dist
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
 )
 
+from fastdata.errors import UsageError
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
@@ -83,6 +85,40 @@ def draws_once(batch_sampler: Any, samples: int) -> bool:
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples <= samples
     return type(sampler) in (SequentialSampler, DistributedSampler)
+
+
+def own_sampler(
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool | None,
+    drop_last: bool,
+    order: str | None,
+    seed: int | None,
+    ranks: tuple[int, int],
+) -> ShardedSampler:
+    """The sampler for an order, a seed or a share of ours.
+
+    Raises:
+        UsageError: They contradict torch's arguments.
+    """
+    if isinstance(dataset, IterableDataset):
+        raise UsageError(
+            "order=, seed= and shard= have no meaning with an IterableDataset",
+            "Let the dataset shard itself, as fastdata.ShardedIterable does.",
+        )
+    if order is not None and shuffle is not None and shuffle == (order == "sequential"):
+        raise UsageError(
+            f"order={order!r} and shuffle={shuffle} contradict each other", "Leave one out."
+        )
+    return ShardedSampler(
+        dataset,
+        batch_size or 1,
+        order=order or ("random" if shuffle else "sequential"),
+        seed=seed or 0,
+        rank=ranks[0],
+        world_size=ranks[1],
+        drop_last=drop_last,
+    )
 
 
 def _ends(count: int) -> list[int]:

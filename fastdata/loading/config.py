@@ -1,0 +1,298 @@
+"""How a loader works: its arguments, checked; the path that it takes; and both in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.utils.data import IterableDataset, default_collate
+
+from fastdata.device.ahead import Destination, destination
+from fastdata.errors import UsageError
+from fastdata.loading.collate import fast_collate
+from fastdata.loading.images import Images, recognise
+from fastdata.plan.order import ORDERS, is_order
+from fastdata.transforms.compile import Recipe, Refusal, Unknown, compile_recipe
+
+#: What ``fields`` may ask for.
+FIELDS = ("image", "label", "index", "key")
+
+#: What ``on_error`` may be.
+ON_ERROR = ("raise", "skip", "zero")
+
+_PATHS = {
+    "native": "native: {} in this process",
+    "workers": "workers: fastdata decodes in torch's worker processes",
+    "torch": "torch: torch's own loader, unchanged",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The path that a loader takes, and why.
+
+    Attributes:
+        path: ``native``: threads of this process; ``workers``: torch's worker processes, in which
+            fastdata decodes; ``torch``: torch's loader as it is.
+        reason: Why, in words.
+        hint: What would make it the native path.
+        images: The dataset, if fastdata can read it.
+        recipe: What is done to its images, on the native path.
+        where: Where batches go, and what becomes of them there; None to leave them on the host.
+        unknown: The steps of the transform that keep it from the native path.
+        collates: Whether batches can be made at all: torch cannot collate PIL images.
+    """
+
+    path: str
+    reason: str
+    hint: str = ""
+    images: Images | None = None
+    recipe: Recipe | None = None
+    where: Destination | None = None
+    unknown: tuple[Unknown, ...] = ()
+    collates: bool = True
+
+    def slow_path(self) -> str:
+        """What to tell where a transform keeps a loader from the native path."""
+        words = (
+            f"this DataLoader takes the {self.path} path, which is several times slower than the "
+            f"native one: {self.reason}"
+        )
+        return f"{words}\n{self.hint}" if self.hint else words
+
+    def refusal(self, what: str) -> UsageError:
+        """The error where something needs the native path, and another one is taken."""
+        return UsageError(
+            f"{what} needs the native path, which is not taken: {self.reason}",
+            self.hint or "Change what stands in the way.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """The arguments of one loader; `fastdata.DataLoader` says what they mean.
+
+    A further option is a parameter there, a field here with its check, and what honours it.
+
+    Attributes:
+        batched: Whether the loader makes batches (``batch_size`` is not None).
+        ranks: This rank and the world size; None where the loader is not asked to shard.
+
+    Raises:
+        UsageError: An argument cannot be honoured whatever the dataset.
+    """
+
+    order: str | None = None
+    seed: int | None = None
+    shard: str | Sequence[int] | None = None
+    device: str | torch.device | None = None
+    fields: Sequence[str] | None = None
+    on_error: str = "raise"
+    batch_transform: Callable[..., Any] | None = None
+    require_native: bool = False
+    # Those of torch's that the native path honours by itself.
+    batched: bool = True
+    num_workers: int = 0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pin_memory: bool = False
+    timeout: float = 0.0
+    worker_init_fn: Callable[[int], None] | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    ranks: tuple[int, int] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.order is not None and not is_order(self.order):
+            raise UsageError(f"order={self.order!r}", f"Give one of {', '.join(ORDERS)}.")
+        if self.on_error not in ON_ERROR:
+            raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")
+        if self.fields is not None:
+            _check_fields(self.fields)
+        if self.device is not None and destination(self.device).device.type == "cuda":
+            object.__setattr__(self, "pin_memory", True)
+        object.__setattr__(self, "ranks", find_ranks(self.shard))
+
+    @property
+    def prefetch(self) -> int:
+        """Batches prepared before they are asked for."""
+        if self.num_workers == 0:
+            return 0
+        return 2 if self.prefetch_factor is None else max(self.prefetch_factor, 1)
+
+    @property
+    def host_transform(self) -> Callable[..., Any] | None:
+        """What is called with a batch on the host; with a device it is called there."""
+        return self.batch_transform if self.device is None else None
+
+    def choose(self, dataset: Any) -> Choice:
+        """The path for a dataset.
+
+        Raises:
+            UsageError: An argument needs the native path, and that cannot be taken.
+        """
+        choice = self._path(dataset)
+        if choice.path != "native":
+            for argument in self._native_only():
+                raise choice.refusal(argument)
+        if self.device is None:
+            return choice
+        return _on_device(choice, self.device)
+
+    def _native_only(self) -> Iterator[str]:
+        """The arguments given that only the native path can honour."""
+        if self.require_native:
+            yield "require_native=True"
+        if self.on_error != "raise":
+            yield f"on_error={self.on_error!r}"
+        if self.fields is not None:
+            yield f"fields={self.fields!r}"
+        if self.host_transform is not None:
+            yield f"batch_transform={self.batch_transform!r}"
+
+    def _path(self, dataset: Any) -> Choice:
+        if isinstance(dataset, IterableDataset):
+            why = "an IterableDataset decides by itself what it reads"
+            return Choice("torch", why, "Give a map-style dataset, such as an ImageDataset.")
+        images = recognise(dataset)
+        if isinstance(images, Refusal):
+            return Choice("torch", images.reason, "Give an ImageDataset, or torchvision's folders.")
+        fast = self.collate_fn is fast_collate
+        recipe = compile_recipe(images.transform)
+        if self.collate_fn not in (None, default_collate) and not fast:
+            name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
+            why = f"the collate_fn {name} wants single samples"
+            return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
+        if isinstance(recipe, Refusal):
+            plain = images.transform is None and self.batched and not fast
+            return Choice(
+                "torch",
+                recipe.reason,
+                images=images,
+                unknown=recipe.unknown,
+                collates=not plain,
+            )
+        if recipe.tail:
+            names = ", ".join(step.name for step in recipe.unknown)
+            first = recipe.unknown[0]
+            return Choice(
+                "workers",
+                f"the core does not do {names} of the transform ({first.reason}), so that runs in "
+                "torch's workers",
+                first.hint,
+                images,
+                unknown=recipe.unknown,
+            )
+        outputs = [program.output for program in recipe.programs]
+        if any(output.as_pil for output in outputs) and not fast:
+            why = "the transform returns PIL images, which torch cannot collate"
+            hint = "End it with a conversion to tensors, or give collate_fn=fast_collate."
+            return Choice("torch", why, hint, images, collates=not self.batched)
+        if fast and any(output.dtype != "uint8" for output in outputs):
+            why = "fast_collate takes uint8 images, and the transform makes floats"
+            return Choice("torch", why, "Leave fast_collate out.", images)
+        if not self.batched:
+            why = "batch_size=None asks for single samples"
+            return _workers(images, recipe, why, "Give a batch_size.")
+        if self.worker_init_fn is not None:
+            why = "a worker_init_fn was given, which only worker processes can run"
+            return _workers(images, recipe, why, "Leave it out.")
+        if fast:
+            recipe = _with_output(recipe, channels_last=True)
+        return Choice("native", f"{images.what}: {recipe.describe()}", images=images, recipe=recipe)
+
+    def explain(self, choice: Choice, order: str) -> str:
+        """Which path is taken and why; ``order`` says which order a native path's samples have."""
+        lines = [
+            _PATHS[choice.path].format(f"{self.num_workers or 'no'} decode threads"),
+            f"because: {choice.reason}",
+        ]
+        if choice.hint:
+            lines.append(f"for the native path: {choice.hint}")
+        if choice.path == "native":
+            lines.append(f"order: {order}")
+        if self.ranks is not None:
+            lines.append("sharding: rank {} of {}".format(*self.ranks))
+        if choice.where is not None:
+            lines.append(f"device: {choice.where.describe()}")
+        return "\n".join(lines)
+
+
+def _check_fields(fields: Sequence[str]) -> None:
+    named = isinstance(fields, Sequence) and not isinstance(fields, str)
+    if named and fields and len(set(fields)) == len(fields) and set(fields) <= set(FIELDS):
+        return
+    hint = f"Give a tuple of {', '.join(map(repr, FIELDS))}, each at most once."
+    if named and "valid" in fields:
+        hint = '"valid" comes by itself, with on_error="zero".'
+    raise UsageError(f"fields={fields!r}", hint)
+
+
+def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -> Choice:
+    """Torch's workers with native decoding, if the transform begins with what fastdata knows."""
+    if isinstance(recipe, Refusal):
+        return Choice("torch", f"{reason}; and {recipe.reason}", hint, images)
+    return Choice("workers", reason, hint, images)
+
+
+def _on_device(choice: Choice, device: str | torch.device) -> Choice:
+    """The same, with batches on a device; what would normalise them on the host does so there.
+
+    A batch of bytes crosses the bus in a quarter of a float32 batch's time.
+    """
+    if choice.recipe is None:
+        return replace(choice, where=destination(device))
+    formats = {program.output[:3] for program in choice.recipe.programs}
+    recipe, where = _with_output(choice.recipe, channels_last=True), destination(device)
+    if len(formats) == 1:
+        dtype, mean, std = formats.pop()
+        if dtype != "uint8":
+            recipe = _with_output(recipe, dtype="uint8", mean=None, std=None)
+            where = destination(device, dtype, mean, std)
+    return replace(choice, recipe=recipe, where=where)
+
+
+def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
+    """The same with another output format; see `fastdata.transforms.compile.Output`."""
+    programs = (
+        replace(program, output=program.output._replace(**changes)) for program in recipe.programs
+    )
+    return replace(recipe, programs=tuple(programs))
+
+
+def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
+    """This rank and the world size that ``shard`` stands for; None if nothing is to be sharded.
+
+    Raises:
+        UsageError: It is nothing that a loader can shard by.
+    """
+    if shard is None:
+        return None
+    if shard == "auto":
+        return _own_ranks()
+    match shard:
+        case (int(rank), int(world_size)) if 0 <= rank < world_size:
+            return rank, world_size
+    raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')
+
+
+def _own_ranks() -> tuple[int, int]:
+    """Of the process group; else what the launcher says; else one process."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    said = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if said == (None, None):
+        return 0, 1
+    try:
+        rank, world_size = (int(one or "") for one in said)
+    except ValueError:
+        rank, world_size = 0, 0
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            'shard="auto": the environment has RANK={} and WORLD_SIZE={}'.format(*said),
+            "Start all processes with torchrun, unset both, or give shard=(rank, world_size).",
+        )
+    return rank, world_size
