@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fastdata.device.ahead import DeviceIterator, Tracker, destination
+from fastdata.device.delivery import DeviceIterator, Tracker, destination
 from fastdata.errors import UsageError
 
 __all__ = ["DeviceLoader"]

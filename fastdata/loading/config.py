@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import IterableDataset, default_collate
 
-from fastdata.device.ahead import Destination, destination
+from fastdata.device.delivery import Destination, destination
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, recognise

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.ahead import Tracker, transformed
+from fastdata.device.delivery import Tracker, transformed
 from fastdata.errors import FastdataError, SampleError
 from fastdata.loading import helpers
 from fastdata.loading.config import LoaderConfig

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.dataset import ImageDataset
-from fastdata.device.ahead import DeviceIterator, Tracker
+from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.head import HeadDataset
