@@ -180,7 +180,8 @@ def uniforms(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.float64]
     """
     z = bits(keys, draw)
     z >>= _SHIFT11
-    return z * np.float64(2.0**-53)
+    drawn: npt.NDArray[np.float64] = z * np.float64(2.0**-53)
+    return drawn
 
 
 def integers(

@@ -86,7 +86,7 @@ class Order(ABC):
         """
         asked = np.asarray(positions, dtype=np.int64)
         if asked.size == 0:
-            return asked.copy()
+            return np.zeros(asked.shape, np.int64)
         x = asked.astype(np.uint64).ravel()
         # Negative positions have become huge ones.
         if int(x.max()) >= self._n:
@@ -196,7 +196,7 @@ class QuasiRandom(Order):
 
     def _start(self, slots: _UInts) -> _UInts:
         """The position at which a slot (a place for a block) starts."""
-        starts = slots * np.uint64(self._block)
+        starts: _UInts = slots * np.uint64(self._block)
         if self._lacking:
             starts -= (slots > self._tail) * np.uint64(self._lacking)
         return starts
@@ -206,7 +206,8 @@ class QuasiRandom(Order):
         if self._lacking:
             full = (self._tail + 1) * self._block - self._lacking
             x = x + (x >= full) * np.uint64(self._lacking)
-        return x // np.uint64(self._block)
+        slots: _UInts = x // np.uint64(self._block)
+        return slots
 
     def _samples(self, x: _UInts) -> _UInts:
         if self._whole is not None:
@@ -237,7 +238,8 @@ class QuasiRandom(Order):
             blocks[is_tail] = self._blocks - 1
         else:
             blocks = self._shuffled._samples(slots)
-        return blocks * np.uint64(self._block) + within
+        samples: _UInts = blocks * np.uint64(self._block) + within
+        return samples
 
 
 def is_order(name: object) -> bool:
