@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import warnings
@@ -22,12 +23,14 @@ from loader_data import (
     SAMPLES,
     WITH_INDEX,
     WITH_KEYS,
+    as_file,
     dataset,
     folder,
     images,
     same,
     tree,
 )
+from PIL import Image
 
 torch = pytest.importorskip("torch")
 
@@ -370,6 +373,67 @@ def test_a_damaged_scan_that_pillow_decodes_is_decoded_by_pillow(
         want = np.asarray(data.open_image(number).resize((24, 24), 2))
         assert np.abs(pixels[number].astype(int) - want).max() <= 1
     assert 1 <= loader.stats().by_pillow <= 2
+
+
+def declined_images() -> list[bytes]:
+    """Files of kinds that the core leaves to Pillow."""
+    pixels = [picture(120, 90, number) for number in range(4)]
+    return [
+        as_file(pixels[0], "JPEG", progressive=True),
+        as_file(pixels[1], "JPEG", "CMYK"),
+        as_file(pixels[2], "PNG"),
+        as_file(pixels[3], "JPEG", progressive=True),
+    ]
+
+
+@threads
+def test_intact_files_that_the_core_declines_are_pillows_and_counted(threads: int) -> None:
+    data = packed_images([encode(picture(120, 90, 9)), *declined_images()])
+    loader = DataLoader(data, 5, num_workers=threads)
+    (batch,) = loader
+    pixels = batch[0].permute(0, 2, 3, 1).numpy()
+    for number in range(5):
+        want = np.asarray(data.open_image(number).convert("RGB").resize((24, 24), 2))
+        assert np.abs(pixels[number].astype(int) - want).max() <= 1
+    stats = loader.stats()
+    assert (stats.by_pillow, stats.skipped) == (4, 0)
+
+
+@threads
+@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+@pytest.mark.parametrize("kind", ["of the core's", "of Pillow's"])
+def test_nothing_whose_checksum_fails_is_used(kind: str, on_error: str, threads: int) -> None:
+    """Neither by the core nor by Pillow, which would both decode these bytes without a word."""
+    if kind == "of the core's":
+        files = [encode(picture(120, 90, number)) for number in range(4)]
+    else:
+        files = declined_images()
+    data = packed_images(files)
+    path, offset, length = blob_at(Path(data.location), 3)
+    changed = scan_damaged(files[3])
+    with path.open("r+b") as file:
+        file.seek(offset)
+        assert file.read(length) == files[3] != changed
+        file.seek(offset)
+        file.write(changed)
+    with Image.open(io.BytesIO(changed)) as image:
+        image.load()
+    loader = make(data, batch_size=2, num_workers=threads, on_error=on_error)
+    if on_error == "raise":
+        good, error = until_the_end(iter(loader))
+        assert good[2].tolist() == [0, 1]
+        assert isinstance(error, CorruptionError) and "class/03" in error.what
+        return
+    with pytest.warns(UserWarning, match=r"1 samples .*\n.*class/03"):
+        batches = list(loader)
+    assert loader.stats().skipped == 1
+    if on_error == "skip":
+        assert [batch[2].tolist() for batch in batches] == [[0, 1], [2, 0]]
+        return
+    pixels, *_, valid = batches[1]
+    assert valid.tolist() == [True, False]
+    assert pixels[0].any() and not pixels[1].any()
+    assert loader.stats().by_pillow == (0 if kind == "of the core's" else 3)
 
 
 @threads

@@ -231,7 +231,7 @@ class Pipeline:
         for place in sorted(batch.slow):
             found = _result(batch.slow[place], deadline)
             if found.step is Step.PILLOW:
-                self._counters.by_pillow += 1
+                self._counters.by_pillow += found.error is None
             else:
                 self._counters.bad_seek_points += 1
             self._source.declined(int(batch.planned.indices[place]), found.code)
@@ -416,7 +416,7 @@ def _fall_back(
     if code and next_step(code, "always", redraws=True) is Step.WITHOUT_TABLE:
         try:
             if data is None:
-                data = batch.gathered.extents.read(place, check=False)
+                data = batch.gathered.extents.read(place, check=settings.check)
             for program, view in zip(settings.recipe.programs, batch.views, strict=True):
                 out = view.memory.array[place : place + 1]
                 _decode_one(program, view.geometry, place, data, out, settings.dct_scaling)
