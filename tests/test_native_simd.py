@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fastdata import _native
-from fastdata.decode import engine
+from fastdata.decode.fallback import NOTHING_TO_DECODE
 from fastdata.storage.probe import ENCODINGS, EXTENSIONS
 
 X86 = platform.machine() in ("x86_64", "AMD64")
@@ -53,14 +53,16 @@ def emulated_levels(cpu: str) -> list[str]:
     if qemu is None:
         pytest.skip("no qemu-x86_64 (apt-get install qemu-user)")
     native = str(_native.__file__)
+    # glibc 2.36 itself dies where AVX2 comes without BMI: such a processor runs no Python at all.
+    bare = [qemu, "-cpu", cpu, sys.executable, "-I", "-S", "-c", ""]
+    if subprocess.run(bare, capture_output=True, timeout=300).returncode != 0:
+        pytest.skip(f"Python does not run on this processor, -cpu {cpu}")
     result = subprocess.run(
         [qemu, "-cpu", cpu, sys.executable, "-I", "-S", "-c", LEVELS, native],
         capture_output=True,
         text=True,
         timeout=300,
     )
-    if "unsupported" in result.stderr.lower() or result.returncode < 0:
-        pytest.skip(f"qemu-x86_64 does not run this Python: {result.stderr[-200:]}")
     assert result.returncode == 0, result.stderr
     return result.stdout.split()
 
@@ -89,7 +91,7 @@ def test_levels_that_need_nothing_special_name_no_feature() -> None:
 def test_the_codes_that_python_tells_apart_are_the_cores() -> None:
     known = set(_native.CODES)
     assert len(known) == len(_native.CODES)
-    assert known >= {*engine.NOTHING_TO_DECODE, "ok", "bad_region", "bad_seek_points"}
+    assert known >= {*NOTHING_TO_DECODE, "ok", "bad_region", "bad_seek_points"}
 
 
 def test_encodings_keep_their_codes_which_indexes_on_disk_hold() -> None:
