@@ -90,4 +90,8 @@ class CorruptionError(DatasetError):
 
 
 class SlowPathWarning(UserWarning):
-    """Something keeps a loader, or some of its images, from the native path."""
+    """A transform keeps a loader from the native path."""
+
+
+class FallbackWarning(UserWarning):
+    """Pillow decodes some of a loader's images, as the native core cannot."""

@@ -52,6 +52,7 @@ class NativePath:
         """Where samples come from."""
         if self._source is None:
             self._source = self._images.open(self.learns)
+            self._source.tells_fallback = True
         return self._source
 
     def __len__(self) -> int:

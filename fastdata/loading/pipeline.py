@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode.engine import DecodeError, Engine, PendingBatch, decode_batch
 from fastdata.decode.fallback import Step, next_step, pillow_knows_better
-from fastdata.errors import FastdataError, SampleError, UsageError
+from fastdata.errors import FallbackWarning, FastdataError, SampleError, UsageError
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
@@ -22,6 +23,7 @@ from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Planned
 from fastdata.remote.opening import WRONG_BYTES
 from fastdata.remote.prefetch import Fetch, RemotePass
+from fastdata.storage.probe import describe_kind
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Geometry
@@ -79,11 +81,13 @@ class Fallback(NamedTuple):
         error: What is wrong with it; None where it is decoded.
         code: Why the core did not: one of its codes; "" where it was not asked.
         step: How it was decoded, or tried last.
+        detail: What ``code`` says, in words.
     """
 
     error: FastdataError | None
     code: str
     step: Step
+    detail: str
 
 
 @dataclass
@@ -237,7 +241,32 @@ class Pipeline:
             self._source.declined(int(batch.planned.indices[place]), found.code)
             if found.error is not None:
                 batch.failed.setdefault(place, found.error)
+            elif found.step is Step.PILLOW and self._source.tells_fallback:
+                self._source.tells_fallback = False
+                self._tell_fallback(batch, place, found)
         return dict(sorted(batch.failed.items()))
+
+    def _tell_fallback(self, batch: Batch, place: int, found: Fallback) -> None:
+        """Warns of the first sample that Pillow has decoded; says why the core has not."""
+        padded = [view.geometry.odd for view in batch.views]
+        if any(which is not None and which[place] for which in padded):
+            why = "its crop needs padding"
+        elif found.code and not pillow_knows_better(found.code):
+            why = f"the native core finds it damaged: {found.detail}"
+        else:
+            try:
+                data = batch.gathered.extents.read(place, check=False)
+                why = f"it is a {describe_kind(data)}"
+            except (OSError, ValueError, SampleError):  # it has gone since
+                why = found.detail or "the native core cannot"
+        index = int(batch.planned.indices[place])
+        words = f"it was decoded by Pillow, which is slower, as {why}"
+        warnings.warn(
+            f"{self._source.problem(index, words).what}. No other sample will be named; "
+            "stats().by_pillow counts them.",
+            FallbackWarning,
+            stacklevel=2,
+        )
 
     def _collect_all(self, batch: Batch) -> None:
         """Looks at what was decoded, once, and begins what is to be decoded otherwise."""
@@ -420,14 +449,14 @@ def _fall_back(
             for program, view in zip(settings.recipe.programs, batch.views, strict=True):
                 out = view.memory.array[place : place + 1]
                 _decode_one(program, view.geometry, place, data, out, settings.dct_scaling)
-            return Fallback(None, code, Step.WITHOUT_TABLE)
+            return Fallback(None, code, Step.WITHOUT_TABLE, detail)
         except DecodeError as error:
             code, detail = error.code, error.detail
         except (OSError, ValueError):  # it has gone since the core read it: Pillow's error says so
             data = None
     ours = detail if code and not pillow_knows_better(code) else None
     found = _decode_by_pillow(source, settings.recipe, batch, place, ours, data)
-    return Fallback(found, code, Step.PILLOW)
+    return Fallback(found, code, Step.PILLOW, detail)
 
 
 def _decode_by_pillow(

@@ -55,9 +55,11 @@ class Source(ABC):
 
     Attributes:
         stride: Pixels between the seek points to build for samples without any; 0: build none.
+        tells_fallback: Whether the next sample that Pillow decodes is to be warned of.
     """
 
     stride = 0
+    tells_fallback = False
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -376,6 +376,20 @@ def open_image(data: bytes, info: ImageInfo) -> Image.Image:
         raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
 
 
+def describe_kind(data: bytes) -> str:
+    """What kind of image some bytes are, in words: "progressive JPEG of mode RGB".
+
+    Raises:
+        SampleError: They are no image.
+    """
+    try:
+        image = Image.open(io.BytesIO(_split_exif(data)[0]))
+    except Exception as error:
+        raise SampleError(f"cannot be read: {error or type(error).__name__}") from None
+    progressive = "progressive " if image.info.get("progressive") else ""
+    return f"{progressive}{image.format} of mode {image.mode}"
+
+
 def _split_exif(data: bytes) -> tuple[bytes, bytes]:
     """An image's bytes without EXIF, and the EXIF data as Pillow's ``info`` has it.
 
