@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from containers import pack_tree
-from fastdata.errors import FallbackWarning, SlowPathWarning, UsageError
 from jpegs import encode, picture
 from loader_data import as_file, folder
 from PIL import Image
@@ -19,6 +18,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, fast_collate
 from fastdata import transforms as t
+from fastdata.errors import FallbackWarning, SlowPathWarning, UsageError
 
 if importlib.util.find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed (make setup)", allow_module_level=True)
@@ -124,10 +124,11 @@ def unknown(*steps: Any) -> Any:
 @pytest.mark.parametrize("container", ["lmdb", "ImageFolder"])
 def test_an_unknown_transform_is_one_warning(container: str) -> None:
     dataset = images(container, baseline(3), unknown(JITTER))
-    with pytest.warns(SlowPathWarning) as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         loader = DataLoader(dataset, batch_size=2)
-        assert sum(len(labels) for _, labels in loader) == 3
-        assert sum(len(labels) for _, labels in loader) == 3
+        for _ in range(2):
+            assert sum(len(labels) for _, labels in loader) == 3
     (warning,) = caught
     words = str(warning.message)
     assert "the workers path, which is several times slower than the native one" in words
