@@ -1,0 +1,91 @@
+"""Which share ``shard=`` gives, and what an `ImageDataset` is beside torchvision's datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from loader_data import CROPS, SAMPLES, images
+from torch import distributed as dist
+
+from fastdata import DataLoader
+from fastdata.errors import UsageError
+
+
+def numbers(loader: DataLoader) -> list[int]:  # type: ignore[type-arg]
+    return [number for batch in loader for number in batch["index"].tolist()]
+
+
+def loader_of(shard: object) -> DataLoader:  # type: ignore[type-arg]
+    return DataLoader(images(CROPS), 8, shuffle=True, seed=2, shard=shard, fields=("index",))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_auto_takes_the_launchers_ranks(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    found = loader_of("auto")
+    assert f"rank {rank} of 3" in found.explain()
+    assert numbers(found) == numbers(loader_of((rank, 3)))
+
+
+def test_auto_is_all_samples_in_a_single_process() -> None:
+    assert sorted(numbers(loader_of("auto"))) == list(range(SAMPLES))
+
+
+def test_auto_prefers_the_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert "rank 0 of 1" in loader_of("auto").explain()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("said", [("0", None), (None, "2"), ("2", "2"), ("x", "2"), ("-1", "2")])
+def test_an_environment_that_is_half_set_is_an_error(
+    said: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in zip(("RANK", "WORLD_SIZE"), said, strict=True):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"RANK={said[0]} and WORLD_SIZE={said[1]}") as caught:
+        loader_of("auto")
+    assert "torchrun" in caught.value.hint
+
+
+@pytest.mark.parametrize("shard", ["all", (2, 2), (-1, 2), (0,), 1])
+def test_what_is_no_share_is_an_error(shard: object) -> None:
+    with pytest.raises(UsageError, match="shard="):
+        loader_of(shard)
+
+
+def test_a_slice_of_a_dataset_is_an_error_that_names_subset() -> None:
+    data = images(CROPS)
+    with pytest.raises(UsageError, match=r"dataset\[slice\(0, 3, None\)\]") as caught:
+        data[0:3]  # type: ignore[index]
+    assert "torch.utils.data.Subset(dataset, range(start, stop))" in caught.value.hint
+    assert len(torch.utils.data.Subset(data, range(3))) == 3
+
+
+def test_targets_are_the_labels_and_a_packed_dataset_has_no_files() -> None:
+    data = images(CROPS)
+    assert data.targets == [data.row(number).label for number in range(SAMPLES)]
+    assert not hasattr(data, "samples")
+    with pytest.raises(AttributeError, match="Take targets for the labels"):
+        _ = data.imgs
+
+
+def test_a_loader_over_images_without_a_transform_says_what_is_missing() -> None:
+    loader = DataLoader(images(None), 8)
+    with pytest.raises(UsageError, match="transform"):
+        iter(loader)
