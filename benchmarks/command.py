@@ -134,8 +134,6 @@ def command(
             default_environments,
             has_gpu,
         )
-
-        from fastdata.doctor import plotting
     except ModuleNotFoundError as error:
         raise UsageError(
             f"benchmarks need {error.name}, which is not installed",
@@ -154,7 +152,7 @@ def command(
             if value is not None:
                 raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
     if plot_path is not None:
-        plotting.check(plot_path)
+        plots.check(plot_path)
     environments = default_environments()
     contenders = []
     if dataset is not None:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from fastdata.benchmarks.bench_figures import Run, median, rate, runs_by_threads
 
-from fastdata.doctor.plotting import INK, check, finish
 from fastdata.errors import UsageError
 
-# Mid-tones, as the ink.
+# Mid-tones: enough contrast with white and with black.
+INK = "#808080"
 OURS = "#2b8cbe"
 THEIRS = "#b07d2b"
+
+
+def check(path: Path) -> None:
+    """Whether a plot can be drawn, before anything is measured for it.
+
+    Raises:
+        UsageError: Another suffix than ``.svg`` or ``.png``, or matplotlib is not installed.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise UsageError(f"{path}: plots are .svg or .png", "Name one of these.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "plots need matplotlib, which is not installed", "pip install 'fastdata-torch[bench]'"
+        )
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
@@ -44,7 +59,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     _bars(axes[1], first, "seconds", last, lambda run: float(run["first_s"]))
     if scaling:
         _curves(axes[2], grouped)
-    finish(figure, list(axes), path)
+    _finish(figure, list(axes), path)
 
 
 def _bars(
@@ -78,3 +93,16 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
 
 def _colour(name: str) -> str:
     return OURS if name.startswith("fastdata") else THEIRS
+
+
+def _finish(figure: Any, axes: Iterable[Any], path: Path) -> None:
+    """Colours a figure of matplotlib's for light and dark pages, and writes it."""
+    for axis in axes:
+        axis.patch.set_alpha(0)
+        axis.tick_params(colors=INK)
+        for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
+            text.set_color(INK)
+        for spine in axis.spines.values():
+            spine.set_color(INK)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, transparent=True, metadata=metadata, dpi=120)

@@ -285,10 +285,9 @@ def test_what_is_dropped_is_not_in_the_page_cache(disk_file: Path) -> None:
 # The command.
 
 
-def test_the_table_and_the_picture(tmp_path: Path) -> None:
-    plot = tmp_path / "stages.svg"
+def test_the_table() -> None:
     options = ["--seconds", "0.4", "--step-ms", "50000", "--batch-size", "4", "--size", "32"]
-    done = CliRunner().invoke(cli, ["doctor", str(dataset()), *options, "--plot", str(plot)])
+    done = CliRunner().invoke(cli, ["doctor", str(dataset()), *options])
     assert done.exit_code == 0, done.output
     for words in (
         "storage, warm",
@@ -300,8 +299,6 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
         assert words in done.output
     assert "limits" in next(line for line in done.output.splitlines() if "training step" in line)
     assert "gains nothing" in done.output
-    assert plot.read_text().startswith("<?xml")
-    assert "<svg" in plot.read_text()
 
 
 def test_a_validation_crop_and_more_workers_than_are_right() -> None:
@@ -319,18 +316,10 @@ def test_a_validation_crop_and_more_workers_than_are_right() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, ["nothing to diagnose", "--pid"]),
+        ([], 2, ["DATASET"]),
         (["nowhere"], 1, ["nowhere", "no such folder"]),
         (["gs://bucket/data"], 2, ["gs://bucket/data", "behind a URL", "fastdata stage"]),
         (["DATA", "--step-ms", "5"], 2, ["--step-ms needs --batch-size"]),
-        (["DATA", "--plot", "x.gif"], 2, ["x.gif", ".svg or .png"]),
-        (["--pid", "1"], 2, ["--pid and --flame belong together"]),
-        (["DATA", "--flame", "x.svg"], 2, ["--pid and --flame belong together"]),
-        (["DATA", "--pid", "1", "--flame", "x.svg"], 2, ["DATASET has no meaning with --pid"]),
-        (["--pid", "1", "--flame", "x.svg", "--json"], 2, ["--json has no meaning with --pid"]),
-        (["--pid", "1", "--flame", "x.gif"], 2, ["x.gif", ".svg", ".json"]),
-        (["--pid", "1", "--flame", "no/x.svg"], 2, ["no: no such folder"]),
-        (["--pid", "99999999", "--flame", "x.svg"], 2, ["99999999: no such process"]),
     ],
 )
 def test_errors(arguments: list[str], code: int, says: list[str]) -> None:
@@ -357,125 +346,3 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
         diagnose(dataset(), transform=[lambda image: image])
     with pytest.raises(DatasetError, match="no dataset here"):
         diagnose(tmp_path)
-
-
-# Recordings.
-
-_LOADER = """
-    import sys, time
-    from fastdata import DataLoader, ImageDataset
-    from fastdata.transforms import Compose, RandomResizedCrop
-    dataset = ImageDataset(sys.argv[1], Compose([RandomResizedCrop(224)]))
-    loader = DataLoader(dataset, batch_size=16, shuffle=True, num_workers=int(sys.argv[2]))
-    until = time.time() + 60
-    first = True
-    while time.time() < until:
-        for batch in loader:
-            if first:
-                print("batch", flush=True)
-            first = False
-"""
-
-
-@pytest.fixture
-def running_loader() -> Iterator[int]:
-    """The process of a script that iterates a real loader, decoding in its own thread."""
-    script = textwrap.dedent(_LOADER)
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(dataset()), "0"], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"batch\n"
-        yield process.pid
-        process.kill()
-
-
-def _record(pid: int, path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fastdata", "doctor", "--seconds", "2"]
-    command += ["--pid", str(pid), "--flame", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, **options)
-
-
-def _require_py_spy() -> None:
-    from fastdata.doctor import flame
-
-    try:
-        flame.find()
-    except UsageError as error:
-        pytest.skip(str(error))
-
-
-def test_a_flame_graph_shows_the_loader_and_the_native_core(
-    running_loader: int, tmp_path: Path
-) -> None:
-    _require_py_spy()
-    out = tmp_path / "loader.svg"
-    done = _record(running_loader, out)
-    if "ptrace" in done.stderr:
-        pytest.skip("this container does not let processes be traced")
-    assert done.returncode == 0, done.stderr
-    text = out.read_text()
-    assert "<svg" in text
-    assert "fastdata/loading/" in text  # frames of the loader
-    assert "_native" in text  # and of the extension
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["loader.svg"]
-
-
-def test_a_recording_for_speedscope(running_loader: int, tmp_path: Path) -> None:
-    _require_py_spy()
-    done = _record(running_loader, tmp_path / "loader.json")
-    if "ptrace" in done.stderr:
-        pytest.skip("this container does not let processes be traced")
-    assert done.returncode == 0, done.stderr
-    frames = json.loads((tmp_path / "loader.json").read_text())["shared"]["frames"]
-    assert any("fastdata" in frame["file"] for frame in frames)
-
-
-def test_what_is_no_python_cannot_be_recorded(tmp_path: Path) -> None:
-    _require_py_spy()
-    process = subprocess.Popen(["sleep", "60"])
-    try:
-        done = _record(process.pid, tmp_path / "x.svg")
-    finally:
-        process.kill()
-        process.wait()
-    assert done.returncode == 1
-    assert f"process {process.pid}" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.glob("*.svg*")) == []
-
-
-def test_a_process_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    _require_py_spy()
-    options: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        # As nobody, who must be able to read what is imported.
-        options = {"user": 65534, "group": 65534, "extra_groups": []}
-        script = "import fastdata.doctor.flame as flame; flame.find()"
-        try:
-            subprocess.run([sys.executable, "-c", script], check=True, **options)
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip("another user cannot read this environment")
-        folder = Path("/tmp") / f"fastdata-doctor-{os.getpid()}"
-        folder.mkdir(mode=0o777)
-        folder.chmod(0o777)
-    else:
-        folder = tmp_path
-    try:
-        done = _record(1, folder / "x.svg", **options)
-    finally:
-        if folder != tmp_path:
-            shutil.rmtree(folder)
-    assert done.returncode == 1, done.stderr
-    assert "may not look into it" in done.stderr
-    assert "sudo" in done.stderr
-
-
-def test_without_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.doctor import flame
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(flame.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(UsageError, match="py-spy") as caught:
-        flame.record(os.getpid(), tmp_path / "x.svg", 1)
-    assert "fastdata-torch[profile]" in str(caught.value)

@@ -11,13 +11,9 @@ import click
 from fastdata.cli.locations import Location
 from fastdata.errors import UsageError
 
-_PATH = click.Path(path_type=Path)
-#: Options that only measuring takes, not recording.
-_MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "as_json", "plot")
-
 
 @click.command("doctor")
-@click.argument("dataset", type=Location(), required=False)
+@click.argument("dataset", type=Location())
 @click.option(
     "--step-ms",
     type=click.FloatRange(0, min_open=True),
@@ -44,20 +40,11 @@ _MEASURES = ("step_ms", "batch_size", "num_workers", "ranks", "crop", "size", "a
     type=click.FloatRange(0, 3600, min_open=True, max_open=True),
     default=10,
     show_default=True,
-    help="About how long to measure, or to record.",
+    help="About how long to measure.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--plot", type=_PATH, metavar="FILE", help="Plot the stages to an .svg or .png.")
-@click.option(
-    "--pid", type=click.IntRange(1), help="Record this running process instead, with py-spy."
-)
-@click.option(
-    "--flame", type=_PATH, metavar="FILE", help="The recording: .svg, or .json for speedscope."
-)
-@click.pass_context
 def command(
-    context: click.Context,
-    dataset: Path | str | None,
+    dataset: Path | str,
     step_ms: float | None,
     batch_size: int | None,
     num_workers: int | None,
@@ -66,35 +53,24 @@ def command(
     size: int,
     seconds: float,
     as_json: bool,
-    plot: Path | None,
-    pid: int | None,
-    flame: Path | None,
 ) -> None:
     """Find out what limits loading DATASET on this machine, and what would be faster.
 
     Measures each stage that an image passes: storage, decoding, copies, the loader as a whole;
     with --step-ms and --batch-size also against the training step. DATASET may be a folder of
-    images that was never converted. With --pid, records where a running loader spends its time.
+    images that was never converted.
 
     \b
     Examples:
       $ fastdata doctor imagenet-train-lmdb --seconds 1
       $ fastdata doctor imagenet-train-lmdb --seconds 1 --step-ms 120 --batch-size 256 --json
-      fastdata doctor imagenet/train --plot stages.svg
-      fastdata doctor --pid 4242 --flame loader.svg
+      fastdata doctor imagenet/train --crop val
     """
-    if pid is not None or flame is not None:
-        _record(context, dataset, pid, flame, seconds)
-        return
-    if dataset is None:
-        raise UsageError("nothing to diagnose", "Give DATASET, or --pid and --flame.")
     if step_ms is not None and batch_size is None:
         raise UsageError("--step-ms needs --batch-size", "Say how many images a step takes.")
-    from fastdata.doctor import diagnose, picture, plotting, report, training_transform
+    from fastdata.doctor import diagnose, report, training_transform
     from fastdata.transforms.descriptions import CenterCrop, Compose, Resize
 
-    if plot is not None:
-        plotting.check(plot)
     transform = training_transform(size)
     if crop == "val":
         # As models are validated at 224: the shorter side 256.
@@ -109,34 +85,10 @@ def command(
         seconds=seconds,
         progress=_progress,
     )
-    if plot is not None:
-        picture.plot(diagnosis, plot)
     if as_json:
         click.echo(json.dumps(report.as_json(diagnosis), indent=1, ensure_ascii=False))
     else:
         report.show(diagnosis)
-
-
-def _record(
-    context: click.Context,
-    dataset: Path | str | None,
-    pid: int | None,
-    flame: Path | None,
-    seconds: float,
-) -> None:
-    if pid is None or flame is None:
-        raise UsageError("--pid and --flame belong together", "Give both.")
-    given = [] if dataset is None else ["DATASET"]
-    for name in _MEASURES:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
-            given.append("--json" if name == "as_json" else f"--{name.replace('_', '-')}")
-    if given:
-        raise UsageError(f"{given[0]} has no meaning with --pid", "Leave it out.")
-    from fastdata.doctor import flame as recording
-
-    recording.record(pid, flame, seconds)
-    click.echo(f"{flame}: process {pid} in {seconds:g} s")
 
 
 def _progress(stage: str) -> None:

@@ -3,7 +3,7 @@
 An image passes ``storage`` (`reading`), ``decode`` (`decoding`), ``memory copy`` and ``host to
 device`` (`copies`), and then the training step. `diagnosis` measures the rate of each, `findings`
 holds what was measured, and `advice` makes of that, as a pure function, which stage limits and
-what to do. `report` and `picture` show it. `flame` is apart: it records a running loader.
+what to do. `report` shows it.
 """
 
 from fastdata.doctor.advice import Advice, Verdict, bottleneck, judge
