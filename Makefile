@@ -77,9 +77,8 @@ format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff format .
 	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
-bench: setup  ## measure packing against tar (ARGS), opening large indexes, loading (DATASET)
+bench: setup  ## measure packing against tar (ARGS), loading (DATASET)
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
-	$(BIN)/python -m fastdata.benchmarks.open_index
 	$(if $(DATASET),$(BIN)/python -m fastdata.benchmarks.loading $(DATASET))
 
 bench-loading: setup  ## measure loading from the packed DATASET (ARGS)

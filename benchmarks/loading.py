@@ -4,8 +4,7 @@
 
 RandomResizedCrop(224) and a coin-tossed flip to uint8, from a packed dataset in the page cache.
 Contenders take turns within one run, pixels are compared with Pillow's before anything is
-timed, and figures are medians with the spread (smallest to largest) beside them. What is
-measured in fresh processes is in `loading_probe`.
+timed, and figures are medians with the spread (smallest to largest) beside them.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -200,20 +197,7 @@ def verify(loading: Loading, images: int = 256) -> None:
         sys.exit(f"pixels differ from Pillow's by {worst}: nothing was timed")
 
 
-def _probe(what: str, dataset: Path, *arguments: object) -> dict[str, Any]:
-    """One of `loading_probe`'s measurements, in a fresh process."""
-    out = subprocess.run(
-        [sys.executable, "-m", "fastdata.benchmarks.loading_probe", what, str(dataset)]
-        + [str(one) for one in arguments],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout
-    found: dict[str, Any] = json.loads(out)
-    return found
-
-
-def measure(options: Options, *, probe_batch: int, soak: float) -> dict[str, Any]:
+def measure(options: Options) -> dict[str, Any]:
     """Runs the benchmark; returns all figures as JSON values."""
     loading = Loading(options)
     verify(loading)
@@ -229,23 +213,14 @@ def measure(options: Options, *, probe_batch: int, soak: float) -> dict[str, Any
         contenders[name]()  # the page cache, the index, the threads' own memory
     gc.collect()
     rates = interleave(contenders, options.rounds)
-    gc.collect()
-    path, threads = options.dataset, options.threads
-    probes = {
-        what: [_probe(what, path, threads, probe_batch) for _ in range(options.rounds)]
-        for what in ("start", "consumer", "memory")
-    }
     return {
         "benchmark": "loading",
         "machine": {**machine(), "torch": torch.__version__, "simd": _simd()},
         "container": loading.dataset.manifest.container,
         "samples": len(loading.dataset),
-        "threads": threads,
+        "threads": options.threads,
         "batch": options.batch,
-        "probe_batch": probe_batch,
         "images_per_second": rates,
-        **probes,
-        "soak": _probe("soak", path, threads, probe_batch, soak) if soak else None,
     }
 
 
@@ -263,8 +238,6 @@ def _simd() -> str:
 @click.option(
     "--samples", default=1536, show_default=True, help="Samples of a round of torch's loader."
 )
-@click.option("--probe-batch", default=256, show_default=True, help="Batch of overhead and memory.")
-@click.option("--soak", default=0.0, show_default=True, help="Seconds of epochs at the end.")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
 )
@@ -274,14 +247,12 @@ def main(
     batch: int,
     rounds: int,
     samples: int,
-    probe_batch: int,
-    soak: float,
     json_path: Path | None,
 ) -> None:
     """Measure fastdata.DataLoader on the packed DATASET."""
     options = Options(dataset, threads, batch, rounds, samples)
     try:
-        result = measure(options, probe_batch=probe_batch, soak=soak)
+        result = measure(options)
     except StopIteration:
         raise click.UsageError(
             f"{dataset} has too few samples for batches of {batch}: use a smaller --batch"
@@ -299,11 +270,6 @@ def derived(result: dict[str, Any]) -> dict[str, list[float]]:
     def ratio(above: str, below: str) -> list[float]:
         return [a / b for a, b in zip(rates[above], rates[below], strict=True)]
 
-    start, consumer = result["start"], result["consumer"]
-    one = statistics.median(rates["loader, one thread"])
-    batch = result["probe_batch"]
-    # One interpreter holds the GIL for no longer than the consumer's CPU time a batch, and a
-    # thread takes so long to decode one: that many threads keep it busy all the time.
     return {
         "times torch's speed": ratio("loader", "torch"),
         "% of the core's speed": [100 * x for x in ratio("loader", "core")],
@@ -311,12 +277,6 @@ def derived(result: dict[str, Any]) -> dict[str, list[float]]:
             100 * x for x in ratio("loader, one thread", "core, one thread")
         ],
         "two threads by one": ratio("loader", "loader, one thread"),
-        "first batch after iter, ms": [run["iter_to_batch"] * 1e3 for run in start],
-        "first batch after ImageDataset, ms": [run["open_to_batch"] * 1e3 for run in start],
-        "consumer's CPU a batch, ms": [run["cpu"] * 1e3 for run in consumer],
-        "threads that one process feeds": [batch / one / run["cpu"] for run in consumer],
-        "private memory, MB": [run["private"] / 1e6 for run in result["memory"]],
-        "file pages in use, MB": [run["shared"] / 1e6 for run in result["memory"]],
     }
 
 
@@ -326,30 +286,16 @@ def figures(result: dict[str, Any]) -> list[Figures]:
         [_NAMES[name].format(**result), _shown(values, 0)]
         for name, values in result["images_per_second"].items()
     ]
-    costs = [[name, _shown(values, 2)] for name, values in derived(result).items()]
-    tables = [
+    ratios = [[name, _shown(values, 2)] for name, values in derived(result).items()]
+    return [
         Figures(
             f"Loading {result['samples']:,} images, {result['container']}, "
             f"batches of {result['batch']}",
             ["", "images a second"],
             speeds,
         ),
-        Figures("Ratios and costs", ["", "measured"], costs),
+        Figures("Ratios", ["", "measured"], ratios),
     ]
-    soak = result["soak"]
-    if soak is not None:
-        rows = [
-            [name, f"{before:,.1f}", f"{after:,.1f}"]
-            for name, (before, after) in soak["left"].items()
-        ]
-        tables.append(
-            Figures(
-                f"{soak['seconds']:.0f} s of epochs, {soak['images']:,} images",
-                ["", "after the first tenth", "at the end"],
-                rows,
-            )
-        )
-    return tables
 
 
 _NAMES = {

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from fastdata.benchmarks import bench, bench_figures, convert, open_index, plots
-from fastdata.benchmarks.measure import Figures
+from fastdata.benchmarks import bench, bench_figures, convert, plots
 
 _BENCHMARKS = """# fastdata's loader and others
 
@@ -43,6 +42,9 @@ Every measure in which a peer is ahead of fastdata on the same kind of data: JPE
 beside JPEGs in LMDB, pixels beside pixels.
 
 {losses_table}
+Where the margin is least, on the same images:
+
+{margins}
 Beyond what is measured:
 
 {limitations}
@@ -87,14 +89,6 @@ Repeat it:
 ```sh
 make bench ARGS='--root /data/imagenet/train'
 ```
-
-## {opening.title}
-
-{opening_machine}
-
-{opening_table}
-Median of {opening_rounds} fresh processes each, imports done before. The index is mapped; what is
-read depends on which rows are asked for, not on how many the index has.
 """
 
 _LOADING = """# How fast loading is
@@ -113,20 +107,15 @@ which Pillow computes as torchvision does, in as many worker processes. The core
 same images from memory, seek points at hand, without reading, checksums, order or tensors. Before
 anything was timed, pixels were compared with Pillow's.
 
-## {costs.title}
+## {ratios.title}
 
-{costs_table}
-First batches, the consumer's thread and memory are measured in fresh processes, imports done.
-The consumer's CPU time is that of `next(iterator)` for a batch of {probe_batch} that is
-ready; it does not decode. The GIL is held no longer than that, so one process feeds as many
-decode threads as decode a batch in that time. Private memory, what is in no file, is beyond that of
-`import torch`, batches of {probe_batch}; pages of the dataset's files belong to the page cache,
-and are counted by themselves.
-{soak}
+{ratios_table}
+What a first batch and a process's memory take is [measured beside other loaders](benchmarks.md).
+
 Repeat it:
 
 ```sh
-make bench-loading DATASET=/data/imagenet-train-lmdb ARGS='--soak 60'
+make bench-loading DATASET=/data/imagenet-train-lmdb
 ```
 """
 
@@ -182,6 +171,7 @@ def _benchmarks(results: Path) -> str:
         failures="".join(failures),
         losses=losses,
         losses_table=losses.markdown(),
+        margins="".join(f"- {line}\n" for line in bench_figures.margins(result)),
         limitations=_read(results / "bench-notes.md"),
         notes="".join(notes),
         versions=_versions(result),
@@ -198,37 +188,26 @@ def _loading(results: Path) -> str:
     from fastdata.benchmarks import loading
 
     result = json.loads((results / "loading.json").read_text())
-    speed, costs, *soak = loading.figures(result)
+    speed, ratios = loading.figures(result)
     about = result["machine"]
     return _LOADING.format(
         machine=_machine(about, about["simd"]),
         speed=speed,
         speed_table=speed.markdown(),
-        costs=costs,
-        costs_table=costs.markdown(),
+        ratios=ratios,
+        ratios_table=ratios.markdown(),
         rounds=len(result["images_per_second"]["loader"]),
-        probe_batch=result["probe_batch"],
-        soak="".join(_section(table) for table in soak),
     )
-
-
-def _section(table: Figures) -> str:
-    return f"\n## {table.title}\n\n{table.markdown()}"
 
 
 def _packing(results: Path) -> str:
     packing = json.loads((results / "convert.json").read_text())
-    opening = json.loads((results / "open.json").read_text())
-    packed, opened = convert.figures(packing), open_index.figures(opening)
+    packed = convert.figures(packing)
     return _PACKING.format(
         convert=packed,
         convert_machine=_machine(packing["machine"]),
         convert_table=packed.markdown(),
         rounds=len(packing["seconds"]["tar"]),
-        opening=opened,
-        opening_machine=_machine(opening["machine"]),
-        opening_table=opened.markdown(),
-        opening_rounds=len(opening["results"][0]["runs"]),
     )
 
 

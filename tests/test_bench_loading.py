@@ -31,18 +31,16 @@ def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_small_run(packed, tmp_path):
-    arguments = ["--rounds=1", "--batch=8", "--samples=32", "--probe-batch=8", "--soak=1"]
+    arguments = ["--rounds=1", "--batch=8", "--samples=32"]
     path = tmp_path / "loading.json"
     found = CliRunner().invoke(loading.main, [str(packed), *arguments, "--json", str(path)])
     assert found.exit_code == 0, found.output
     result = json.loads(path.read_text())
     assert result["samples"] == 64
     assert {len(values) for values in result["images_per_second"].values()} == {1}
-    assert result["soak"]["images"] >= 64
     values = loading.derived(result)
-    assert {"times torch's speed", "consumer's CPU a batch, ms"} <= set(values)
-    for name in values.keys() - {"private memory, MB"}:  # threads may have less than torch frees
-        assert values[name][0] > 0, name
+    assert {"times torch's speed", "two threads by one"} <= set(values)
+    assert all(found[0] > 0 for found in values.values())
 
     page = CliRunner().invoke(pages.main, ["loading", str(tmp_path)]).output
     for table in loading.figures(result):

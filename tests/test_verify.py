@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from containers import broken_jpeg, index_rows, jpeg, originals, pack_tree, row_of
-from fastdata.benchmarks.open_index import make_index
 from fastdata.converters import Encoding
 
 from fastdata import ImageDataset, verify
@@ -25,7 +24,7 @@ from fastdata.maintenance import verify as verification
 from fastdata.maintenance.verify import Verification
 from fastdata.storage import index as index_module
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.index import Index
+from fastdata.storage.index import ROWS_PER_BATCH, Index, Row, rows_to_batch
 from fastdata.storage.manifest import FileEntry, Manifest
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
@@ -518,6 +517,20 @@ stop.set()
 watcher.join()
 print(peak - before)
 """
+
+
+def make_index(path: Path, rows: int) -> None:
+    """Writes an index of so many rows; its batches repeat, which opening cannot tell."""
+    batch = rows_to_batch(
+        [
+            Row(f"n01440764/n01440764_{n:05d}", n % 1000, 0, None, n * 110_000, 110_000, 500, 375,
+                3, "jpeg", n)
+            for n in range(min(rows, ROWS_PER_BATCH))
+        ]
+    )  # fmt: skip
+    whole, rest = divmod(rows, ROWS_PER_BATCH)
+    batches: list[pa.RecordBatch] = [batch] * whole + ([batch.slice(0, rest)] if rest else [])
+    index_module.write_index(path, batches)
 
 
 def make_dataset(folder: Path, rows: int) -> None:
