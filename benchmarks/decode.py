@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import random
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any, TypeAlias
 import click
 import numpy as np
 import PIL
+from fastdata.benchmarks.adapters._transforms import random_resized_box
 from fastdata.benchmarks.measure import Figures, Spread, machine
 from PIL import Image, features
 
@@ -40,20 +40,6 @@ Whole: TypeAlias = Callable[[bytes, int], Any]
 Contender: TypeAlias = tuple[str, Callable[[Keep], None]]
 
 
-def random_resized_crop(width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
-    """Torchvision's RandomResizedCrop.get_params with its defaults."""
-    for _ in range(10):
-        area = width * height * rng.uniform(0.08, 1.0)
-        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            x, y = rng.randint(0, width - w), rng.randint(0, height - h)
-            return x, y, x + w, y + h
-    side = min(width, height)
-    x, y = (width - side) // 2, (height - side) // 2
-    return x, y, x + side, y + side
-
-
 class Work:
     """The images, their seek points and one crop and flip each."""
 
@@ -66,7 +52,8 @@ class Work:
         self.tables = [seek_points(blob, stride) for blob in self.blobs]
         rng = random.Random(0)
         infos = [jpeg_info(blob) for blob in self.blobs]
-        self.boxes = [random_resized_crop(i.width, i.height, rng) for i in infos]
+        drawn = [random_resized_box(i.width, i.height, rng.uniform) for i in infos]
+        self.boxes = [(x, y, x + w, y + h) for x, y, w, h in drawn]
         self.flips = [rng.random() < 0.5 for _ in self.blobs]
         self.channels = [i.components for i in infos]
         self.out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
