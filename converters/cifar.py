@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from fastdata.converters.files import SourceFile
-from fastdata.converters.imagefolder import source_tree
 from fastdata.converters.records import Record
+from fastdata.converters.trees import SourceFile, source_tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.urls import is_url

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.converters.records import Record
-from fastdata.converters.tree import is_folder, is_utf8, printable
-from fastdata.converters.trees import LocalTree, RemoteTree, Tree
+from fastdata.converters.records import Record, Sharded
+from fastdata.converters.trees import Tree, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
 
 
-class ImageFolder:
+class ImageFolder(Sharded):
     """The images of a tree whose top folders are the classes.
 
     Classes, labels and order are torchvision's. A key is the image's path below ``root``
@@ -52,55 +49,9 @@ class ImageFolder:
         self.inputs = [self._tree.location]
         self.root: str | None = self._tree.root
 
-    def records(self) -> Iterator[Record]:
-        """Yields the images by class, folder and name, each sorted."""
-        for shard in self.shards():
-            yield from shard.records()
-
     def shards(self) -> list[ClassFolders]:
         """Shards of the listing: a few classes each."""
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
-
-
-def source_tree(
-    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> Tree:
-    """The folder that a source lies in, or what is behind its URL; nothing is asked of that yet.
-
-    Raises:
-        SourceError: The folder is not there, or cannot be read.
-    """
-    if is_url(root):
-        return RemoteTree(os.fspath(root), storage_options)
-    return LocalTree(require_folder(Path(root)))
-
-
-def require_folder(root: Path) -> Path:
-    """The absolute path of a folder that must be there.
-
-    Raises:
-        SourceError: It is not.
-    """
-    if not is_folder(root):
-        reason = "is not a folder" if root.exists() else "no such folder"
-        raise SourceError(f"{root}: {reason}", "Say where the images are with --root.")
-    if not os.access(root, os.R_OK | os.X_OK):
-        raise SourceError(
-            f"{root}: cannot be read: {os.strerror(errno.EACCES)}",
-            "Check that you may read it (ls -ld, chmod +rx).",
-        )
-    return require_utf8(root.resolve())
-
-
-def require_utf8(root: Path) -> Path:
-    """A path as it is, if it can be stored in a manifest.
-
-    Raises:
-        SourceError: It is not UTF-8.
-    """
-    if not is_utf8(str(root)):
-        raise SourceError(f"{printable(str(root))}: this path is not UTF-8", "Rename the folder.")
-    return root
 
 
 #: Shards of a listing at most: tasks, and files.

@@ -16,15 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from fastdata.converters.files import SourceFile
-from fastdata.converters.imagefolder import ClassFolders, class_shards, source_tree
-from fastdata.converters.records import Listable, Record
-from fastdata.converters.tree import (
-    is_folder,
-    scan,
-    storable,
-)
-from fastdata.converters.trees import Tree
+from fastdata.converters.imagefolder import ClassFolders, class_shards
+from fastdata.converters.records import Listable, Record, Sharded
+from fastdata.converters.trees import SourceFile, Tree, is_folder, scan, source_tree, storable
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.storage.formats.tars import Member, members
@@ -47,7 +41,7 @@ def default_root() -> Path:
     return Path(os.environ.get("IMAGENET_DIR") or "imagenet")
 
 
-class ImageNet:
+class ImageNet(Sharded):
     """One split of ImageNet, in whichever layout it is found.
 
     - *folders*: ``train/<wnid>/*.JPEG`` and ``val/<wnid>/*.JPEG``;
@@ -103,15 +97,12 @@ class ImageNet:
         self.root = layout.root
         self.inputs = layout.inputs
 
-    def records(self) -> Iterator[Record]:
-        """Yields the images by wnid, then by file name."""
-        yield from self._layout.records(self.classes, allow_empty=self._allow_empty)
-
     def shards(self) -> Sequence[Listable]:
-        """Shards of the listing, where classes are folders or archives: a few classes each."""
-        if isinstance(self._layout, (_Folders, _TrainArchive)):
-            return self._layout.shards(self.classes, allow_empty=self._allow_empty)
-        return [self]
+        """Shards of the listing: a few classes each where they are folders or archives, else one.
+
+        The images come by wnid, then by file name.
+        """
+        return self._layout.shards(self.classes, allow_empty=self._allow_empty)
 
 
 def splits(
@@ -200,10 +191,6 @@ class _Folders:
                 )
         return names
 
-    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
-        for shard in self.shards(classes, allow_empty=allow_empty):
-            yield from shard.records()
-
     def shards(self, classes: list[str], *, allow_empty: bool) -> list[ClassFolders]:
         return class_shards(self._folder, self.wnids(), classes, allow_empty=allow_empty)
 
@@ -255,12 +242,29 @@ class _KaggleVal:
                 )
             yield wnid, record
 
-    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Images]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         # The sort is stable: within a class, images stay in the order of their names.
-        for wnid, record in sorted(self._images(), key=lambda image: image[0]):
-            stem = record.key.rpartition("/")[2]
-            yield record._replace(key=f"{wnid}/{stem}", label=labels[wnid])
+        images = sorted(self._images(), key=lambda image: image[0])
+        return [
+            _Images(
+                [
+                    record._replace(
+                        key=f"{wnid}/{record.key.rpartition('/')[2]}", label=labels[wnid]
+                    )
+                    for wnid, record in images
+                ]
+            )
+        ]
+
+
+class _Images(NamedTuple):
+    """Images that are known already: the only shard of a listing."""
+
+    found: list[Record]
+
+    def records(self) -> Iterator[Record]:
+        return iter(self.found)
 
 
 class _TrainArchive:
@@ -277,10 +281,6 @@ class _TrainArchive:
 
     def wnids(self) -> list[str]:
         return sorted(self._inner)
-
-    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
-        for shard in self.shards(classes, allow_empty=allow_empty):
-            yield from shard.records()
 
     def shards(self, classes: list[str], *, allow_empty: bool) -> list[_ClassArchive]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
@@ -334,11 +334,14 @@ class _ValArchive:
     def wnids(self) -> list[str]:
         return sorted({wnid for wnid, _, _ in self._images})
 
-    def records(self, classes: list[str], *, allow_empty: bool) -> Iterator[Record]:
+    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Images]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         mtime_ns = self._archive.mtime_ns
-        for wnid, _, image in self._images:
-            yield _archived(self._archive, image, wnid, labels[wnid], mtime_ns)
+        found = [
+            _archived(self._archive, image, wnid, labels[wnid], mtime_ns)
+            for wnid, _, image in self._images
+        ]
+        return [_Images(found)]
 
 
 def _number(image: Member) -> int:

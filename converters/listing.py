@@ -14,7 +14,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.records import Listable, Record, Source, listing_shards
-from fastdata.converters.tree import printable
+from fastdata.converters.trees import printable
 
 from fastdata.errors import SourceError
 from fastdata.executors import Executor, report
@@ -32,8 +32,8 @@ from fastdata.storage.files import temporary_name
 from fastdata.storage.paths import is_inside
 
 _ROWS_PER_BATCH = 2_048
-#: Key hashes that are held in memory at a time.
-_SORTED_AT_ONCE = 4_000_000
+#: Key hashes that are compared in memory at a time, and read from a file at a time.
+_COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
 #: Units whose fingerprints a task makes.
 _UNITS_AT_ONCE = 16
 #: Tasks of the listing that may be finished ahead of one that takes longer.
@@ -75,7 +75,13 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: Source, folder: Path, progress: Callable[[int], None], executor: Executor
+    source: Source,
+    folder: Path,
+    progress: Callable[[int], None],
+    executor: Executor,
+    *,
+    rows_per_batch: int = _ROWS_PER_BATCH,
+    compared_at_once: int = _COMPARED_AT_ONCE,
 ) -> Listing:
     """Lists a source into a folder.
 
@@ -84,6 +90,8 @@ def write_listing(
         folder: Where to; what another listing has left there counts for nothing.
         progress: Called now and then with the number of records listed so far.
         executor: What lists the shards.
+        rows_per_batch: Rows of a record batch, which is read at a time.
+        compared_at_once: Keys that are compared in memory at a time, on average.
 
     Raises:
         SourceError: The source is unreadable, has no images, or has two of one key.
@@ -91,16 +99,17 @@ def write_listing(
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
-    sizes: list[int] = []
+    size = 0
     before = executor.reported()[0]
 
     def tick() -> None:
         progress(executor.reported()[0] - before)
 
     numbered = enumerate(listing_shards(source))
-    for count, size in executor.run(ListShard(folder), numbered, tick, _AHEAD):
-        rows.append(count)
-        sizes.append(size)
+    task = ListShard(folder, rows_per_batch)
+    for shard_rows, shard_size in executor.run(task, numbered, tick, _AHEAD):
+        rows.append(shard_rows)
+        size += shard_size
         tick()
     total = sum(rows)
     if not total:
@@ -109,9 +118,10 @@ def write_listing(
             "Check --root; images are told by their extension (.jpg, .jpeg, .png, …).",
         )
     temporary = temporary_name(folder / _SUMMARY)
-    temporary.write_text(json.dumps({"rows": rows, "bytes": sum(sizes)}), "utf-8")
+    about = {"rows": rows, "bytes": size, "rows_per_batch": rows_per_batch}
+    temporary.write_text(json.dumps(about), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
-    buckets = 1 + total // _SORTED_AT_ONCE
+    buckets = 1 + total // compared_at_once
     check = RepeatedHashes(folder, len(rows), buckets)
     repeated: set[int] = set()
     for found in executor.run(check, range(buckets), ahead=_AHEAD):
@@ -143,6 +153,7 @@ class ListShard:
     """
 
     folder: Path
+    rows_per_batch: int
 
     def __call__(self, numbered: tuple[int, Listable]) -> tuple[int, int]:
         """Returns how many records there are, and how many bytes they have in the source."""
@@ -150,23 +161,17 @@ class ListShard:
         path = _shard_path(self.folder, number)
         temporary, temporary_hashes = map(temporary_name, (path, _hashes_path(path)))
         rows = size = 0
-        held: list[npt.NDArray[np.uint64]] = []
         with (
             pa.OSFile(str(temporary), "wb") as sink,
             pa.ipc.new_file(sink, _SCHEMA) as writer,
             temporary_hashes.open("wb") as hash_file,
         ):
-            for batch in _batches(shard.records()):
-                held.append(_hashes(batch.column("key").to_pylist()))
-                if len(held) * _ROWS_PER_BATCH >= _SORTED_AT_ONCE:
-                    hash_file.write(np.sort(np.concatenate(held)).tobytes())
-                    held = []
+            for batch in _batches(shard.records(), self.rows_per_batch):
+                hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
                 writer.write_batch(batch)
                 rows += batch.num_rows
                 size += int(as_numpy(batch.column("length")).sum())
                 report(batch.num_rows, 0)
-            if held:
-                hash_file.write(np.sort(np.concatenate(held)).tobytes())
         os.replace(temporary_hashes, _hashes_path(path))
         os.replace(temporary, path)
         return rows, size
@@ -180,36 +185,20 @@ def _hashes_path(path: Path) -> Path:
     return path.with_suffix(".hashes")
 
 
-def _batches(records: Iterator[Record]) -> Iterator[pa.RecordBatch]:
-    columns: list[list[Any]] = [[] for _ in _SCHEMA]
-    for record in records:
-        _require_safe(record)
-        height, width, pixels = record.pixels or (None, None, None)
-        values = (
-            record.key,
-            record.label,
-            record.path.encode("utf-8", "surrogateescape"),
-            record.offset,
-            record.length,
-            record.mtime_ns,
-            height,
-            width,
-            pixels,
-            record.problem,
-            record.column,
-        )
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
-        if len(columns[0]) == _ROWS_PER_BATCH:
-            yield _batch(columns)
-            columns = [[] for _ in _SCHEMA]
-    if columns[0]:
-        yield _batch(columns)
+def _batches(records: Iterator[Record], rows: int) -> Iterator[pa.RecordBatch]:
+    while held := list(islice(records, rows)):
+        columns = zip(*map(_values, held), strict=True)
+        arrays = [array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _batch(columns: list[list[Any]]) -> pa.RecordBatch:
-    arrays = [array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+def _values(record: Record) -> tuple[Any, ...]:
+    """A record's row of `_SCHEMA`."""
+    _require_safe(record)
+    path = record.path.encode("utf-8", "surrogateescape")
+    size_and_pixels = record.pixels or (None, None, None)
+    first = (record.key, record.label, path, record.offset, record.length, record.mtime_ns)
+    return *first, *size_and_pixels, record.problem, record.column
 
 
 def _require_safe(record: Record) -> None:
@@ -230,10 +219,9 @@ def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class RepeatedHashes:
-    """Finds hashes that occur more than once, among those of one of equal ranges.
+    """Finds hashes that occur more than once, among those of one bucket.
 
-    So a source of any size is checked in the same memory, a range at a time. A shard's hashes lie
-    in runs of a known length, each sorted, and a range of a run is found by halving.
+    So a source of any size is checked in the same memory, a bucket at a time.
     """
 
     folder: Path
@@ -242,21 +230,11 @@ class RepeatedHashes:
 
     def __call__(self, bucket: int) -> list[int]:
         """Returns them."""
-        low, high = (((1 << 64) * at) // self.buckets for at in (bucket, bucket + 1))
         pieces = [np.empty(0, np.uint64)]
-        run = -(-_SORTED_AT_ONCE // _ROWS_PER_BATCH) * _ROWS_PER_BATCH
         for number in range(self.shards):
-            path = _hashes_path(_shard_path(self.folder, number))
-            if not path.stat().st_size:
-                continue
-            hashes = np.memmap(path, np.uint64, "r")
-            for start in range(0, len(hashes), run):
-                piece = hashes[start : start + run]
-                first = np.searchsorted(piece, np.uint64(low))
-                last = len(piece)
-                if high < 1 << 64:
-                    last = int(np.searchsorted(piece, np.uint64(high)))
-                pieces.append(np.array(piece[first:last]))
+            with _hashes_path(_shard_path(self.folder, number)).open("rb") as file:
+                while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
+                    pieces.append(hashes[hashes % np.uint64(self.buckets) == bucket])
         values = np.sort(np.concatenate(pieces))
         found: list[int] = values[1:][values[1:] == values[:-1]].tolist()
         return found
@@ -293,6 +271,7 @@ class Listing:
         self._folder = folder
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
         self._bytes: int = about["bytes"]
+        self._rows_per_batch: int = about["rows_per_batch"]
         #: Where each shard begins; that an empty one ends where it begins, `bisect` passes over.
         self._starts: list[int] = list(accumulate(about["rows"], initial=0))
         self._open: dict[bool, tuple[int, Any]] = {}
@@ -314,9 +293,9 @@ class Listing:
         """Cuts rows by batches: shard, batch, and the first row and the number of rows in it."""
         while start < stop:
             shard = bisect_right(self._starts, start) - 1
-            batch, at = divmod(start - self._starts[shard], _ROWS_PER_BATCH)
+            batch, at = divmod(start - self._starts[shard], self._rows_per_batch)
             most = min(stop, self._starts[shard + 1]) - start
-            rows = min(most, _ROWS_PER_BATCH - at)
+            rows = min(most, self._rows_per_batch - at)
             yield shard, batch, at, rows
             start += rows
 

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -40,7 +40,7 @@ from fastdata.converters.tasks import (
     reader,
     with_blobs,
 )
-from fastdata.converters.tree import is_utf8, printable
+from fastdata.converters.trees import is_utf8, printable
 from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
@@ -211,19 +211,24 @@ def pack(
         raise UsageError(f"--local {local} has no meaning with a folder as --out", "Leave it out.")
     else:
         folder = Path(out)
-    packing = _Packing(
-        source,
-        folder,
-        container,
-        encoding,
-        shard_size or SHARD_SIZE,
-        progress or Silent(),  # type: ignore[abstract]  # empty bodies, by intent
-        stride=DEFAULT_STRIDE if seek_points else None,
-        skip_bad=skip_bad,
-        force=force,
-        uploading=uploading,
-        source_options=storage_options,
+    stride = DEFAULT_STRIDE if seek_points else None
+    options: dict[str, Any] = encoding.options() | {"seek_points": stride}
+    unit_size = _COMMIT_SIZE
+    if container in ("parquet", "shards"):
+        options["shard_size"] = unit_size = shard_size or SHARD_SIZE
+    # Whole paths: the machines of a cluster work in folders of their own.
+    job = Job(
+        out=folder.absolute(),
+        work=folder.absolute() / WORK_NAME,
+        container=container,
+        classes=tuple(source.classes),
+        encoding=encoding,
+        root=source.root if container == "folder" else None,
+        stride=stride,
+        storage_options=dict(storage_options or {}),
     )
+    told = progress or Silent()  # type: ignore[abstract]  # empty bodies, by intent
+    packing = _Packing(source, folder, job, options, unit_size, skip_bad, force, told, uploading)
     try:
         with work_folder(folder), uploading or nullcontext():
             packed = packing.run(running)
@@ -325,57 +330,46 @@ def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool
     return first == second or second in first.parents or first in second.parents
 
 
+@dataclass
 class _Packing:
-    """One run of packing."""
+    """One run of packing.
 
-    def __init__(
-        self,
-        source: Source,
-        out: Path,
-        container: str,
-        encoding: Encoding,
-        shard_size: int,
-        progress: Progress,
-        *,
-        stride: int | None,
-        skip_bad: bool,
-        force: bool,
-        uploading: Uploading | None = None,
-        source_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._source = source
-        self._uploading = uploading
-        self._skip_bad = skip_bad
-        self._force = force
-        self._out = out
-        self._encoding = encoding
-        self._progress = progress
-        self._options: dict[str, Any] = encoding.options() | {"seek_points": stride}
-        self._unit_size = _COMMIT_SIZE
-        if container in ("parquet", "shards"):
-            self._options["shard_size"] = self._unit_size = shard_size
-        # Whole paths: the machines of a cluster work in folders of their own.
-        self._job = Job(
-            out=out.absolute(),
-            work=out.absolute() / WORK_NAME,
-            container=container,
-            classes=tuple(source.classes),
-            encoding=encoding,
-            root=source.root if container == "folder" else None,
-            stride=stride,
-            storage_options=dict(source_options or {}),
-        )
+    Attributes:
+        source: What is packed.
+        out: The folder of this machine that files are made in.
+        job: What its tasks have in common.
+        options: What the manifest records of them.
+        unit_size: Bytes of blobs on reaching which a unit ends.
+        skip_bad: Whether to finish without the images that cannot be packed.
+        force: Whether to start over.
+        progress: Told how it goes.
+        uploading: Sends what is finished, where the dataset is to lie in a bucket.
+    """
+
+    source: Source
+    out: Path
+    job: Job
+    options: dict[str, Any]
+    unit_size: int
+    skip_bad: bool
+    force: bool
+    progress: Progress
+    uploading: Uploading | None
 
     def run(self, executor: Executor) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
         self._check_plan()
-        with self._lister(executor) as lister:
-            listing = write_listing(self._source, self._job.listing, self._progress.listed, lister)
+        # On one machine this process lists, before others are started.
+        on_ray = isinstance(executor, RayExecutor)
+        listing_with: AbstractContextManager[Executor]
+        listing_with = nullcontext(executor) if on_ray else InProcess()
+        with listing_with as lister:
+            listing = write_listing(self.source, self.job.listing, self.progress.listed, lister)
             self._estimate(listing)
-            job = self._job
+            job = self.job
             units = list(
                 listing.units(
-                    self._unit_size / job.growth,
+                    self.unit_size / job.growth,
                     _UNIT_ROWS,
                     self._plan,
                     chained=job.container == "lmdb",
@@ -385,19 +379,19 @@ class _Packing:
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
-        if self._uploading is not None:
-            found = self._uploading.finished(self._force)
+        if self.uploading is not None:
+            found = self.uploading.finished(self.force)
             if found is not None:
                 return self._packed_before(found, fingerprint)
-        elif (self._out / MANIFEST_NAME).exists() and not self._force:
-            return self._packed_before(Manifest.load(self._out), fingerprint)
-        done = {} if self._force else self._find_done(units)
+        elif (self.out / MANIFEST_NAME).exists() and not self.force:
+            return self._packed_before(Manifest.load(self.out), fingerprint)
+        done = {} if self.force else self._find_done(units)
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.total_bytes(), sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
         self._check_space(images_to_pack, to_pack * job.growth, done)
         self._remove_all_but(done)
-        self._progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
+        self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with executor:
             if job.container == "lmdb":
                 self._pack_lmdb(executor, todo, done, self._map_size(listing, total))
@@ -405,7 +399,9 @@ class _Packing:
                 task: Callable[[Unit], None]
                 task = IndexFolder(job) if job.container == "folder" else PackFile(job)
                 tick = self._tick(executor)
-                results = executor.run(task, todo, tick, self._files_ahead)
+                # Files that wait to be sent in turn lie on this disk.
+                ahead = _FILES_AHEAD if self.uploading is None else 0
+                results = executor.run(task, todo, tick, ahead)
                 for unit, _ in zip(todo, results, strict=True):
                     self._send(unit, tick)
         # What workers that were lost have begun. Where another machine has written parts, this
@@ -416,49 +412,39 @@ class _Packing:
 
     @property
     def _place(self) -> Path | str:
-        return self._out if self._uploading is None else self._uploading.name
-
-    @property
-    def _files_ahead(self) -> int:
-        # Files that wait to be sent in turn lie on this disk.
-        return _FILES_AHEAD if self._uploading is None else 0
+        return self.out if self.uploading is None else self.uploading.name
 
     def _send(self, unit: Unit, tick: Callable[[], None]) -> None:
         """Has the output file of a unit that is done sent, where the dataset is in a bucket."""
-        if self._uploading is None:
+        if self.uploading is None:
             return
-        part = read_part(self._job.part(unit))
+        part = read_part(self.job.part(unit))
         if part is None:  # another machine wrote it: have NFS look again
-            os.listdir(self._job.work)
-            part = read_part(self._job.part(unit))
+            os.listdir(self.job.work)
+            part = read_part(self.job.part(unit))
         if part is not None and part.file is not None:
-            self._uploading.add(part.file, tick)
-
-    @staticmethod
-    def _lister(executor: Executor) -> AbstractContextManager[Executor]:
-        """What lists: the cluster; on one machine this process, before others are started."""
-        return nullcontext(executor) if isinstance(executor, RayExecutor) else InProcess()
+            self.uploading.add(part.file, tick)
 
     @property
     def _plan(self) -> dict[str, Any]:
         """Everything but the images that the output depends on; JSON values."""
         return {
-            "container": self._job.container,
-            "classes": list(self._job.classes),
-            "options": self._options,
+            "container": self.job.container,
+            "classes": list(self.job.classes),
+            "options": self.options,
             "format_version": FORMAT_VERSION,
         }
 
     def _check_plan(self) -> None:
         """Refuses to go on where another plan has left something to go on with."""
-        path = self._job.work / "plan.json"
-        plan = json.dumps(self._plan | {"source": dict(self._source.about)}, sort_keys=True)
+        path = self.job.work / "plan.json"
+        plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
         # With a manifest, parts are only what a kill kept from being cleared away.
-        finished = (self._out / MANIFEST_NAME).exists()
-        begun = not finished and any(self._job.work.glob("*.part"))
-        if begun and not self._force and (not path.exists() or path.read_text("utf-8") != plan):
+        finished = (self.out / MANIFEST_NAME).exists()
+        begun = not finished and any(self.job.work.glob("*.part"))
+        if begun and not self.force and (not path.exists() or path.read_text("utf-8") != plan):
             raise UsageError(
-                f"{self._out}: holds unfinished packing of other data, or with other options",
+                f"{self.out}: holds unfinished packing of other data, or with other options",
                 "Run the command that began it, choose another --out, or start over with --force.",
             )
         with whole_file(path) as temporary:
@@ -470,7 +456,7 @@ class _Packing:
 
         def tick() -> None:
             images, size = executor.reported()
-            self._progress.advance(images - listed, size)
+            self.progress.advance(images - listed, size)
 
         return tick
 
@@ -478,23 +464,23 @@ class _Packing:
         """Estimates the blobs' sizes from a sample of the records."""
         total = max(listing.total_bytes(), 1)
         growth = 1.0
-        if self._encoding.kind != "original":
+        if self.job.encoding.kind != "original":
             before = after = 0
             sample = listing.sample(_ESTIMATE_FROM)
-            read = reader(sample, self._job.storage_options)
+            read = reader(sample, self.job.storage_options)
             for record in sample:
                 try:
-                    after += len(encode(record, self._encoding, read)[0])
+                    after += len(encode(record, self.job.encoding, read)[0])
                     before += record.length
                 except SampleError:
                     continue
             growth = after / before if before else 1.0
         mean = max(total * growth / len(listing), 1.0)
-        self._job = replace(self._job, growth=growth, mean_blob=mean)
+        self.job = replace(self.job, growth=growth, mean_blob=mean)
 
     def _map_size(self, listing: Listing, source_bytes: int) -> int:
         """LMDB's map size. A function of the source, since LMDB writes it into the file."""
-        if self._encoding.kind == "original" and listing.lengths_are_exact():
+        if self.job.encoding.kind == "original" and listing.lengths_are_exact():
             return lmdb.map_size(source_bytes)
         # What images grow to is only estimated; address space costs nothing.
         return lmdb.map_size(64 * source_bytes + (1 << 39))
@@ -509,27 +495,27 @@ class _Packing:
         return Packed(self._place, manifest, manifest.samples)
 
     def _check_space(self, images: int, size: float, done: dict[int, Part]) -> None:
-        per_image = _INDEX_ROW if self._job.container == "folder" else _OVERHEAD
-        stored = size * (self._job.container != "folder")
-        if self._uploading is not None and self._job.container in ("parquet", "shards"):
+        per_image = _INDEX_ROW if self.job.container == "folder" else _OVERHEAD
+        stored = size * (self.job.container != "folder")
+        if self.uploading is not None and self.job.container in ("parquet", "shards"):
             # Files are removed when they have arrived.
-            stored = min(stored, self._uploading.files_held() * self._unit_size)
+            stored = min(stored, self.uploading.files_held() * self.unit_size)
         needed = int(stored) + images * per_image
-        free = free_space(self._out) + outputs_size(self._out, self._outputs(done))
+        free = free_space(self.out) + outputs_size(self.out, self._outputs(done))
         if needed > free:
             raise SpaceError(
-                f"{self._out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
+                f"{self.out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
                 _MEND_SPACE,
             )
 
     def _find_done(self, units: Sequence[Unit]) -> dict[int, Part]:
         """The units that an earlier run has finished, by number."""
-        if self._job.container == "lmdb":
+        if self.job.container == "lmdb":
             return self._find_committed(units)
         parts = ((unit.number, self._part(unit)) for unit in units)
         found = {number: part for number, part in parts if part is not None}
         files = [part.file for part in found.values() if part.file is not None]
-        sent = set() if self._uploading is None else self._uploading.arrived(files)
+        sent = set() if self.uploading is None else self.uploading.arrived(files)
         return {
             number: part
             for number, part in found.items()
@@ -538,50 +524,50 @@ class _Packing:
 
     def _is_whole(self, file: FileEntry) -> bool:
         try:
-            return (self._out / file.name).stat().st_size == file.size
+            return (self.out / file.name).stat().st_size == file.size
         except FileNotFoundError:
             return False
 
     def _outputs(self, done: dict[int, Part]) -> set[str]:
         """The names of the files that finished units are in."""
-        if self._job.container == "lmdb":
+        if self.job.container == "lmdb":
             return {self._lmdb_data.name} if done else set()
         return {part.file.name for part in done.values() if part.file is not None}
 
     def _remove_all_but(self, done: dict[int, Part]) -> None:
         """Removes what earlier runs have left, but for the units that are done."""
         # The manifest goes first: from then on this is no dataset.
-        if self._uploading is not None:
-            self._uploading.begin(
-                [part.file for part in done.values() if part.file is not None], self._force
+        if self.uploading is not None:
+            self.uploading.begin(
+                [part.file for part in done.values() if part.file is not None], self.force
             )
-        (self._out / MANIFEST_NAME).unlink(missing_ok=True)
-        sync(self._out)
+        (self.out / MANIFEST_NAME).unlink(missing_ok=True)
+        sync(self.out)
         keep = {f"{number:06d}.part" for number in done}
-        for path in self._job.work.glob("*.part*"):
+        for path in self.job.work.glob("*.part*"):
             if path.name not in keep:
                 path.unlink()
-        remove_outputs(self._out, self._outputs(done))
+        remove_outputs(self.out, self._outputs(done))
 
     def _remove_unfinished(self) -> None:
-        os.listdir(self._job.work)
-        for path in self._out.glob("*" + PARTIAL_SUFFIX):
+        os.listdir(self.job.work)
+        for path in self.out.glob("*" + PARTIAL_SUFFIX):
             if is_ours(path.name) and path != self._lmdb_data:
                 path.unlink(missing_ok=True)
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
         """A unit's part, where it is current and its bad images need no second look."""
-        path = self._job.part(unit)
+        path = self.job.part(unit)
         part = read_part(path.with_name(path.name + suffix))
         if part is None or part.fingerprint != unit.fingerprint:
             return None
-        if not self._skip_bad and any(bad.unread for bad in part.bad):
+        if not self.skip_bad and any(bad.unread for bad in part.bad):
             return None
         return part
 
     def _find_committed(self, units: Sequence[Unit]) -> dict[int, Part]:
         """The units that are committed to the LMDB, where nothing else is."""
-        job, data = self._job, self._lmdb_data
+        job, data = self.job, self._lmdb_data
         if data.with_name(lmdb.DATA_NAME).exists():
             # Killed between its last commit and the manifest: go on as before it was named.
             os.replace(data.with_name(lmdb.DATA_NAME), data)
@@ -604,20 +590,20 @@ class _Packing:
 
     @property
     def _lmdb_data(self) -> Path:
-        return self._out / (lmdb.DATA_NAME + PARTIAL_SUFFIX)
+        return self.out / (lmdb.DATA_NAME + PARTIAL_SUFFIX)
 
     def _pack_lmdb(
         self, executor: Executor, todo: Sequence[Unit], done: dict[int, Part], map_size: int
     ) -> None:
         """Writes units to the one file, in order; workers only prepare."""
-        job = self._job
+        job = self.job
 
         def work() -> Iterator[Piece]:
             return (piece for unit in todo for piece in pieces(job, unit))
 
         committed = sum(part.samples for part in done.values())
         # Where results are rows alone, workers may go on through a whole commit.
-        ahead = _COMMIT_SIZE // PIECE_BYTES if self._encoding.kind == "original" else 0
+        ahead = _COMMIT_SIZE // PIECE_BYTES if self.job.encoding.kind == "original" else 0
         prepare = Prepare(job, same_process=isinstance(executor, InProcess))
         results = executor.run(prepare, work(), self._tick(executor), ahead)
         prepared = zip(work(), results, strict=True)
@@ -642,55 +628,55 @@ class _Packing:
 
     def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
         """Joins the parts to an index and writes the manifest."""
-        parts = [read_part(self._job.part(unit)) for unit in units]
+        parts = [read_part(self.job.part(unit)) for unit in units]
         found = [part for part in parts if part is not None]
         if len(found) != len(units):
             raise CorruptionError(
-                f"{self._job.work}: a part of the index is missing", "Run the same command again."
+                f"{self.job.work}: a part of the index is missing", "Run the same command again."
             )
         bad = [entry for part in found for entry in part.bad]
         samples = sum(part.samples for part in found)
         self._list_bad(bad)
-        if (bad and not self._skip_bad) or not samples:
+        if (bad and not self.skip_bad) or not samples:
             raise self._bad_samples(bad, samples)
         files = [part.file for part in found if part.file is not None]
-        if self._job.container == "lmdb":
-            self._progress.finishing("checksum")
-            publish(self._lmdb_data, self._out / lmdb.DATA_NAME)
+        if self.job.container == "lmdb":
+            self.progress.finishing("checksum")
+            publish(self._lmdb_data, self.out / lmdb.DATA_NAME)
             files = [self._entry(lmdb.DATA_NAME)]
-            if self._uploading is not None:
-                self._uploading.add(files[0], keep=True)
-        self._progress.finishing("index")
-        with whole_file(self._out / INDEX_NAME) as temporary:
+            if self.uploading is not None:
+                self.uploading.add(files[0], keep=True)
+        self.progress.finishing("index")
+        with whole_file(self.out / INDEX_NAME) as temporary:
             write_index(temporary, self._index_batches(units))
         manifest = Manifest(
-            container=self._job.container,
+            container=self.job.container,
             samples=samples,
             skipped=len(bad),
-            classes=list(self._job.classes),
+            classes=list(self.job.classes),
             blob_bytes=sum(part.blob_bytes for part in found),
             index=self._entry(INDEX_NAME),
             files=files,
-            root=self._job.root,
-            options=self._options,
-            source={**self._source.about, "fingerprint": fingerprint},
+            root=self.job.root,
+            options=self.options,
+            source={**self.source.about, "fingerprint": fingerprint},
             tool=VERSION,
         )
-        if self._uploading is not None:
-            self._progress.finishing("upload")
+        if self.uploading is not None:
+            self.progress.finishing("upload")
             bad_list = [self._entry(BAD_SAMPLES_NAME)] if bad else []
-            self._uploading.finish(manifest, bad_list)
+            self.uploading.finish(manifest, bad_list)
             return manifest
-        with whole_file(self._out / MANIFEST_NAME) as temporary:
+        with whole_file(self.out / MANIFEST_NAME) as temporary:
             temporary.write_text(manifest.to_json(), "utf-8")
         return manifest
 
     def _entry(self, name: str) -> FileEntry:
-        path = self._out / name
+        path = self.out / name
         return FileEntry(name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
 
     def _list_bad(self, bad: Sequence[Bad]) -> None:
-        path = self._out / BAD_SAMPLES_NAME
+        path = self.out / BAD_SAMPLES_NAME
         if not bad:
             path.unlink(missing_ok=True)
             return
@@ -701,16 +687,16 @@ class _Packing:
 
     def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
         first = f"the first: {bad[0].path}: {bad[0].reason}"
-        listed = f"all are listed in {self._out / BAD_SAMPLES_NAME}"
+        listed = f"all are listed in {self.out / BAD_SAMPLES_NAME}"
         if not samples:
             return BadSamplesError(
-                f"{self._out}: none of the {len(bad)} images can be packed; {first}; {listed}",
+                f"{self.out}: none of the {len(bad)} images can be packed; {first}; {listed}",
                 "Check that --root holds images.",
             )
         # An LMDB is written in order and cannot be mended in its middle.
-        again = "LMDB is then packed anew" if self._job.container == "lmdb" else "it resumes"
+        again = "LMDB is then packed anew" if self.job.container == "lmdb" else "it resumes"
         return BadSamplesError(
-            f"{self._out}: {len(bad)} of {samples + len(bad)} images cannot be packed; "
+            f"{self.out}: {len(bad)} of {samples + len(bad)} images cannot be packed; "
             f"{first}; {listed}",
             "The others are packed. Finish without the bad ones by --skip-bad, or mend them "
             f"and run the same command again ({again}).",
@@ -718,15 +704,15 @@ class _Packing:
 
     def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
         """The index rows of all units; for LMDB with the offsets, which are final only now."""
-        if self._job.container != "lmdb":
+        if self.job.container != "lmdb":
             for unit in units:
-                yield from read_rows(self._job.part(unit))
+                yield from read_rows(self.job.part(unit))
             return
-        data = self._out / lmdb.DATA_NAME
+        data = self.out / lmdb.DATA_NAME
         extents = lmdb.extents(data)
         at = SCHEMA.get_field_index("offset")
         for unit in units:
-            for batch in read_rows(self._job.part(unit)):
+            for batch in read_rows(self.job.part(unit)):
                 found = list(islice(extents, batch.num_rows))
                 if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
                     raise CorruptionError(

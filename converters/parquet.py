@@ -15,12 +15,17 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.files import LocalFile, SourceFile
-from fastdata.converters.imagefolder import require_utf8
-from fastdata.converters.records import Record
+from fastdata.converters.records import Record, Sharded
 from fastdata.converters.rows import column_values, open_parquet
-from fastdata.converters.tree import is_folder
-from fastdata.converters.trees import LocalTree, RemoteTree, Tree
+from fastdata.converters.trees import (
+    LocalFile,
+    LocalTree,
+    RemoteTree,
+    SourceFile,
+    Tree,
+    is_folder,
+    require_utf8,
+)
 
 from fastdata.errors import SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
@@ -39,7 +44,7 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _LOOKED_AT = 8
 
 
-class ParquetImages:
+class ParquetImages(Sharded):
     """The rows of Parquet files, by file path and then row.
 
     The image column holds the bytes of image files, as petastorm's ``CompressedImageCodec``
@@ -98,11 +103,6 @@ class ParquetImages:
             "columns": [self._columns.image, self._columns.label, self._columns.key],
         }
 
-    def records(self) -> Iterator[Record]:
-        """Yields the rows, file by file."""
-        for shard in self.shards():
-            yield from shard.records()
-
     def shards(self) -> list[FileListing]:
         """Shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
@@ -118,29 +118,23 @@ class ParquetImages:
             self._features = _features(file.schema_arrow)
             if image is None:
                 image = _image_column(path, file, names)
-            elif image not in names or not _is_binary(names[image]):
-                raise UsageError(
-                    f"{path}: has no column {image} of bytes (it has: {_listed(names)})",
-                    "Name another with --image-column.",
-                )
+            binary = {name: kind for name, kind in names.items() if _is_binary(kind)}
             kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
             kinds |= dict.fromkeys(folders, pa.string())
             if key is None:
                 key = "key" if "key" in kinds else None
-            elif key not in kinds:
-                raise UsageError(
-                    f"{path}: has no column {key} of strings or integers "
-                    f"(it has: {_listed(names)})",
-                    "Name another with --key-column.",
-                )
             if label is None:
                 label = _label_column(path, kinds, image, key)
-            elif label not in kinds:
-                raise UsageError(
-                    f"{path}: has no column {label} of strings or integers "
-                    f"(it has: {_listed(names)})",
-                    "Name another with --label-column.",
-                )
+            for option, column, possible, what in (
+                ("image", image, binary, "bytes"),
+                ("key", key, kinds, "strings or integers"),
+                ("label", label, kinds, "strings or integers"),
+            ):
+                if column is not None and column not in possible:
+                    raise UsageError(
+                        f"{path}: has no column {column} of {what} (it has: {_listed(names)})",
+                        f"Name another with --{option}-column.",
+                    )
         named = not pa.types.is_integer(kinds[label])
         names_in = None
         if not named and "class" in kinds and label != "class":

@@ -25,8 +25,7 @@ class Record(NamedTuple):
         offset: Where in that file they begin.
         length: How many they are.
         mtime_ns: When that file was last changed, in nanoseconds (behind a URL: any number that
-            changes with it): tells whether a file
-            packed before an interruption is still current.
+            changes with it): tells whether what was packed before an interruption is current.
         pixels: Where the source holds pixels, not files: height, width, and the pixels
             themselves, uint8 HWC RGB, or None where they lie in ``path`` as they are.
         problem: Why the image cannot be packed, where listing already shows it.
@@ -84,13 +83,22 @@ class Listable(Protocol):
         """Yields its images, as `Source.records`."""
 
 
-def listing_shards(source: Source) -> Sequence[Listable]:
-    """The shards that a source can be listed in; by itself where it has no ``shards()``.
+class Sharded:
+    """A source that can be listed in shards, which are listed by as many tasks."""
 
-    The records of a source's shards in turn are those of ``records()``.
-    """
-    shards = getattr(source, "shards", None)
-    found: Sequence[Listable] = [source] if shards is None else shards()
+    def shards(self) -> Sequence[Listable]:
+        """The shards of its listing, in order."""
+        raise NotImplementedError
+
+    def records(self) -> Iterator[Record]:
+        """Yields the records of its shards in turn."""
+        for shard in self.shards():
+            yield from shard.records()
+
+
+def listing_shards(source: Source) -> Sequence[Listable]:
+    """The shards that a source can be listed in; it is its only one if it has no ``shards()``."""
+    found: Sequence[Listable] = source.shards() if hasattr(source, "shards") else [source]
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.files import SourceFile, file_at
+from fastdata.converters.trees import SourceFile, file_at
 
 from fastdata.errors import SampleError, SourceError, UnreadableError
 

@@ -22,7 +22,7 @@ from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
-from fastdata.converters.tree import printable
+from fastdata.converters.trees import printable
 
 from fastdata.errors import DataError, SampleError, SourceError, UnreadableError
 from fastdata.executors import report

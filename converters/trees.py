@@ -1,25 +1,97 @@
-"""Where a tree of images lies: a folder of this machine, or a URL."""
+"""Where a source's files lie: trees of folders and the files in them, here or behind a URL.
+
+A tree of images is ``<class>/**/<image>``, in torchvision's order: classes are the folders at
+the top, sorted by name; within one, ``sorted(os.walk())`` and then the sorted file names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from fastdata.converters.files import LocalFile, SourceFile
+import pyarrow as pa
 from fastdata.converters.records import Record
-from fastdata.converters.tree import (
-    class_folders,
-    class_records,
-    is_file,
-    scan,
-    storable,
-)
 
+from fastdata.errors import SourceError
 from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
-from fastdata.remote.urls import join_url, listed_name, redact
+from fastdata.remote.urls import is_url, join_url, listed_name, redact
 from fastdata.storage.probe import is_image_name
+
+#: What names begin with that are not data.
+_NO_DATA = ("_", ".")
+
+
+class SourceFile(Protocol):
+    """A file as readers of archives and of Parquet need it; picklable.
+
+    Its text is its name in messages, without credentials. `fastdata.remote.files.RemotePath` is
+    one, too.
+    """
+
+    @property
+    def location(self) -> str:
+        """Its path or its URL, as records have it."""
+
+    @property
+    def stem(self) -> str:
+        """Its name without extension."""
+
+    @property
+    def mtime_ns(self) -> int:
+        """When it was last changed, as `fastdata.converters.records.Record` has it."""
+
+    def open(self, mode: Literal["rb"] = "rb") -> Any:
+        """Opens it: something with ``read``, ``seek``, ``tell`` and ``close``.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+        """
+
+
+class LocalFile(NamedTuple):
+    """A file of this machine; a `SourceFile`."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def location(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    @property
+    def stem(self) -> str:
+        """Its name without extension."""
+        return self.path.stem
+
+    @property
+    def mtime_ns(self) -> int:
+        """When it was last changed, in nanoseconds."""
+        return self.path.stat().st_mtime_ns
+
+    def open(self, mode: Literal["rb"] = "rb") -> Any:
+        """Opens it for reading."""
+        # By pread: a file that is open over a fork has one position for parent and child.
+        return pa.OSFile(str(self.path), mode)
+
+
+def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
+    """The file that a record's path names.
+
+    Raises:
+        FileNotFoundError: It is behind a URL, and not there.
+        RemoteError: The URL cannot be reached.
+    """
+    if is_url(location):
+        return remote_path(location, storage_options)
+    return LocalFile(Path(location))
 
 
 class Tree(Protocol):
@@ -37,17 +109,19 @@ class Tree(Protocol):
         """A folder in it."""
 
     def classes(self) -> list[str]:
-        """The names of the folders in it, sorted.
+        """The names of the folders in it, sorted; hidden ones too, as torchvision has it.
 
         Raises:
-            SourceError: It cannot be read.
+            SourceError: It cannot be read, or a name is not UTF-8.
         """
 
     def records(self, name: str, label: int) -> Iterator[Record]:
         """Yields the images of one class folder, in torchvision's order.
 
+        Keys are paths below the tree without extension, with ``/``.
+
         Raises:
-            SourceError: It cannot be read.
+            SourceError: A folder cannot be read, or links to a folder around it.
         """
 
     def file(self, name: str) -> SourceFile | None:
@@ -68,58 +142,82 @@ class Tree(Protocol):
         """
 
 
-#: What names begin with that are not data.
-_NO_DATA = ("_", ".")
+def source_tree(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Tree:
+    """The folder that a source lies in, or what is behind its URL; nothing is asked of that yet.
+
+    Raises:
+        SourceError: The folder is not there, or cannot be read.
+    """
+    if is_url(root):
+        return RemoteTree(os.fspath(root), storage_options)
+    folder = Path(root)
+    if not is_folder(folder):
+        reason = "is not a folder" if folder.exists() else "no such folder"
+        raise SourceError(f"{root}: {reason}", "Say where the images are with --root.")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise _unreadable(folder, os.strerror(errno.EACCES))
+    return LocalTree(require_utf8(folder.resolve()))
 
 
 class LocalTree:
-    """A folder of this machine."""
+    """A folder of this machine; a `Tree`."""
 
     def __init__(self, root: Path) -> None:
         self.location = root
+        self.root = str(root)
 
     def __str__(self) -> str:
-        return str(self.location)
+        return self.root
 
     def __truediv__(self, name: str) -> LocalTree:
         return LocalTree(self.location / name)
 
-    @property
-    def root(self) -> str:
-        """See `Tree.root`."""
-        return str(self.location)
-
     def classes(self) -> list[str]:
-        """See `Tree.classes`."""
-        return class_folders(self.location)
+        """The names of the folders in it."""
+        names = [entry.name for entry in scan(self.location) if _is_class_folder(entry)]
+        for name in names:
+            if not is_utf8(name):
+                raise SourceError(
+                    f"{self}: the class folder {printable(name)} has a name that is not UTF-8",
+                    "Rename it; class names are stored as UTF-8.",
+                )
+        return names
 
     def records(self, name: str, label: int) -> Iterator[Record]:
-        """See `Tree.records`."""
-        return class_records(self.location, name, label)
+        """The images of one class folder; holds one folder's entries in memory."""
+        for folder in sorted(_walk(str(self.location / name), ())):
+            for entry in scan(folder):
+                if is_image_name(entry.name) and not _is_folder(entry):
+                    yield self._record(entry, label)
+
+    def _record(self, entry: os.DirEntry[str], label: int) -> Record:
+        key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
+        key, problem = storable(key)
+        try:
+            stat = entry.stat()
+        except OSError as error:  # a link to nowhere, most likely
+            problem = f"cannot be read: {error.strerror}"
+            return Record(key, label, entry.path, 0, 0, 0, problem=problem)
+        return Record(key, label, entry.path, 0, stat.st_size, stat.st_mtime_ns, problem=problem)
 
     def file(self, name: str) -> LocalFile | None:
-        """See `Tree.file`."""
+        """A file in it."""
         path = self.location / name
-        return LocalFile(path) if is_file(path) else None
+        try:
+            return LocalFile(path) if path.is_file() else None
+        except OSError as error:
+            raise _unreadable(path, error.strerror) from None
 
     def files(self, extension: str) -> dict[str, LocalFile]:
-        """See `Tree.files`."""
+        """The files of an extension at any depth."""
         paths = _data_files(self.location, extension)
         return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
 
 
-def _data_files(folder: Path, extension: str) -> Iterator[Path]:
-    for entry in scan(folder):
-        if entry.name.startswith(_NO_DATA):
-            continue
-        if entry.is_dir():
-            yield from _data_files(Path(entry.path), extension)
-        elif entry.name.endswith(extension):
-            yield Path(entry.path)
-
-
 class RemoteTree:
-    """A folder behind a URL.
+    """A folder behind a URL; a `Tree`.
 
     A class is listed at a time, so memory is bounded by the largest; a request of most drivers
     lists 1,000 images.
@@ -140,11 +238,11 @@ class RemoteTree:
         return RemoteTree(join_url(self.root, name), self._options)
 
     def classes(self) -> list[str]:
-        """See `Tree.classes`."""
+        """The names of the folders in it."""
         return list_folders(self.root, self._options)
 
     def records(self, name: str, label: int) -> Iterator[Record]:
-        """See `Tree.records`."""
+        """The images of one class folder."""
         images = [
             (folder, file, entry)
             for path, entry in list_entries(join_url(self.root, name), self._options).items()
@@ -160,14 +258,13 @@ class RemoteTree:
             yield Record(key, label, url, 0, entry.size, entry.changed, problem=problem)
 
     def file(self, name: str) -> RemotePath | None:
-        """See `Tree.file`."""
-        try:
+        """A file in it."""
+        with suppress(FileNotFoundError):
             return remote_path(join_url(self.root, name), self._options)
-        except FileNotFoundError:
-            return None
+        return None
 
     def files(self, extension: str) -> dict[str, RemotePath]:
-        """See `Tree.files`."""
+        """The files of an extension at any depth."""
         found = {
             listed_name(self.root, name): RemotePath(
                 join_url(self.root, name), entry.size, entry.changed, self._options
@@ -180,3 +277,104 @@ class RemoteTree:
             if name.endswith(extension)
             and not any(part.startswith(_NO_DATA) for part in name.split("/"))
         }
+
+
+def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """A folder's entries sorted by name.
+
+    Raises:
+        SourceError: The folder is missing or cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(folder, error.strerror) from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder.
+
+    Raises:
+        SourceError: One may not even ask: a folder above it is closed.
+    """
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise _unreadable(path, error.strerror) from None
+
+
+def _unreadable(path: str | os.PathLike[str], reason: str) -> SourceError:
+    return SourceError(
+        f"{path}: cannot be read: {reason}",
+        "Check the path and that you may read it (ls -ld, chmod +rx).",
+    )
+
+
+def _data_files(folder: Path, extension: str) -> Iterator[Path]:
+    for entry in scan(folder):
+        if entry.name.startswith(_NO_DATA):
+            continue
+        if entry.is_dir():
+            yield from _data_files(Path(entry.path), extension)
+        elif entry.name.endswith(extension):
+            yield Path(entry.path)
+
+
+def _is_class_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself is no more than one to nowhere
+            return False
+        # A class must not be missing in silence: the labels after it would be others.
+        raise _unreadable(entry.path, error.strerror) from None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return entry.is_dir()
+    return False
+
+
+def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yields a folder and all below it, following links; ``above`` guards against loops."""
+    stat = os.stat(folder)
+    here = (stat.st_dev, stat.st_ino)
+    if here in above:
+        raise SourceError(
+            f"{printable(folder)}: this link leads back to a folder that it is in",
+            "Remove the link.",
+        )
+    yield folder
+    for entry in scan(folder):
+        if _is_folder(entry):
+            yield from _walk(entry.path, (*above, here))
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a file name, as Python gives it, was UTF-8 on the disk."""
+    return name.encode("utf-8", "ignore").decode("utf-8") == name
+
+
+def printable(name: str) -> str:
+    r"""A file name with what is not UTF-8 written as ``\xNN``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def storable(key: str) -> tuple[str, str | None]:
+    """A key as it can be stored, and what is wrong with it where it is not UTF-8."""
+    if is_utf8(key):
+        return key, None
+    return printable(key), "its name is not UTF-8; rename it"
+
+
+def require_utf8(root: Path) -> Path:
+    """A path as it is, if it can be stored in a manifest.
+
+    Raises:
+        SourceError: It is not UTF-8.
+    """
+    if not is_utf8(str(root)):
+        raise SourceError(f"{printable(str(root))}: this path is not UTF-8", "Rename the folder.")
+    return root

@@ -31,7 +31,7 @@ from fastdata.machine import usable_cpus
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, read_bytes, remove, upload
 from fastdata.remote.urls import join_url, name_of, redact
-from fastdata.storage.files import whole_file
+from fastdata.storage.files import cache_folder, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
 
 _LEDGER_NAME = "sent.jsonl"
@@ -49,12 +49,9 @@ def default_local(url: str) -> Path:
     ``packing/<name>-<id>`` in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
     ~/.cache/fastdata; ``<id>`` are digits of the URL's SHA-256.
     """
-    given = os.environ.get("FASTDATA_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    cache = Path(given) if given else Path(base) / "fastdata"
     name = os.fsdecode(os.fsencode(name_of(url))[:_NAME_BYTES])
     digest = hashlib.sha256(redact(url.rstrip("/")).encode()).hexdigest()
-    return cache / "packing" / f"{name}-{digest[:_ID_DIGITS]}"
+    return cache_folder() / "packing" / f"{name}-{digest[:_ID_DIGITS]}"
 
 
 class Uploading:

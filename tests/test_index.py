@@ -48,10 +48,11 @@ def batch(start: int, stop: int) -> pa.RecordBatch:
     return rows_to_batch([row(number) for number in range(start, stop)])
 
 
-def written(path: Path, *sizes: int) -> Path:
+def written(path: Path, *sizes: int, rows_per_batch: int = ROWS_PER_BATCH) -> Path:
     """An index of batches of some sizes."""
     ends = np.cumsum(sizes).tolist()
-    write_index(path, (batch(end - size, end) for end, size in zip(ends, sizes, strict=True)))
+    batches = (batch(end - size, end) for end, size in zip(ends, sizes, strict=True))
+    write_index(path, batches, rows_per_batch=rows_per_batch)
     return path
 
 
@@ -187,9 +188,7 @@ def test_batches_of_any_size_give_the_same_rows(
 ) -> None:
     folder = tmp_path_factory.mktemp("index")
     total = sum(sizes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastdata.storage.index.ROWS_PER_BATCH", rows_per_batch)
-        written(folder / "index", *sizes)
+    written(folder / "index", *sizes, rows_per_batch=rows_per_batch)
     index = Index(folder / "index", total)
     assert len(index) == total
     assert list(index) == [row(number) for number in range(total)]

@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 from fastdata.converters import ImageFolder, Record, WebDataset
-from fastdata.converters import listing as listing_module
 from fastdata.converters.listing import Listing, write_listing
 from fastdata.converters.records import Listable, listing_shards
 from hypothesis import given, settings
@@ -53,9 +52,9 @@ class Made:
         return self._shards
 
 
-def listed(source: Any, folder: Path) -> Listing:
+def listed(source: Any, folder: Path, **sizes: int) -> Listing:
     with InProcess() as executor:
-        return write_listing(source, folder, lambda count: None, executor)
+        return write_listing(source, folder, lambda count: None, executor, **sizes)
 
 
 def expected_runs(
@@ -88,26 +87,23 @@ def test_cuts(
     flat = [length for each in lengths for length in each]
     source = Made(lengths)
     folder = tmp_path_factory.mktemp("listing") / "listing"
-    with mock.patch.object(listing_module, "_ROWS_PER_BATCH", batch):
-        if not flat:
-            with pytest.raises(SourceError, match="no images found"):
-                listed(source, folder)
-            return
-        found = listed(source, folder)
-        assert len(found) == len(flat)
-        assert found.total_bytes() == sum(flat)
-        assert list(found.records(0, len(flat))) == list(source.records())
-        start, stop = sorted(min(at, len(flat)) for at in part)
-        assert list(found.records(start, stop)) == list(source.records())[start:stop]
-        assert list(found.runs(0, len(flat), most_bytes, most_rows)) == expected_runs(
-            flat, most_bytes, most_rows
-        )
-        with InProcess() as executor:
-            units = list(found.units(most_bytes, most_rows, {}, chained=False, executor=executor))
-        assert [(u.start, u.stop, u.size) for u in units] == expected_runs(
-            flat, most_bytes, most_rows
-        )
-        assert len({unit.fingerprint for unit in units}) == len(units)
+    if not flat:
+        with pytest.raises(SourceError, match="no images found"):
+            listed(source, folder, rows_per_batch=batch)
+        return
+    found = listed(source, folder, rows_per_batch=batch)
+    assert len(found) == len(flat)
+    assert found.total_bytes() == sum(flat)
+    assert list(found.records(0, len(flat))) == list(source.records())
+    start, stop = sorted(min(at, len(flat)) for at in part)
+    assert list(found.records(start, stop)) == list(source.records())[start:stop]
+    assert list(found.runs(0, len(flat), most_bytes, most_rows)) == expected_runs(
+        flat, most_bytes, most_rows
+    )
+    with InProcess() as executor:
+        units = list(found.units(most_bytes, most_rows, {}, chained=False, executor=executor))
+    assert [(u.start, u.stop, u.size) for u in units] == expected_runs(flat, most_bytes, most_rows)
+    assert len({unit.fingerprint for unit in units}) == len(units)
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -128,12 +124,12 @@ def test_a_changed_record_changes_its_fingerprint(tmp_path: Path, chained: bool)
 
 def test_a_key_in_two_shards(tmp_path: Path) -> None:
     source = Made([[1] * 40, [1] * 25, [], [1] * 30])
-    with mock.patch.multiple(listing_module, _ROWS_PER_BATCH=3, _SORTED_AT_ONCE=10):
-        listed(source, tmp_path / "good")
-        shards = source._shards
-        shards[3] = shards[3]._replace(keys=(*shards[3].keys[:-1], "0/17"))
-        with pytest.raises(SourceError, match="the key 0/17: /0/17 and /3/29"):
-            listed(source, tmp_path / "bad")
+    sizes = {"rows_per_batch": 3, "compared_at_once": 10}
+    listed(source, tmp_path / "good", **sizes)
+    shards = source._shards
+    shards[3] = shards[3]._replace(keys=(*shards[3].keys[:-1], "0/17"))
+    with pytest.raises(SourceError, match="the key 0/17: /0/17 and /3/29"):
+        listed(source, tmp_path / "bad", **sizes)
 
 
 def test_shards_are_those_of_the_source(tmp_path: Path) -> None:

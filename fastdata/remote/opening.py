@@ -20,7 +20,7 @@ from fastdata.remote.ranges import FileRef, Request, Wanted
 from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.extents import ExtentTable
-from fastdata.storage.files import file_lock
+from fastdata.storage.files import cache_folder, file_lock
 from fastdata.storage.index import Index, Row
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
@@ -40,11 +40,7 @@ def metadata_folder() -> Path:
 
     ``remote`` in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata.
     """
-    cache = os.environ.get("FASTDATA_CACHE_DIR")
-    if cache:
-        return Path(cache) / "remote"
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "fastdata" / "remote"
+    return cache_folder() / "remote"
 
 
 def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import BusyError, DatasetError, UsageError
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.urls import is_url, join_url, name_of, redact
-from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, publish, whole_file
+from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock, publish, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 MARKER_NAME = "staged.json"
@@ -280,11 +280,7 @@ def known_places() -> list[Path]:
 
 
 def _roots_file() -> Path:
-    cache = os.environ.get("FASTDATA_CACHE_DIR")
-    if cache:
-        return Path(cache) / "stage-roots.json"
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "fastdata" / "stage-roots.json"
+    return cache_folder() / "stage-roots.json"
 
 
 def _remembered() -> list[Path]:

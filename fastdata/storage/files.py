@@ -224,6 +224,15 @@ def _is_open_file(path: Path, descriptor: int) -> bool:
         return False
 
 
+def cache_folder() -> Path:
+    """Where what may be lost is kept: $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
+    ~/.cache/fastdata.
+    """
+    if given := os.environ.get("FASTDATA_CACHE_DIR"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fastdata"
+
+
 def human_bytes(count: float) -> str:
     """A number of bytes as people read it, in powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
