@@ -46,9 +46,9 @@ _NEED_TORCH = {
 
 
 def _decoder_of(images: ImageDataset) -> dataset.BatchDecoder | None:
-    from fastdata.loading.head import head_of  # torch is needed only here
+    from fastdata.loading.prefix import native_prefix  # torch is needed only here
 
-    return head_of(images)
+    return native_prefix(images)
 
 
 dataset.decoder_of = _decoder_of

@@ -487,6 +487,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
     assert len(list(loader)) == len(found)
 
 
+@pytest.mark.filterwarnings("ignore:.*has seek points of another image")
 @threads
 @settings(max_examples=20, deadline=None)
 @given(st.data())

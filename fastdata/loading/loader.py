@@ -23,10 +23,10 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.head import HeadDataset
 from fastdata.loading.images import Images, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
+from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_sampler, process_rank
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
@@ -262,7 +262,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         # An ImageDataset decodes natively by itself, where it is asked for whole batches.
         direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
         if self._choice.path == "workers" and not direct:
-            return self._on_device(iter(self._with_head()), Tracker())
+            return self._on_device(iter(self._with_prefix()), Tracker())
         return self._on_device(super().__iter__(), Tracker())
 
     def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
@@ -319,7 +319,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         # Ranks must agree, and their generators need not.
         return drawn if self._ranks is None else 0
 
-    def _with_head(self) -> torch.utils.data.DataLoader[Any]:
+    def _with_prefix(self) -> torch.utils.data.DataLoader[Any]:
         """Torch's loader over the same dataset, decoded natively in its workers."""
         if self._inner is None:
             options: dict[str, Any] = {"in_order": self.in_order} if _TORCH_HAS_IN_ORDER else {}
@@ -328,7 +328,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             else:
                 options |= {"sampler": self.sampler, "batch_size": None}
             self._inner = torch.utils.data.DataLoader(
-                HeadDataset(self.dataset),
+                PrefixDataset(self.dataset),
                 num_workers=self.num_workers,
                 collate_fn=self.collate_fn,
                 pin_memory=self.pin_memory,

@@ -22,7 +22,7 @@ from fastdata.plan.schedule import Numbering, occurrences_within
 from fastdata.transforms.compile import Refusal, compile_recipe
 
 
-class Head:
+class NativePrefix:
     """Decodes and crops samples in the calling thread; the rest of their transform follows.
 
     Args:
@@ -88,8 +88,8 @@ class Head:
         return found
 
 
-def head_of(dataset: Any) -> Head | None:
-    """The head of a dataset; None where fastdata cannot read it, or knows not even the crop."""
+def native_prefix(dataset: Any) -> NativePrefix | None:
+    """The native prefix of a dataset; None where fastdata does not know even the crop."""
     images = recognise(dataset)
     if isinstance(images, Refusal):
         return None
@@ -98,26 +98,26 @@ def head_of(dataset: Any) -> Head | None:
         return None
     settings = Settings(recipe, images.options.check, images.options.dct_scaling)
     source = images.open(False)
-    return Head(source, images.numbering(source), settings, images.target_transform)
+    return NativePrefix(source, images.numbering(source), settings, images.target_transform)
 
 
-class HeadDataset(Dataset[tuple[Any, Any]]):
+class PrefixDataset(Dataset[tuple[Any, Any]]):
     """A torchvision folder dataset, decoded natively, for torch's worker processes.
 
     Args:
-        dataset: The dataset; `head_of` must know it.
+        dataset: The dataset; `native_prefix` must know it.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._head: Head | None = None
+        self._prefix: NativePrefix | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_dataset": self._dataset, "_head": None}
+        return {"_dataset": self._dataset, "_prefix": None}
 
     def __getattr__(self, name: str) -> Any:
         # A worker_init_fn may look at the dataset by get_worker_info().
-        if name in ("_dataset", "_head"):  # not there yet
+        if name in ("_dataset", "_prefix"):  # not there yet
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -129,7 +129,7 @@ class HeadDataset(Dataset[tuple[Any, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
         """Samples by number, for torch's fetcher."""
-        if self._head is None:
-            self._head = head_of(self._dataset)
-            assert self._head is not None
-        return self._head.samples(indices)
+        if self._prefix is None:
+            self._prefix = native_prefix(self._dataset)
+            assert self._prefix is not None
+        return self._prefix.samples(indices)
