@@ -208,10 +208,13 @@ def test_skip_resumes() -> None:
     ("make", "words"),
     [
         (lambda: DALILoader(images(), device="tpu"), "device='tpu'"),
-        (lambda: DALILoader(images(), device="gpu:99"), "GPUs here"),
+        (lambda: DALILoader(images(), device="cuda:99"), "CUDA devices here"),
         (lambda: DALILoader(images(), hw_decoder_load=0.5), "hw_decoder_load=0.5 is for"),
-        (lambda: DALILoader(images(), device="gpu", hw_decoder_load=2), "hw_decoder_load=2"),
-        (lambda: DALILoader(images(), device_memory_padding=1), "device_memory_padding=1"),
+        (lambda: DALILoader(images(), device="cuda", hw_decoder_load=2), "hw_decoder_load=2"),
+        (
+            lambda: DALILoader(images(), decoder_options={"device_memory_padding": 1}),
+            "device_memory_padding=1",
+        ),
         (lambda: DALILoader(images(), prefetch_queue_depth=0), "prefetch_queue_depth=0"),
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
         (lambda: DALILoader(images(lambda image: image)), "needs the native path"),

@@ -1,10 +1,14 @@
-"""Batches that DALI decodes; the native core and Pillow decode what is not for it."""
+"""Batches that DALI decodes; the native core and Pillow decode what is not for it.
+
+DALI ends a whole pipeline over one image that it cannot decode, and some that it can it decodes to
+other colours than Pillow does. So it is given only what is known to come out as Pillow has it.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,17 +19,21 @@ from torch.utils.dlpack import from_dlpack
 
 from fastdata import _native
 from fastdata.dali.runner import Run, Runner
-from fastdata.dali.samples import candidates, kind_of
-from fastdata.decode.engine import Engine
-from fastdata.decode.fallback import NOTHING_TO_DECODE
 from fastdata.errors import FastdataError
-from fastdata.loading.buffers import BatchMemory, BufferPool
-from fastdata.loading.pipeline import Batch, Pipeline, Settings, View, await_done
-from fastdata.loading.source import Gathered, Source
-from fastdata.loading.stats import Counters
+from fastdata.loading.buffers import BatchMemory
+from fastdata.loading.pipeline import Batch, Pipeline, View, await_done
+from fastdata.loading.source import Gathered
 from fastdata.plan.schedule import Planned
-from fastdata.remote.prefetch import RemotePass
-from fastdata.transforms.compile import Program
+from fastdata.storage.probe import ENCODINGS
+
+_JPEG = ENCODINGS.index("jpeg")
+#: What DALI knows and the core does not.
+_BESIDES = [ENCODINGS.index(name) for name in ("jpeg-progressive", "png")]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_EOI = b"\xff\xd9"
+# Of PNG's colour types: grey, RGB, palette, RGB with alpha.
+_PNG_COLOURS = (0, 2, 3, 6)
 
 
 @dataclass
@@ -34,55 +42,32 @@ class DALIBatch(Batch):
 
     Attributes:
         read: Reads the samples that may be DALI's; None before their sizes are known, and once
-            they are sorted.
+            DALI has them.
         candidates: Places of those.
+        pillow: bool, shape (N,): those of all samples that the core does not decode.
         stream: The CUDA stream that it is for; None on the CPU.
-        runs: What DALI decodes of it.
+        run: What DALI decodes of it.
     """
 
     read: _native.ReadJob | None = None
     candidates: list[int] = field(default_factory=list)
+    pillow: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     stream: Any = None
-    runs: list[Run] = field(default_factory=list)
-
-
-# Where nothing but DALI puts pixels.
-_NO_MEMORY = BatchMemory(torch.empty(0), np.empty(0))
+    run: Run | None = None
 
 
 class DALIPipeline(Pipeline):
     """Begins and finishes batches, as `fastdata.loading.pipeline.Pipeline` does.
 
     Args:
-        source: Where samples come from.
-        settings: How they are decoded.
-        pool: Memory for pixels that are not DALI's.
-        engine: Threads that read, and decode what is not DALI's; None for the consumer's own.
-        helpers: Runs what is Pillow's.
-        counters: Counts what was done.
-        remote: Fetches what is not on this machine; None where all is.
         runner: Runs DALI.
-        threads: DALI's threads.
         device: Where batches are to be.
+        *args: As `Pipeline`'s; its engine reads, and decodes what is not DALI's.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        settings: Settings,
-        pool: BufferPool,
-        engine: Engine | None,
-        helpers: Executor,
-        counters: Counters,
-        remote: RemotePass | None,
-        runner: Runner,
-        threads: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(source, settings, pool, engine, helpers, counters, remote)
-        self._runner = runner
-        self._threads = threads
-        self._device = device
+    def __init__(self, runner: Runner, device: torch.device, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._runner, self._device = runner, device
         self._warned = False
 
     def _new_batch(self, planned: Planned, key: int, gathered: Gathered) -> Batch:
@@ -91,108 +76,88 @@ class DALIPipeline(Pipeline):
     def _decode(self, batch: Batch) -> None:
         assert isinstance(batch, DALIBatch)
         geometries, slow = self._draw(batch)
-        slow |= ~candidates(batch.gathered)
-        skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
-        batch.views = [View(_NO_MEMORY, geometry) for geometry in geometries]
-        batch.candidates = np.flatnonzero(~slow).tolist()
+        for number, geometry in enumerate(geometries):
+            batch.views.append(View(self._memory(batch, number), geometry))
+        skip = slow | ~_may_be_for_dali(batch.gathered)
+        batch.candidates = np.flatnonzero(~skip).tolist()
+        batch.pillow = slow | batch.gathered.pillow
         if self._device.type == "cuda":
             batch.stream = torch.cuda.current_stream(self._device)
         extents = batch.gathered.extents
         check = self._settings.check and self._remote is None  # it was checked then
         if self._engine is None:
-            batch.read = _native.ReadJob(extents, skip=skip, check=check)
+            batch.read = _native.ReadJob(extents, skip=skip.view(np.uint8), check=check)
             batch.read.run()
         else:
-            batch.read = self._engine.read(extents, skip, check)
-        for place in np.flatnonzero(slow).tolist():
-            if place not in batch.failed:
-                self._own_memory(batch)
-                self._by_pillow(batch, place)
+            batch.read = self._engine.read(extents, skip.view(np.uint8), check)
+        self._decode_ourselves(batch, np.flatnonzero(skip).tolist())
 
     def advance(self, batch: Batch) -> None:
         """See `Pipeline.advance`."""
         super().advance(batch)
         assert isinstance(batch, DALIBatch)
         if batch.read is not None and batch.read.done():
-            self._sort(batch, batch.read)
+            self._begin_run(batch, batch.read)
 
-    def _sort(self, batch: DALIBatch, read: _native.ReadJob) -> None:
-        """Begins decoding what was read: by DALI, natively, or by Pillow."""
+    def _begin_run(self, batch: DALIBatch, read: _native.ReadJob) -> None:
+        """Has DALI decode what was read and is for it; what is not is decoded here."""
         batch.read = None
-        gathered, indices = batch.gathered, batch.planned.indices
-        lost = set()
-        for place, code, detail, _ in read.failures():
-            if code not in NOTHING_TO_DECODE:
-                continue
-            lost.add(place)
-            if gathered.pillow[place]:
-                # It fails for Pillow, too: in the words of the native loader.
-                self._own_memory(batch)
-                self._by_pillow(batch, place)
-            else:
-                problem = self._source.problem(int(indices[place]), detail, code)
-                batch.failed.setdefault(place, problem)
+        gathered = batch.gathered
         samples: list[Any] = read.take()
         self._counters.add_work(read.seconds(), 0.0)
-        encodings = np.asarray(gathered.extents.encodings).tolist()
-        seekable = np.asarray(gathered.extents.seekable).tolist()
-        sizes = list(zip(gathered.widths.tolist(), gathered.heights.tolist(), strict=True))
-        kinds: dict[str | None, list[int]] = {}
+        seekable = np.asarray(gathered.extents.seekable)
+        ours: list[int] = []
+        theirs: list[int] = []
         for place in batch.candidates:
-            data, kind = samples[place], None
-            if place in lost:
-                continue
-            if data is not None:
-                kind = kind_of(data, encodings[place], *sizes[place], bool(seekable[place]))
-            kinds.setdefault(kind, []).append(place)
-            if kind == "raw":
-                samples[place] = data.reshape(*sizes[place][::-1], 3)
-        self._decode_ourselves(batch, kinds.pop(None, []))
-        for kind, places in kinds.items():
-            assert kind is not None
-            run = Run(
-                kind,
-                np.array(places, np.int64),
-                [samples[place] for place in places],
+            data = samples[place]
+            size = int(gathered.widths[place]), int(gathered.heights[place])
+            # Where nothing could be read, the core says why, in the native loader's words.
+            known = data is not None and _is_for_dali(data, size, bool(seekable[place]))
+            (theirs if known else ours).append(place)
+        self._decode_ourselves(batch, ours)
+        if theirs:
+            batch.run = Run(
+                np.array(theirs, np.int64),
+                [samples[place] for place in theirs],
                 [view.geometry for view in batch.views],
                 batch.stream,
             )
-            batch.runs.append(run)
-            self._runner.begin(run)
+            self._runner.begin(batch.run)
 
-    def _decode_ourselves(self, batch: DALIBatch, places: list[int]) -> None:
-        """Has samples decoded natively, or by Pillow if that fails or is known to."""
-        if not places:
-            return
-        self._own_memory(batch)
-        skip = np.ones(len(batch.planned.indices), np.uint8)
-        skip[places] = batch.gathered.pillow[places]
+    def _decode_ourselves(self, batch: DALIBatch, places: Sequence[int]) -> None:
+        """Has samples decoded natively, or by Pillow where the core is known to decline."""
+        skip = np.ones(len(batch.planned.indices), np.bool_)
+        skip[places] = batch.pillow[places]
         if np.count_nonzero(skip) < len(skip):
             for number in range(len(batch.views)):
-                self._begin_native(batch, number, skip)
+                self._begin_native(batch, number, skip.view(np.uint8))
         for place in places:
-            if skip[place]:
+            if skip[place] and place not in batch.failed:
                 self._by_pillow(batch, place)
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
         assert isinstance(batch, DALIBatch)
         if batch.read is not None:
             await_done(batch.read, deadline)
-            self._sort(batch, batch.read)
-        begun = time.perf_counter()
-        for run in batch.runs:
+            self._begin_run(batch, batch.read)
+        run, begun = batch.run, time.perf_counter()
+        if run is not None:
             self._runner.finish(run)
             if run.error is not None:
                 self._warn(run.error)
                 self._decode_ourselves(batch, run.places.tolist())
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
-        self._counters.add_work(0.0, (time.perf_counter() - begun) * self._threads)
+        self._counters.add_work(0.0, (time.perf_counter() - begun) * self._runner.threads)
         errors = super()._finish(batch, deadline)
         for number, view in enumerate(batch.views):
-            parts = [(run.places, run.pixels[number]) for run in batch.runs if run.pixels]
-            view.memory = self._joined(batch, number, parts)
-        batch.runs.clear()
+            pixels = None if run is None or run.pixels is None else run.pixels[number]
+            places = np.empty(0, np.int64) if run is None else run.places
+            if self._device.type == "cuda":
+                view.memory = self._join_on_gpu(number, view.memory, places, pixels)
+            elif pixels is not None:
+                self._join(number, view.memory, places, pixels)
+        batch.run = None
         return errors
 
     def _warn(self, error: Exception) -> None:
@@ -205,69 +170,31 @@ class DALIPipeline(Pipeline):
                 stacklevel=2,
             )
 
-    def _own_memory(self, batch: Batch) -> None:
-        """Makes room for pixels that are not DALI's."""
-        for number, view in enumerate(batch.views):
-            if view.memory is _NO_MEMORY:
-                view.memory = self._memory(batch, number)
+    def _join(
+        self, number: int, memory: BatchMemory, places: npt.NDArray[np.int64], pixels: Any
+    ) -> None:
+        """Copies what DALI has decoded of a view beside what was decoded here."""
+        output = self._settings.recipe.programs[number].output
+        rows = memory.array if output.channels_last else memory.array.transpose(0, 3, 1, 2)
+        # By NumPy: torch's threads do not survive a fork.
+        found = np.asarray(pixels)
+        rows[places] = _bfloat16(found) if output.dtype == "bfloat16" else found
 
-    def _joined(
-        self, batch: Batch, number: int, parts: list[tuple[npt.NDArray[np.int64], Any]]
+    def _join_on_gpu(
+        self, number: int, memory: BatchMemory, places: npt.NDArray[np.int64], pixels: Any
     ) -> BatchMemory:
-        """One view of a batch, from what DALI has decoded and what is in memory of our own."""
-        program, own = self._settings.recipe.programs[number], batch.views[number].memory
-        count = len(batch.planned.indices)
-        whole = len(parts) == 1 and len(parts[0][0]) == count
-        if self._device.type == "cuda":
-            return self._joined_on_gpu(program, count, own, parts, whole)
-        half = program.output.dtype == "bfloat16"
-        if whole and not half and not self._pool.pinned:
-            return self._seen_twice(program, from_dlpack(parts[0][1]))  # not copied
-        if own is _NO_MEMORY:
-            own = self._memory(batch, number)
-        last = program.output.channels_last
-        # As DALI has it. By NumPy: torch's threads do not survive a fork.
-        rows = own.array if last else own.array.transpose(0, 3, 1, 2)
-        for places, pixels in parts:
-            found = np.asarray(pixels)
-            rows[slice(None) if whole else places] = _bfloat16(found) if half else found
-        return own
-
-    def _joined_on_gpu(
-        self,
-        program: Program,
-        count: int,
-        own: BatchMemory,
-        parts: list[tuple[npt.NDArray[np.int64], Any]],
-        whole: bool,
-    ) -> BatchMemory:
-        output = program.output
-        dtype: torch.dtype = getattr(torch, output.dtype)
-        if whole:
-            return self._seen_twice(program, from_dlpack(parts[0][1]).to(dtype))  # not copied
-        width, height = program.size
-        shape = (height, width, 3) if output.channels_last else (3, height, width)
-        rows = torch.empty((count, *shape), dtype=dtype, device=self._device)
-        if own is not _NO_MEMORY:
-            rest = np.ones(count, np.bool_)
-            for places, _ in parts:
-                rest[places] = False
-            chosen = torch.from_numpy(np.flatnonzero(rest))
-            mine = own.tensor.permute(0, 2, 3, 1) if output.channels_last else own.tensor
-            rows[chosen.to(self._device)] = mine[chosen].to(self._device)
-        for places, pixels in parts:
-            rows[torch.from_numpy(places).to(self._device)] = from_dlpack(pixels).to(dtype)
-        return self._seen_twice(program, rows)
-
-    def _seen_twice(self, program: Program, rows: torch.Tensor) -> BatchMemory:
-        """A batch as DALI has it, as `BatchMemory`; on a GPU its array is a tensor, too."""
-        if program.output.channels_last:
-            tensor, pixels = rows.permute(0, 3, 1, 2), rows
+        """One view of a batch on the GPU; not copied where DALI has decoded all of it."""
+        output = self._settings.recipe.programs[number].output
+        found = None if pixels is None else from_dlpack(pixels).to(getattr(torch, output.dtype))
+        if found is not None and len(found) == len(memory.tensor):
+            tensor = found.permute(0, 3, 1, 2) if output.channels_last else found
         else:
-            tensor, pixels = rows, rows.permute(0, 2, 3, 1)
-        if rows.is_cuda:
-            return BatchMemory(tensor, cast(Any, pixels))
-        return BatchMemory(tensor, pixels.numpy())
+            tensor = memory.tensor.to(self._device, non_blocking=True)
+            rows = tensor.permute(0, 2, 3, 1) if output.channels_last else tensor
+            if found is not None:
+                rows[torch.from_numpy(places).to(self._device)] = found
+        # Its array is a tensor, too: what blanks a bad sample's pixels writes to either.
+        return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 
     def close(self) -> None:
         """See `Pipeline.close`."""
@@ -278,9 +205,49 @@ class DALIPipeline(Pipeline):
         assert isinstance(batch, DALIBatch)
         if batch.read is not None:
             batch.read.cancel()
-        for run in batch.runs:
-            self._runner.cancel(run)
+        if batch.run is not None:
+            batch.run.cancelled = True
         super().cancel(batch)
+
+
+def _may_be_for_dali(gathered: Gathered) -> npt.NDArray[np.bool_]:
+    """Which samples may be DALI's, by what is known before they are read: bool, (N,)."""
+    encodings = np.asarray(gathered.extents.encodings)
+    native = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
+    found: npt.NDArray[np.bool_] = native | np.isin(encodings, _BESIDES)
+    return found
+
+
+def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> bool:
+    """Whether DALI decodes a sample to what Pillow would.
+
+    Args:
+        data: Its bytes.
+        size: Its (width, height) as the crop was drawn for, in pixels.
+        seekable: Whether it has seek points: then it was decoded once already.
+    """
+    found, width, height, components, _, progressive, code, _, _ = _native.probe(data)
+    if found == "jpeg":
+        if (width, height) != size or components not in (1, 3):
+            return False
+        if not (code == "ok" or (progressive and code == "unsupported")):
+            return False
+        # Cut short, it decodes in part, or not at all, depending on the crop.
+        return seekable or (data[-2:].tobytes() == _EOI and _is_ycc(data, progressive))
+    head = data[:33].tobytes()
+    if head[:8] != _PNG or len(head) < 33:
+        return False
+    said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    return said == size and head[24] == 8 and head[25] in _PNG_COLOURS
+
+
+def _is_ycc(data: npt.NDArray[np.uint8], progressive: bool) -> bool:
+    """Whether Adobe's marker does not say that the colours are RGB."""
+    if not progressive:
+        return True  # the probe has looked
+    head = data[: 1 << 16].tobytes()
+    at = head.find(b"\xff\xee\x00\x0eAdobe")
+    return at < 0 or at + 15 >= len(head) or head[at + 15] != 0
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

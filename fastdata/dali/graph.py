@@ -5,7 +5,9 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,60 +15,63 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.dali.options import DALIOptions
 from fastdata.transforms.compile import Program
 from fastdata.transforms.descriptions import RandomResizedCrop, Resize
 from fastdata.transforms.geometry import Geometry
 
-#: Kinds of samples, each of which has a pipeline of its own.
-ENCODED, RAW = "encoded", "raw"
-
-# A pipeline is first run on this: then it is full, and takes and gives one batch at a time.
+# A pipeline is first run on an image of so many pixels' side: then it is full, and takes and gives
+# one batch at a time.
 _SIDE = 8
+
+#: nvImageCodec's packages, one for each version of CUDA.
+_NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What makes a pipeline.
+    """What makes pipelines.
 
     Attributes:
         programs: Crops and output format of each view.
-        options: How DALI runs.
-        threads: DALI's threads.
         device_id: The GPU; None for none.
+        threads: DALI's threads.
+        depth: Batches that a pipeline works on at once.
+        region_decode: Whether only the crop is decoded; None: where that is known to work.
+        decoding: Further arguments of DALI's decoder.
     """
 
     programs: tuple[Program, ...]
-    options: DALIOptions
-    threads: int
     device_id: int | None
+    threads: int
+    depth: int
+    region_decode: bool | None
+    decoding: Mapping[str, Any]
 
-    def build(self, kind: str, batch_size: int) -> Any:
+    def build(self, batch_size: int) -> Any:
         """A pipeline that has run, and has nothing under way.
 
         Args:
-            kind: `ENCODED` or `RAW`.
             batch_size: The most samples of a batch.
         """
-        depth = self.options.prefetch_queue_depth
         built = _dali().Pipeline(
             batch_size=batch_size,
             num_threads=self.threads,
             device_id=self.device_id,
-            prefetch_queue_depth=depth,
+            prefetch_queue_depth=self.depth,
         )
         with built:
-            built.set_outputs(*self._define(kind))
+            built.set_outputs(*self._define())
         built.build()
-        side = _SIDE
-        samples = [_square(kind, side)]
-        box = np.array([[0, 0, side, side]], np.int32)
+        file = io.BytesIO()
+        Image.new("RGB", (_SIDE, _SIDE)).save(file, "JPEG")
+        samples = [np.frombuffer(file.getvalue(), np.uint8)]
+        box = np.array([[0, 0, _SIDE, _SIDE]], np.int32)
         whole = Geometry(box, None, np.zeros((1, 2), np.int32), np.zeros(1, np.uint8), None)
         # The first schedule_run() runs it so many times.
-        for _ in range(depth):
+        for _ in range(self.depth):
             self.feed(built, samples, [whole] * len(self.programs), np.zeros(1, np.int64))
         built.schedule_run()
-        for _ in range(depth):
+        for _ in range(self.depth):
             built.outputs()
         return built
 
@@ -81,7 +86,7 @@ class Graph:
 
         Args:
             pipeline: What `build` returned.
-            samples: Their bytes, or pixels; must stay until the batch is done.
+            samples: Their bytes; must stay until the batch is done.
             geometries: Of each view.
             rows: The samples' rows in these.
         """
@@ -106,27 +111,22 @@ class Graph:
             pipeline.feed_input(f"x{view}", np.ascontiguousarray(shares[:, 0]))
             pipeline.feed_input(f"y{view}", np.ascontiguousarray(shares[:, 1]))
 
-    def _define(self, kind: str) -> list[Any]:
+    def _define(self) -> list[Any]:
         """The outputs of a pipeline: a batch of images for each view."""
         fn, types = _dali().fn, _dali().types
         gpu = self.device_id is not None
-        pixels = types.UINT8
-        if kind == RAW:
-            data = fn.external_source(name="data", ndim=3, dtype=pixels, layout="HWC", no_copy=True)
-        else:
-            data = fn.external_source(name="data", ndim=1, dtype=pixels, no_copy=True)
+        data = fn.external_source(name="data", ndim=1, dtype=types.UINT8, no_copy=True)
         decoding: dict[str, Any] = {
             "device": "mixed" if gpu else "cpu",
             "output_type": types.RGB,
             # EXIF is for viewers: Pillow and the native core do not turn images either.
             "adjust_orientation": False,
-            **self.options.decoder_arguments(),
+            **self.decoding,
         }
-        whole = None
-        if kind == RAW:
-            whole = data
-        elif not self.options.regions():
-            whole = fn.decoders.image(data, **decoding)
+        regions = self.region_decode
+        if regions is None:
+            regions = not (gpu and _gpu_regions_broken())
+        whole = None if regions else fn.decoders.image(data, **decoding)
         results = []
         for view, program in enumerate(self.programs):
             start = fn.external_source(name=f"start{view}", ndim=1, dtype=types.INT32)
@@ -135,8 +135,6 @@ class Graph:
                 images = fn.decoders.image_slice(data, start, shape, axes=[0, 1], **decoding)
             else:
                 images = fn.slice(whole, start, shape, axes=[0, 1])
-            if kind == RAW and gpu:
-                images = images.gpu()
             results.append(self._finish(images, view, program))
         return results
 
@@ -189,10 +187,18 @@ def _dali() -> Any:
     return nvidia.dali
 
 
-def _square(kind: str, side: int) -> npt.NDArray[np.uint8]:
-    pixels = np.zeros((side, side, 3), np.uint8)
-    if kind == RAW:
-        return pixels
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG")
-    return np.frombuffer(file.getvalue(), np.uint8)
+def _gpu_regions_broken() -> bool:
+    """Whether this nvImageCodec fails, or ends the process, where a GPU decodes a region.
+
+    0.9.0 does so on ordinary photographs (https://github.com/NVIDIA/nvImageCodec/issues/55), and
+    the report is open; 0.8 does not. So all of 0.9 counts as broken.
+    """
+    return any(version.startswith("0.9.") for version in _nvimagecodec_versions())
+
+
+def _nvimagecodec_versions() -> Iterator[str]:
+    for name in _NVIMAGECODEC:
+        try:
+            yield importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue

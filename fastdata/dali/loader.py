@@ -2,71 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import Sampler
 
-from fastdata.dali.options import DALIOptions, require_dali
-from fastdata.dali.path import DALIPath
+from fastdata.dali.batches import DALIPipeline
+from fastdata.dali.graph import Graph
+from fastdata.dali.runner import Runner
+from fastdata.device.delivery import destination
+from fastdata.errors import UsageError
+from fastdata.loading.buffers import BufferPool
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
+from fastdata.loading.pipeline import Pipeline
 from fastdata.transforms.compile import Recipe
 
 T = TypeVar("T", covariant=True)
+
+#: The major version from which on pipelines hand out memory of its own for each batch. Before, a
+#: pipeline's outputs were overwritten while they were still in use.
+_OLDEST = 2
 
 
 class DALILoader(DataLoader[T]):
     """`fastdata.DataLoader` with NVIDIA DALI in the place of the native decoder.
 
-    Same datasets, order, crops, flips, sharding, state, labels, ``on_error`` and errors. Bytes are
-    read and checked by fastdata; DALI decodes, resizes, cuts, mirrors and normalises. What DALI
+    Same datasets, order, crops, flips, sharding, state, labels, ``on_error`` and errors. fastdata
+    reads the bytes and checks them; DALI decodes, resizes, cuts, mirrors and normalises. What DALI
     cannot decode, or fails for, fastdata decodes.
 
-    A batch is as `fastdata.DataLoader`'s; with a GPU all its tensors are there, and the images
-    are in DALI's memory, not copied, valid on the stream that was current when the batch was asked
-    for. To use them on another stream, have it wait, and keep them until it is done.
+    A batch is as `fastdata.DataLoader`'s. On a GPU all its tensors are there, and images that DALI
+    has decoded are in its memory, not copied, valid on the stream that was current when the batch
+    was asked for. To use them on another stream, have it wait, and keep them until it is done.
 
     Args:
         dataset: As `fastdata.DataLoader`'s, with a transform that it does natively.
-        batch_size: As there.
-        shuffle: As there.
-        sampler: As there.
-        batch_sampler: As there.
-        num_workers: DALI's CPU threads, or "auto"; at least one is used. As many more read files.
-        collate_fn: As there.
-        pin_memory: As there; not for a GPU.
-        drop_last: As there.
-        timeout: As there.
-        generator: As there.
-        device: "cpu"; or "gpu" ("cuda"), "gpu:1": decode there, and deliver there.
-        prefetch_factor: Batches prepared ahead; 2 unless given, none with ``num_workers=0``.
-        persistent_workers: Whether DALI's pipelines stay from epoch to epoch.
-        order: As there.
-        seed: As there.
-        shard: As there.
-        fields: As there.
-        on_error: As there.
-        batch_transform: As there.
+        *args: Further arguments of `fastdata.DataLoader`, in its order.
+        device: "cpu", or "cuda" ("cuda:1", …): decode there, and deliver there.
         prefetch_queue_depth: Of the batches ahead, those that DALI works on at once.
         region_decode: Whether only the crop of an image is decoded, rather than all of it. None:
             on the CPU; on a GPU unless nvImageCodec is 0.9, which crashes (docs/dali.md).
         hw_decoder_load: Share of JPEGs for the GPU's own JPEG engine (A100, H100, …), 0 to 1;
             None: DALI's, 0.65.
-        preallocate_width_hint: Width in pixels of images that engine has memory ready for; None:
-            none.
-        preallocate_height_hint: Their height.
-        device_memory_padding: Bytes of GPU memory for nvJPEG, a thread; None: DALI's, 16 MiB.
-        host_memory_padding: Bytes of page-locked memory likewise; None: DALI's, 8 MiB.
-        hybrid_huffman_threshold: Pixels from which on Huffman decoding is done in part by the
-            GPU; None: DALI's, a million.
-        jpeg_fancy_upsampling: Whether a GPU interpolates chroma as the CPU does; None: DALI's, no.
+        decoder_options: Further arguments of DALI's decoder on a GPU, by DALI's names
+            (docs/dali.md).
+        **options: Further arguments of `fastdata.DataLoader`; ``require_native`` is implied.
+            ``num_workers`` are DALI's CPU threads, at least one, and as many more that read files;
+            with ``persistent_workers`` DALI's pipeline stays from epoch to epoch.
 
     Raises:
-        ModuleNotFoundError: DALI is not installed.
+        ModuleNotFoundError: DALI is not installed, or too old.
         UsageError: Arguments contradict each other, or cannot be honoured; the transform is one
             that fastdata does not do natively; or there is no such GPU.
         ValueError: What torch finds wrong with its arguments.
@@ -75,87 +64,128 @@ class DALILoader(DataLoader[T]):
     def __init__(
         self,
         dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[Any] | None = None,
-        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | str = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        generator: torch.Generator | None = None,
-        *,
-        device: str = "cpu",
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        order: str | None = None,
-        seed: int | None = None,
-        shard: str | tuple[int, int] | None = None,
-        fields: Sequence[str] | None = None,
-        on_error: str = "raise",
-        batch_transform: Callable[..., Any] | None = None,
+        *args: Any,
+        device: str | torch.device = "cpu",
         prefetch_queue_depth: int = 2,
         region_decode: bool | None = None,
         hw_decoder_load: float | None = None,
-        preallocate_width_hint: int | None = None,
-        preallocate_height_hint: int | None = None,
-        device_memory_padding: int | None = None,
-        host_memory_padding: int | None = None,
-        hybrid_huffman_threshold: int | None = None,
-        jpeg_fancy_upsampling: bool | None = None,
+        decoder_options: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        require_dali()
+        _require_dali()
+        decoding = dict(decoder_options or {})
+        if hw_decoder_load is not None:
+            if not 0 <= hw_decoder_load <= 1:
+                raise UsageError(f"{hw_decoder_load=}", "Give a share, from 0 to 1.")
+            decoding["hw_decoder_load"] = hw_decoder_load
+        if not isinstance(prefetch_queue_depth, int) or prefetch_queue_depth < 1:
+            raise UsageError(f"{prefetch_queue_depth=}", "Give a whole number, 1 or more.")
+        self._dali_device = destination(device).device
+        if self._dali_device.type == "cpu" and decoding:
+            given = ", ".join(f"{name}={value!r}" for name, value in decoding.items())
+            raise UsageError(
+                f"{given} is for decoding on a GPU, but device is {str(device)!r}",
+                'Leave it out, or give device="cuda".',
+            )
+        self._decoding = decoding
         # Under the names of the parameters: frameworks make loaders anew from these.
-        self.prefetch_queue_depth = prefetch_queue_depth
-        self.region_decode = region_decode
-        self.hw_decoder_load = hw_decoder_load
-        self.preallocate_width_hint = preallocate_width_hint
-        self.preallocate_height_hint = preallocate_height_hint
-        self.device_memory_padding = device_memory_padding
-        self.host_memory_padding = host_memory_padding
-        self.hybrid_huffman_threshold = hybrid_huffman_threshold
-        self.jpeg_fancy_upsampling = jpeg_fancy_upsampling
-        self._dali = DALIOptions(
-            device=str(device),
-            prefetch_queue_depth=prefetch_queue_depth,
-            region_decode=region_decode,
-            hw_decoder_load=hw_decoder_load,
-            preallocate_width_hint=preallocate_width_hint,
-            preallocate_height_hint=preallocate_height_hint,
-            device_memory_padding=device_memory_padding,
-            host_memory_padding=host_memory_padding,
-            hybrid_huffman_threshold=hybrid_huffman_threshold,
-            jpeg_fancy_upsampling=jpeg_fancy_upsampling,
-        )
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            generator=generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            order=order,
-            seed=seed,
-            shard=shard,
-            fields=fields,
-            on_error=on_error,
-            batch_transform=batch_transform,
-            require_native=True,
-        )
+        self.prefetch_queue_depth, self.region_decode = prefetch_queue_depth, region_decode
+        self.hw_decoder_load, self.decoder_options = hw_decoder_load, decoder_options
+        super().__init__(dataset, *args, require_native=True, **options)
         self.device = device
 
     def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
-        return DALIPath(images, recipe, config, self._dali, self.batch_size or 1)
+        place, threads = self._dali_device, max(config.num_workers, 1)
+        if place.type == "cuda" and place.index is None:
+            place = torch.device("cuda", torch.cuda.current_device())
+        depth = self.prefetch_queue_depth
+        graph = Graph(
+            recipe.programs, place.index, threads, depth, self.region_decode, self._decoding
+        )
+        return _DALIPath(images, recipe, config, graph, place, self.batch_size or 1)
 
     def explain(self) -> str:
         """Where DALI decodes, and what."""
         _, _, rest = super().explain().partition("\n")
-        return f"dali, on {self._dali.device}: {max(self.num_workers, 1)} threads\n{rest}"
+        return f"dali, on {self._dali_device}: {max(self.num_workers, 1)} threads\n{rest}"
+
+
+def _with_those_of_dataloader() -> inspect.Signature:
+    """All parameters, for frameworks, which make loaders anew from what a constructor takes."""
+    own = inspect.signature(DALILoader.__init__).parameters
+    named = {name: one for name, one in own.items() if name not in ("args", "options")}
+    merged = {**inspect.signature(DataLoader.__init__).parameters, **named}
+    del merged["require_native"]
+    return inspect.Signature(list(merged.values()))
+
+
+DALILoader.__init__.__signature__ = _with_those_of_dataloader()  # type: ignore[attr-defined]
+
+
+class _DALIPath(NativePath):
+    """The native path, with DALI in the place of the native decoder.
+
+    Args:
+        images: The dataset.
+        recipe: What is done to its images.
+        config: The loader's arguments.
+        graph: What makes DALI's pipelines.
+        device: Where they decode, and batches are to be.
+        batch_size: The most samples of a batch, as far as is known.
+
+    Raises:
+        UsageError: DALI cannot honour a setting of the dataset.
+    """
+
+    learns = False
+
+    def __init__(
+        self,
+        images: Images,
+        recipe: Recipe,
+        config: LoaderConfig,
+        graph: Graph,
+        device: torch.device,
+        batch_size: int,
+    ) -> None:
+        dataset = images.options
+        if dataset.dct_scaling or dataset.seek_cache_file is not None or dataset.seek_cache_bytes:
+            raise UsageError(
+                f"dct_scaling={dataset.dct_scaling}, seek_cache_bytes={dataset.seek_cache_bytes}, "
+                f"seek_cache_file={dataset.seek_cache_file}: DALI can do none of these",
+                "Leave them out of the ImageDataset.",
+            )
+        super().__init__(images, recipe, config)
+        self._device, self._graph, self._batch_size = device, graph, batch_size
+        self._runner: Runner | None = None
+
+    def _pipeline(self, *args: Any, **named: Any) -> Pipeline:
+        runner = self._runner
+        if runner is None or not runner.alive:
+            runner = Runner(self._graph, self._batch_size)
+        if self._config.persistent_workers:
+            self._runner = runner
+        return DALIPipeline(runner, self._device, self.source, self._settings, *args, **named)
+
+    def _place(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        if self._device.type == "cpu":
+            return super()._place(pool)
+        return lambda tensor: tensor.to(self._device, non_blocking=True)
+
+
+def _require_dali() -> None:
+    try:
+        import nvidia.dali
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "fastdata.dali needs NVIDIA DALI\nInstall it: pip install 'fastdata-torch[dali]' (or, "
+            "for CUDA 13, nvidia-dali-cuda130).",
+            name=error.name,
+        ) from error
+    version = nvidia.dali.__version__
+    if int(version.partition(".")[0]) < _OLDEST:
+        raise ModuleNotFoundError(
+            f"fastdata.dali needs NVIDIA DALI {_OLDEST} or later, and {version} is installed\n"
+            "Upgrade it: pip install -U 'fastdata-torch[dali]'.",
+            name="nvidia.dali",
+        )

@@ -1,8 +1,8 @@
-"""DALI's pipelines, fed and emptied in the order of batches, without a thread of Python's.
+"""One pipeline of DALI's, fed and emptied in the order of batches, without a thread of Python's.
 
-DALI decodes in threads of its own: feeding a pipeline returns at once, taking its oldest batch
+DALI decodes in threads of its own: feeding the pipeline returns at once, taking its oldest batch
 waits for that. One image that DALI cannot decode ends a pipeline with all that it had under way.
-Then that batch is the caller's to decode otherwise, and those behind it go to a new pipeline.
+Then fastdata decodes that batch, and a new pipeline those behind it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ from fastdata.dali.graph import Graph
 from fastdata.transforms.geometry import Geometry
 
 
-class DALIError(RuntimeError):
-    """DALI itself does not work here: not for want of a good sample."""
-
-
 @dataclass(eq=False)
 class Run:
-    """Samples of a batch that a pipeline decodes together.
+    """Samples of a batch that DALI decodes together.
 
     Attributes:
-        kind: `fastdata.dali.graph.ENCODED` or ``RAW``.
         places: int64, their places in the batch.
-        samples: Their bytes, or pixels; empty when DALI has done with them.
+        samples: Their bytes; empty when DALI has done with them.
         geometries: Of the batch, for each view.
         stream: The CUDA stream that the pixels are for; None on the CPU.
         pixels: A tensor of DALI's for each view, once it is done.
@@ -41,7 +36,6 @@ class Run:
         cancelled: Nobody wants them any more.
     """
 
-    kind: str
     places: npt.NDArray[np.int64]
     samples: list[Any]
     geometries: list[Geometry]
@@ -52,20 +46,27 @@ class Run:
 
 
 class Runner:
-    """A pipeline for each kind of samples; built when it is needed. Any thread may call it.
+    """A pipeline, built when it is needed, and the runs for it. Any thread may call it.
 
     Args:
-        graph: What the pipelines are.
+        graph: What makes pipelines.
         batch_size: The most samples of a batch, as far as is known.
     """
 
     def __init__(self, graph: Graph, batch_size: int) -> None:
         self._graph = graph
         self._batch_size = batch_size
-        self._lanes: dict[str, _Lane] = {}
-        self.lock = threading.RLock()
+        self._pipeline: Any = None
+        self._queue: deque[Run] = deque()
+        self._fed = 0  # so many of the queue's first are under way in the pipeline
         self._process = os.getpid()
+        self.lock = threading.RLock()
         _LIVE.add(self)
+
+    @property
+    def threads(self) -> int:
+        """DALI's threads."""
+        return self._graph.threads
 
     @property
     def alive(self) -> bool:
@@ -76,53 +77,35 @@ class Runner:
         """Takes a run in. It begins when the pipeline has room.
 
         Raises:
-            DALIError: There is no pipeline to be had.
+            RuntimeError: DALI does not work here.
         """
         with self.lock:
-            lane = self._lanes.get(run.kind)
-            if lane is None:
-                lane = self._lanes[run.kind] = _Lane(self._graph, run.kind, self._batch_size)
-            lane.queue.append(run)
-            lane.fill()
+            self._queue.append(run)
+            self._fill()
 
     def finish(self, run: Run) -> None:
         """Waits until a run has its pixels, or an error.
 
         Raises:
-            DALIError: There is no pipeline to be had.
+            RuntimeError: DALI does not work here.
         """
         with self.lock:
             while run.pixels is None and run.error is None:
-                self._lanes[run.kind].take()
-
-    def cancel(self, run: Run) -> None:
-        """Gives a run up. What DALI works on is done before the next."""
-        run.cancelled = True
+                self._take()
 
     def close(self) -> None:
-        """Ends the pipelines, with all that they have under way."""
+        """Ends the pipeline, with all that it has under way."""
         if self.alive:
             with self.lock:
-                self._lanes.clear()
+                self._queue.clear()
+                self._pipeline, self._fed = None, 0
 
-
-class _Lane:
-    """One pipeline, and the runs for it: the first ``fed`` of them are under way there."""
-
-    def __init__(self, graph: Graph, kind: str, batch_size: int) -> None:
-        self._graph = graph
-        self._kind = kind
-        self._batch_size = batch_size
-        self._pipeline: Any = None
-        self._fed = 0
-        self.queue: deque[Run] = deque()
-
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Feeds the pipeline as many runs as it may have under way."""
-        while self._fed < min(self._graph.options.prefetch_queue_depth, len(self.queue)):
-            run = self.queue[self._fed]
+        while self._fed < min(self._graph.depth, len(self._queue)):
+            run = self._queue[self._fed]
             if run.cancelled:
-                del self.queue[self._fed]
+                del self._queue[self._fed]
                 continue
             if len(run.places) > self._batch_size:
                 if self._fed:
@@ -130,22 +113,21 @@ class _Lane:
                 self._batch_size, self._pipeline = len(run.places), None
             try:
                 if self._pipeline is None:
-                    self._pipeline = self._graph.build(self._kind, self._batch_size)
+                    self._pipeline = self._graph.build(self._batch_size)
                 self._graph.feed(self._pipeline, run.samples, run.geometries, run.places)
                 self._pipeline.schedule_run()
             except Exception as error:
-                for waiting in self.queue:
+                for waiting in self._queue:
                     waiting.error = error
-                self.queue.clear()
-                self._pipeline, self._fed = None, 0
+                self.close()
                 message = f"DALI's pipeline cannot be built or run: {error}"
-                raise DALIError(message) from error
+                raise RuntimeError(message) from error
             self._fed += 1
 
-    def take(self) -> None:
+    def _take(self) -> None:
         """Waits for the oldest run."""
-        self.fill()
-        run = self.queue.popleft()
+        self._fill()
+        run = self._queue.popleft()
         self._fed -= 1
         try:
             # Only a GPU's outputs are ordered on a stream.
@@ -155,7 +137,7 @@ class _Lane:
             run.error = error
             self._pipeline, self._fed = None, 0
         run.samples = []
-        self.fill()
+        self._fill()
 
 
 _LIVE: weakref.WeakSet[Runner] = weakref.WeakSet()
