@@ -304,7 +304,7 @@ def is_folder(path: Path) -> bool:
         raise _unreadable(path, error.strerror) from None
 
 
-def _unreadable(path: str | os.PathLike[str], reason: str) -> SourceError:
+def _unreadable(path: str | os.PathLike[str], reason: str | None) -> SourceError:
     return SourceError(
         f"{path}: cannot be read: {reason}",
         "Check the path and that you may read it (ls -ld, chmod +rx).",
