@@ -15,6 +15,7 @@ from jpegs import encode, picture
 from PIL import Image
 
 from fastdata import ImageDataset
+from fastdata.errors import FallbackWarning
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
@@ -29,6 +30,11 @@ def folder() -> Path:
     """A folder that goes when the tests end."""
     _HELD.append(tempfile.TemporaryDirectory())
     return Path(_HELD[-1].name)
+
+
+def besides_fallback(warned: Any) -> list[Any]:
+    """The recorded warnings that do not tell of Pillow's share, which every loader here has."""
+    return [warning for warning in warned if warning.category is not FallbackWarning]
 
 
 def as_file(pixels: Any, kind: str, mode: str = "RGB", **options: Any) -> bytes:

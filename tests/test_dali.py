@@ -103,14 +103,14 @@ def test_centre_crops_of_photographs_are_within_a_level_and_a_half(imagenet_samp
         "bicubic": (RandomResizedCrop((20, 31), interpolation="bicubic"), 2.0),
         "lanczos": (RandomResizedCrop(24, interpolation="lanczos"), 2.5),
         # Some images are smaller, and padded; the others are cut, and nothing else.
-        "a centre": (CenterCrop(60), 0.5),
-        "cifar": (Compose([RandomCrop(28, pad_if_needed=True), RandomHorizontalFlip()]), 0.5),
+        "a centre": (CenterCrop(60), 0.0),
+        "cifar": (Compose([RandomCrop(28, pad_if_needed=True), RandomHorizontalFlip()]), 0.0),
     }.values(),
 )
 def test_crops_and_flips_are_the_native_ones(transform: Any, mean: float) -> None:
     data = images(transform)
     ours, native = list(DALILoader(data, **SHUFFLED)), list(DataLoader(data, **SHUFFLED))
-    assert 0 < differences(ours, native)[0] <= mean
+    assert differences(ours, native)[0] <= mean
 
 
 def test_raw_pixels_are_the_native_ones() -> None:
@@ -183,7 +183,7 @@ def test_its_signature_has_all_that_it_takes() -> None:
     taken = set(inspect.signature(DataLoader).parameters) - {"require_native"} | own
     assert set(inspect.signature(DALILoader).parameters) == taken
     loader = DALILoader(images(), order="sequential", prefetch_queue_depth=3)
-    assert all(hasattr(loader, name) for name in taken)
+    assert all(hasattr(loader, name) for name in taken - {"shuffle"})  # torch keeps none, either
 
 
 def test_it_says_where_dali_decodes() -> None:

@@ -46,6 +46,12 @@ HALF = Compose([CROPS, NORMALISE])
 # Pixels.
 
 
+@pytest.fixture(autouse=True)
+def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts, whose silence is asserted, do not tell that Pillow decodes some images."""
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore::UserWarning")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pixels_are_those_that_the_native_core_makes(dtype: str) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 3}

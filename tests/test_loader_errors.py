@@ -24,6 +24,7 @@ from loader_data import (
     WITH_INDEX,
     WITH_KEYS,
     as_file,
+    besides_fallback,
     dataset,
     folder,
     images,
@@ -131,6 +132,7 @@ def test_an_error_comes_in_its_batchs_place(container: str, threads: int) -> Non
         assert "fastdata verify" in batch.hint
 
 
+@pytest.mark.filterwarnings("ignore:.*seek points of another image:UserWarning")
 @threads
 def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int) -> None:
     half = Compose([CROPS, Normalize((0.5, 0.5, 0.5), (1, 1, 1), "bfloat16")])
@@ -139,7 +141,7 @@ def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int)
         loader = make(data, on_error="zero", num_workers=threads)
         with pytest.warns(UserWarning, match=f"{len(BAD)} samples could not .* zeroed") as record:
             found = list(loader)
-        assert len(record) == 1
+        assert sum("zeroed" in str(warning.message) for warning in record) == 1
         assert loader.stats().skipped == len(BAD)
         for batch, expected in zip(found, make(images(transform)), strict=True):
             *elements, whole = batch
@@ -158,7 +160,7 @@ def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int)
 def test_zeros_warning_names_what_is_wrong(broken: ImageDataset) -> None:
     with pytest.warns(UserWarning, match="zeroed") as record:
         list(make(broken, on_error="zero"))
-    assert all(broken.row(number).key in str(record[0].message) for number in BAD)
+    assert all(broken.row(number).key in str(besides_fallback(record)[0].message) for number in BAD)
 
 
 def good_stream(order: list[int], bad: set[int], count: int) -> list[int]:
@@ -204,6 +206,7 @@ def test_skip_gives_the_order_without_bad_samples(
         stream = [index for batch in found for index in batch[2].tolist()]
         assert stream == good_stream(whole, bad, samples)
         assert loader.stats().skipped == len(lost)
+        said = besides_fallback(said)
         assert len(said) == bool(lost)
         if lost:
             assert f"{len(lost)} samples could not be decoded and were left out" in str(
@@ -476,7 +479,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
     # Once, however many there are; and in a second epoch no more.
     with pytest.warns(UserWarning, match=rf"seek points of another image.*index {root}") as said:
         found = list(loader)
-    assert len(said) == 1
+    assert len(besides_fallback(said)) == 1
     for batch, expected in zip(found, right, strict=True):
         assert same(batch[1:], expected[1:])
         # The core decodes them; but for the one whose table is empty, as if it had none.

@@ -40,7 +40,6 @@ from fastdata.transforms import RandomResizedCrop
 
 dataset = ImageDataset(sys.argv[1], transform=RandomResizedCrop(8))
 
-
 def images(seconds, threads):
     "So many as take one thread that long, and all threads together."
     loader = DataLoader(dataset, batch_sampler=[list(range(len(dataset))) * 4])
@@ -61,6 +60,12 @@ def endless(threads, **options):
 def tell(**values):
     print(json.dumps(values), flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts, whose silence is asserted, do not tell that Pillow decodes some images."""
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,7 @@ def test_a_sampler_with_replacement() -> None:
     assert len(set(crops(DataLoader(images(), 8, sampler=sampler, seed=3, num_workers=2)))) == 40
 
 
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("own", [False, True])
 def test_eight_draws_in_torchs_loaders(workers: int, own: bool) -> None:

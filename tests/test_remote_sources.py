@@ -153,7 +153,7 @@ def test_petastorms_in_a_bucket(gcs: Bucket, rows: Path, tmp_path: Path) -> None
         ("petastorm", "no _common_metadata"),
         ("cifar10", "holds neither cifar-10-python.tar.gz nor cifar-10-batches-py/"),
         ("imagenet", "ILSVRC2012_img_train.tar"),
-        ("webdataset", "no *.tar here"),
+        ("webdataset", "holds no *.tar"),
     ],
 )
 def test_nothing_at_a_url(source: str, text: str, gcs: Bucket, tmp_path: Path) -> None:

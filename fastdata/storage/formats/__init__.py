@@ -76,5 +76,7 @@ def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _module(container: str) -> ModuleType:
+    if container not in CONTAINERS or container == "folder":
+        raise ValueError(f"{container} has no files of its own, so no writer")
     # Imported when it is needed: reading one container does not load the others' libraries.
     return import_module(f"{__name__}.{container}")
