@@ -396,7 +396,7 @@ def test_ctrl_c_ends_at_once(running: subprocess.Popen[str], tmp_path: Path, who
     assert time.monotonic() - begun < 5
     assert running.returncode == 130
     assert "Traceback" not in errors
-    assert "the same command goes on" in errors
+    assert "run the same command again to resume" in errors
     assert psutil.wait_procs(children, timeout=3)[1] == []
     assert not (tmp_path / "out" / "dataset.json").exists()
 
