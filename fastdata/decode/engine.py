@@ -19,19 +19,6 @@ from fastdata.storage.probe import ENCODINGS
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing only since Python 3.11
 
-__all__ = [
-    "BatchOptions",
-    "DecodeError",
-    "Engine",
-    "JpegInfo",
-    "PendingBatch",
-    "decode_batch",
-    "decode_jpeg",
-    "jpeg_info",
-    "seek_points",
-    "seek_points_many",
-]
-
 #: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
 DEFAULT_STRIDE = 128
 

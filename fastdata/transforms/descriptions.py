@@ -27,18 +27,6 @@ from fastdata.errors import UsageError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = [
-    "CenterCrop",
-    "Compose",
-    "Normalize",
-    "RandomCrop",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "Resize",
-    "Transform",
-    "Views",
-]
-
 #: An int, or (height, width), as torchvision has it.
 Size: TypeAlias = "int | Sequence[int]"
 
