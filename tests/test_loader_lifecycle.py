@@ -618,6 +618,7 @@ def test_dropped_memory_is_used_again(ahead, packed):
 
 def test_one_kept_tensor_does_not_keep_the_rest(packed):
     dataset = ImageDataset(packed, transform=Compose([Resize(700), CenterCrop(640)]))
+    list(DataLoader(dataset, batch_size=16, num_workers=2))  # a process's first pass takes more
     process = psutil.Process()
     for keep in (False, True):
         loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=keep)
