@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from jpegs import encode, picture
 from loader_data import CONTAINERS, CROPS, as_file, dataset, images, tree
 from torchvision_stub import import_torchvision
 
-from fastdata import _native, stage
+from fastdata import ImageDataset, stage
 from fastdata.cli import cli
-from fastdata.doctor import diagnose, page_cache, report
+from fastdata.doctor import Alternatives, Findings, diagnose, judge, page_cache, report
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.maintenance.seek_points import add_seek_points
+from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Views
 
 _TESTS = Path(__file__).resolve().parent
 
@@ -75,15 +76,6 @@ def sample(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture
-def scalar() -> Iterator[None]:
-    """The native core without vector instructions: really slow."""
-    before = _native.simd()
-    _native.set_simd("scalar")
-    yield
-    _native.set_simd(before)
-
-
 def test_slow_reads_limit_until_the_dataset_is_staged(
     slow_reads: str, sample: Path, tmp_path: Path
 ) -> None:
@@ -111,21 +103,43 @@ def test_slow_reads_limit_until_the_dataset_is_staged(
     assert after["images_per_second"] > before["images_per_second"] * 2
 
 
-def test_slow_decoding_limits_until_there_are_seek_points(
-    sample: Path, tmp_path: Path, scalar: None
-) -> None:
+def limited_by_decoding(found: Findings) -> Findings:
+    """What was found, with rates that do not depend on what else this machine does.
+
+    Whatever would make decoding faster, as far as it was measured, makes it twice as fast.
+    """
+    slow = dict.fromkeys(("decode", "decode_core", "decode_all"), 100.0)
+    rates = replace(found.rates, storage_cold=1e4, storage_warm=1e4, loader=None, **slow)
+    measured = {name: rate and 200.0 for name, rate in asdict(found.alternatives).items()}
+    return replace(found, rates=rates, alternatives=Alternatives(**measured))
+
+
+def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Path) -> None:
     path = tmp_path / "data"
     shutil.copytree(sample, path)
-    before = diagnose(path, seconds=2, num_workers=1)
-    assert before.verdict.limit == "decode"
-    assert before.found.data.seekable_share < 0.1
-    advice = next(one for one in before.verdict.advice if one.code == "index")
+    before = diagnose(path, seconds=0.5, num_workers=1).found
+    assert before.data.seekable_share < 0.1
+    assert before.alternatives.decode_seekable
+    verdict = judge(limited_by_decoding(before))
+    assert verdict.limit == "decode"
+    advice = next(one for one in verdict.advice if one.code == "index")
     assert (advice.basis, advice.command) == ("measured", f"fastdata index {path}")
+    assert advice.images_per_second == 200
 
     add_seek_points(path, workers=1)
-    after = diagnose(path, seconds=2, num_workers=1)
-    assert "index" not in codes(after)
-    assert after.found.data.seekable_share == 1
+    after = diagnose(path, seconds=0.5, num_workers=1).found
+    assert after.data.seekable_share == 1
+    assert after.alternatives.decode_seekable is None
+    assert "index" not in [one.code for one in judge(limited_by_decoding(after)).advice]
+
+
+def test_images_that_are_decoded_smaller_already_are_not_to_be(sample: Path) -> None:
+    tiny = Compose((RandomResizedCrop(16),))
+    whole = diagnose(ImageDataset(sample, tiny), seconds=0.2).found
+    assert whole.alternatives.decode_scaled
+    assert "scaling" in [one.code for one in judge(limited_by_decoding(whole)).advice]
+    scaled = diagnose(ImageDataset(sample, tiny, dct_scaling=True), seconds=0.2).found
+    assert scaled.alternatives.decode_scaled is None
 
 
 def test_progressive_images_are_slow_and_named(tmp_path: Path) -> None:
@@ -201,6 +215,16 @@ def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
     assert "index" not in codes(diagnosis)
 
 
+def test_several_views() -> None:
+    views = Views(CROPS, Compose((RandomResizedCrop(16), Normalize((0.5,) * 3, (0.5,) * 3))))
+    diagnosis = diagnose(dataset(), transform=views, seconds=0.4)
+    one = diagnose(dataset(), transform=CROPS, seconds=0.4)
+    assert "2 views" in diagnosis.found.transform
+    # The second has 16 x 16 pixels of three float32.
+    assert diagnosis.found.batch_bytes == one.found.batch_bytes + 16 * 16 * 3 * 4
+    assert "native" in diagnosis.found.notes["loader"]
+
+
 def test_a_tree_that_was_never_converted() -> None:
     import_torchvision()
     diagnosis = diagnose(tree(), transform=CROPS, seconds=0.6)
@@ -210,6 +234,11 @@ def test_a_tree_that_was_never_converted() -> None:
     assert data.learnt_share == 1
     assert rates.loader is not None and rates.loader > 0
     assert "stage" not in codes(diagnosis)
+    folder = ImageDataset(import_torchvision().datasets.ImageFolder(str(tree())), CROPS)
+    listed = diagnose(folder, seconds=0.4).found
+    # Kinds that are as frequent stand in the order in which files were listed.
+    assert replace(listed.data, pillow_kinds=data.pillow_kinds) == data
+    assert listed.transform == diagnosis.found.transform
 
 
 def test_one_image(tmp_path: Path) -> None:

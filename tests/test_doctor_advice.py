@@ -41,7 +41,6 @@ MACHINE = Machine(
     cpus=8,
     ranks=1,
     threads=8,
-    num_workers=None,
     memory=10**10,
     stage_place="/dev/shm",
     stage_room=10**10,
@@ -53,7 +52,6 @@ RATES = Rates(
     decode_core=1_000.0,
     decode=8_000.0,
     decode_all=8_000.0,
-    memory_copy=60_000.0,
 )
 
 
@@ -73,8 +71,7 @@ def findings(draw: st.DrawFn) -> Findings:
     container = draw(st.sampled_from(("lmdb", "parquet", "shards", "folder", "files")))
     tree = container in ("folder", "files")
     cpus, ranks = draw(st.integers(1, 64)), draw(st.integers(1, 8))
-    num_workers = draw(st.none() | st.integers(0, 64))
-    threads = max(1, cpus // ranks) if num_workers is None else max(1, num_workers)
+    threads = draw(st.just(max(1, cpus // ranks)) | st.integers(1, 64))
     data = replace(
         DATA,
         container=container,
@@ -92,7 +89,6 @@ def findings(draw: st.DrawFn) -> Findings:
         cpus=cpus,
         ranks=ranks,
         threads=threads,
-        num_workers=num_workers,
         memory=draw(st.integers(1, 10**12)),
         stage_room=draw(st.integers(0, 10**12)),
     )
@@ -103,18 +99,17 @@ def findings(draw: st.DrawFn) -> Findings:
         decode_core=draw(SPEEDS),
         decode=draw(SPEEDS),
         decode_all=draw(SPEEDS),
-        memory_copy=draw(SPEEDS),
         host_to_device=draw(MAYBE),
         step=draw(MAYBE),
         loader=draw(MAYBE),
     )
-    other = Alternatives(*(draw(MAYBE) for _ in range(5)))
+    other = Alternatives(*(draw(MAYBE) for _ in range(4)))
     return Findings(data=data, machine=machine, rates=rates, alternatives=other)
 
 
 @given(
     stages=st.dictionaries(
-        st.sampled_from(("storage", "decode", "memory copy", "host to device", "step")),
+        st.sampled_from(("storage", "decode", "host to device", "step")),
         SPEEDS,
         min_size=1,
     ),
@@ -281,7 +276,7 @@ def test_slow_decoding() -> None:
     (advice,) = judge(found(slow, alternatives={"decode_reencoded": 900.0}, **pillow)).advice
     assert advice.code == "reencode" and "50%" in advice.text and "progressive" in advice.text
     few = {**slow, "decode": 50.0}
-    (advice,) = judge(found(few, machine={"threads": 1, "num_workers": 1})).advice
+    (advice,) = judge(found(few, machine={"threads": 1})).advice
     assert (advice.code, advice.command) == ("workers", "DataLoader(num_workers=8)")
     assert advice.images_per_second == 400
     (advice,) = judge(found({**slow, "step": 1000.0})).advice

@@ -1,9 +1,8 @@
 """`diagnose`: what makes loading a dataset slow on this machine, and what would be faster.
 
-An image passes ``storage`` (`reading`), ``decode`` (`decoding`), ``memory copy`` and ``host to
-device`` (`copies`), and then the training step. `diagnosis` measures the rate of each, `findings`
-holds what was measured, and `advice` makes of that, as a pure function, which stage limits and
-what to do. `report` shows it.
+An image passes ``storage`` (`reading`), ``decode`` (`decoding`), ``host to device`` (`copies`) and
+then the training step. `diagnosis` measures the rate of each, `findings` holds what was measured;
+`advice`, a pure function of that, says which stage limits and what to do, and `report` shows it.
 """
 
 from fastdata.doctor.advice import Advice, Verdict, bottleneck, judge

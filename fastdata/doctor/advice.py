@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fastdata.doctor.findings import Findings, Rates
@@ -64,16 +63,14 @@ def judge(found: Findings) -> Verdict:
     """What limits, and what to do about it."""
     later = stage_rates(found, held_later(found))
     first = stage_rates(found, held_now(found))
-    core = _core(found.rates)
-    step = found.rates.step
     limit = bottleneck(later, found.rates.loader)
     return Verdict(
         limit=limit,
         images_per_second=overall(later, found.rates.loader),
         first_epoch_limit=bottleneck(first, found.rates.loader),
         first_epoch_images_per_second=overall(first, found.rates.loader),
-        core_images_per_second=core,
-        cores_per_gpu=None if core is None or step is None else max(1, math.ceil(step / core)),
+        core_images_per_second=_core(found.rates),
+        cores_per_gpu=_cores(found.rates),
         num_workers=found.machine.recommended,
         fits_stage=found.data.stage_bytes <= found.machine.stage_room,
         advice=tuple(_advise(found, later, limit)),
@@ -91,7 +88,6 @@ def stage_rates(found: Findings, held: float) -> dict[str, float]:
     stages = {
         "storage": storage_rate(rates.storage_cold, rates.storage_warm, held),
         "decode": rates.decode,
-        "memory copy": rates.memory_copy,
         "host to device": rates.host_to_device,
         "step": rates.step,
     }
@@ -154,101 +150,12 @@ def _core(rates: Rates) -> float | None:
     return 1 / (1 / rates.decode_core + rates.read_cpu_s)
 
 
-def _advise(found: Findings, stages: dict[str, float], limit: str) -> Iterator[Advice]:
-    now = overall(stages, found.rates.loader)
-    if limit == "step":
-        yield Advice(
-            "nothing",
-            "The training step takes longer than loading: a faster loader gains nothing. "
-            "Make the step faster (AMP, channels-last, compile), or use more GPUs.",
-        )
-        return
-
-    def then(stage: str, rate: float | None) -> float | None:
-        """Images/s of training if a stage had another rate; None if that is no gain."""
-        if rate is None:
-            return None
-        changed = {**stages, stage: rate}
-        loader = found.rates.loader
-        if loader is not None and stage in ("storage", "decode"):
-            # It reads and decodes on the same threads, so it gains with their sum. What it was
-            # measured with was in memory already.
-            warm = found.rates.storage_warm
-            measured = stages if warm is None else {**stages, "storage": warm}
-            loader *= _per_image(measured) / _per_image(changed)
-        after = overall(changed, loader)
-        return after if after > now * _WORTH else None
-
-    rules = {"storage": _for_storage, "decode": _for_decode}
-    some = sorted(
-        rules[limit](found, stages, then) if limit in rules else [],
-        key=lambda advice: -(advice.images_per_second or 0),
-    )
-    yield from some
-    if not some:
-        yield Advice("nothing", _NOTHING[limit])
-
-
-_NOTHING = {
-    "storage": "Nothing that fastdata can change makes reading faster here: faster storage would.",
-    "decode": "Nothing that fastdata can change makes decoding faster here: more CPU cores would.",
-    "memory copy": "Batches are copied once: bytes, without Normalize, are a quarter of "
-    "float32; then smaller crops would be faster.",
-    "host to device": "Bytes are the least that can be copied: give DataLoader(device=), which "
-    "normalises there; beyond that, smaller crops would be faster.",
-}
-
-_Then = Callable[[str, "float | None"], "float | None"]
-
-
-def _per_image(stages: dict[str, float]) -> float:
-    return sum(1 / stages[name] for name in ("storage", "decode") if name in stages)
-
-
-def _for_storage(found: Findings, stages: dict[str, float], then: _Then) -> Iterator[Advice]:
-    data, rates, other = found.data, found.rates, found.alternatives
-    staged = data.in_memory or data.location != data.path
-    fits = data.stage_bytes <= found.machine.stage_room
-    if data.container != "files" and not staged and fits:
-        after = then("storage", memory_rate(rates))
-        if after is not None:
-            yield Advice(
-                "stage",
-                f"Copy the dataset to memory once: it fits in {found.machine.stage_place}.",
-                f"fastdata stage {shlex.quote(data.path)}",
-                after,
-                "estimated",
-            )
-    if data.root is not None and not data.in_memory:
-        after = then("storage", other.storage_without_opening)
-        yield Advice(
-            "convert",
-            "Each image is a file of its own, to be found and opened in random order. In a "
-            "container they are read from a few large files.",
-            f"{data.convert} --to shards",
-            after,
-            "estimated" if after else "",
-        )
-    after = then("storage", other.storage_in_order)
-    if after is not None:
-        yield Advice(
-            "order",
-            "Read neighbours together: shuffled by blocks, the storage is read nearly in order.",
-            'DataLoader(order="quasi-random")',
-            after,
-            "measured",
-        )
-    held = held_later(found)
-    after = then("storage", rates.storage_warm)
-    if held < 1 and after is not None:
-        yield Advice(
-            "memory",
-            f"Memory holds {held:.0%} of the dataset. With enough for all of it, or smaller "
-            "images (fastdata convert --encoding jpeg --max-side 500), storage is read once.",
-            "",
-            after,
-            "estimated",
-        )
+def _cores(rates: Rates) -> int | None:
+    """Cores that one GPU needs at the step's rate."""
+    core = _core(rates)
+    if core is None or rates.step is None:
+        return None
+    return max(1, math.ceil(rates.step / core))
 
 
 def memory_rate(rates: Rates) -> float | None:
@@ -259,61 +166,133 @@ def memory_rate(rates: Rates) -> float | None:
     return max(rates.storage_warm or 0.0, 1 / rates.read_cpu_s)
 
 
-def _for_decode(found: Findings, stages: dict[str, float], then: _Then) -> Iterator[Advice]:
-    data, machine, other = found.data, found.machine, found.alternatives
-    path = shlex.quote(data.path)
-    after = then("decode", other.decode_seekable)
-    if after is not None and data.seekable_share < 1:
+_NOTHING = {
+    "step": "The training step takes longer than loading: a faster loader gains nothing. "
+    "Make the step faster (AMP, channels-last, compile), or use more GPUs.",
+    "storage": "Nothing that fastdata can change makes reading faster here: faster storage would.",
+    "decode": "Nothing that fastdata can change makes decoding faster here: more CPU cores would.",
+    "host to device": "Bytes are the least that can be copied: give DataLoader(device=), which "
+    "normalises there; beyond that, smaller crops would be faster.",
+}
+
+
+def _advise(found: Findings, stages: dict[str, float], limit: str) -> list[Advice]:
+    advice: list[Advice] = []
+    if limit == "storage":
+        advice = _for_storage(found, stages)
+    elif limit == "decode":
+        advice = _for_decode(found, stages)
+    if advice:
+        return sorted(advice, key=lambda one: -(one.images_per_second or 0))
+    return [Advice("nothing", _NOTHING[limit])]
+
+
+def _then(found: Findings, stages: dict[str, float], stage: str, rate: float) -> float | None:
+    """Images/s of training if reading or decoding had another rate; None if that is no gain."""
+    changed = {**stages, stage: rate}
+    loader = found.rates.loader
+    if loader is not None:
+        # It reads and decodes on the same threads, so it gains with their sum. What it was
+        # measured with was in memory already.
+        warm = found.rates.storage_warm
+        measured = stages if warm is None else {**stages, "storage": warm}
+        loader *= _per_image(measured) / _per_image(changed)
+    after = overall(changed, loader)
+    return after if after > overall(stages, found.rates.loader) * _WORTH else None
+
+
+def _per_image(stages: dict[str, float]) -> float:
+    return sum(1 / stages[name] for name in ("storage", "decode") if name in stages)
+
+
+class _Proposals(list[Advice]):
+    """Advice for one stage: what is worth it, by what training would then get."""
+
+    def __init__(self, found: Findings, stages: dict[str, float], stage: str) -> None:
+        super().__init__()
+        self._found, self._stages, self._stage = found, stages, stage
+
+    def add(self, code: str, rate: float | None, basis: str, text: str, command: str = "") -> None:
+        """Adds advice that gives the stage another rate, if that is known and a gain."""
+        after = None if rate is None else _then(self._found, self._stages, self._stage, rate)
+        if after is not None:
+            self.append(Advice(code, text, command, after, basis))
+
+
+def _for_storage(found: Findings, stages: dict[str, float]) -> list[Advice]:
+    data, machine, rates = found.data, found.machine, found.rates
+    advice = _Proposals(found, stages, "storage")
+    staged = data.in_memory or data.location != data.path
+    if data.container != "files" and not staged and data.stage_bytes <= machine.stage_room:
+        advice.add(
+            "stage",
+            memory_rate(rates),
+            "estimated",
+            f"Copy the dataset to memory once: it fits in {machine.stage_place}.",
+            f"fastdata stage {shlex.quote(data.path)}",
+        )
+    if data.root is not None and not data.in_memory:
+        text = (
+            "Each image is a file of its own, to be found and opened in random order. In a "
+            "container they are read from a few large files."
+        )
+        advice.append(Advice("convert", text, f"{data.convert} --to shards"))
+    advice.add(
+        "order",
+        found.alternatives.storage_in_order,
+        "measured",
+        "Read neighbours together: shuffled by blocks, the storage is read nearly in order.",
+        'DataLoader(order="quasi-random")',
+    )
+    held = held_later(found)
+    if held < 1:
+        advice.add(
+            "memory",
+            rates.storage_warm,
+            "estimated",
+            f"Memory holds {held:.0%} of the dataset. With enough for all of it, or smaller "
+            "images (fastdata convert --encoding jpeg --max-side 500), storage is read once.",
+        )
+    return advice
+
+
+def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
+    data, machine, rates, other = found.data, found.machine, found.rates, found.alternatives
+    advice = _Proposals(found, stages, "decode")
+    if data.seekable_share < 1:
+        text, command = "Seek points let", f"fastdata index {shlex.quote(data.path)}"
         if data.container == "files":
-            command = f"{data.convert} --to folder"
-            text = "An index with seek points lets crops be decoded without the rest of the image."
-        else:
-            command = f"fastdata index {path}"
-            text = "Seek points let crops be decoded without the rest of the image."
-        yield Advice("index", text, command, after, "measured")
-    after = then("decode", other.decode_reencoded)
-    if after is not None and data.pillow_share > 0:
+            text, command = "An index with seek points lets", f"{data.convert} --to folder"
+        text += " crops be decoded without the rest of the image."
+        advice.add("index", other.decode_seekable, "measured", text, command)
+    if data.pillow_share > 0:
         kinds = ", ".join("other jpeg" if kind == "jpeg" else kind for kind in data.pillow_kinds)
-        yield Advice(
+        advice.add(
             "reencode",
+            other.decode_reencoded,
+            "measured",
             f"{data.pillow_share:.0%} of the images ({kinds}) are not baseline JPEGs, and Pillow "
             "decodes them. Encode them anew (lossy).",
             f"{data.convert} --encoding jpeg",
-            after,
-            "measured",
         )
-    if machine.threads < machine.recommended:
-        rate = found.rates.decode_all
-        if rate is not None:
-            rate *= machine.recommended / machine.cpus
-        after = then("decode", rate)
-        if after is not None:
-            yield Advice(
-                "workers",
-                f"The loader decodes on {machine.threads} of the {machine.recommended} CPUs that "
-                "it may use.",
-                f"DataLoader(num_workers={machine.recommended})",
-                after,
-                "measured" if machine.ranks == 1 else "estimated",
-            )
-    after = then("decode", other.decode_scaled)
-    if after is not None:
-        yield Advice(
-            "scaling",
-            "The images are much larger than the crops: decode at 1/2 to 1/8 (other pixels).",
-            "ImageDataset(dct_scaling=True)",
-            after,
-            "measured",
+    most = machine.recommended
+    if machine.threads < most and rates.decode_all is not None:
+        advice.add(
+            "workers",
+            rates.decode_all * most / machine.cpus,
+            "measured" if machine.ranks == 1 else "estimated",
+            f"The loader decodes on {machine.threads} of the {most} CPUs that it may use.",
+            f"DataLoader(num_workers={most})",
         )
-    core, step = _core(found.rates), found.rates.step
-    if core is not None and step is not None:
-        needed = max(1, math.ceil(step / core))
-        after = then("decode", needed * core)
-        if needed > machine.recommended and after is not None:
-            yield Advice(
-                "cores",
-                f"One GPU at this step needs {needed} cores; here it has {machine.recommended}.",
-                "",
-                after,
-                "estimated",
-            )
+    advice.add(
+        "scaling",
+        other.decode_scaled,
+        "measured",
+        "The images are much larger than the crops: decode at 1/2 to 1/8 (other pixels).",
+        "ImageDataset(dct_scaling=True)",
+    )
+    core, needed = _core(rates), _cores(rates)
+    if core is not None and needed is not None and needed > most:
+        text = f"One GPU at this step needs {needed} cores; here it has {most}."
+        advice.add("cores", needed * core, "estimated", text)
+    return advice

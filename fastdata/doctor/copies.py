@@ -1,34 +1,10 @@
-"""How fast finished batches are copied: in memory, and to a GPU."""
+"""How fast finished batches are copied to a GPU."""
 
 from __future__ import annotations
 
 import time
 from importlib import import_module
 from typing import Any
-
-import numpy as np
-
-#: Bytes that are copied at a time: more than processors' caches hold.
-_BYTES = 128 << 20
-
-
-def memory_copy(batch_bytes: int, seconds: float) -> float:
-    """Batches a second that one thread copies from memory to memory.
-
-    Args:
-        batch_bytes: Bytes of a batch.
-        seconds: How long to measure.
-    """
-    copies = max(1, _BYTES // max(batch_bytes, 1))
-    source = np.ones(copies * batch_bytes, np.uint8)
-    target = np.zeros_like(source)  # its pages are there before it is timed
-    np.copyto(target, source)
-    done = 0
-    begun = time.perf_counter()
-    while not done or time.perf_counter() < begun + seconds:
-        np.copyto(target, source)
-        done += copies
-    return done / (time.perf_counter() - begun)
 
 
 def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import io
 import time
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from fastdata.decode.engine import (
     DEFAULT_STRIDE,
     DecodeError,
-    Engine,
     PendingBatch,
     jpeg_info,
     seek_points_many,
 )
 from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
-from fastdata.plan.draws import epoch_key
+from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.storage.probe import ENCODINGS
-from fastdata.transforms.compile import Program
+from fastdata.transforms.compile import Program, Recipe
 
 #: Images that a thread decodes between two looks at the clock.
 _BATCH = 16
@@ -34,138 +32,111 @@ _REENCODED = 48
 _QUALITY = 90
 
 
-@dataclass(frozen=True)
-class Images:
-    """Encoded images in memory.
+class Encoded(NamedTuple):
+    """One image in memory.
 
     Attributes:
+        number: Its sample's.
         data: Bytes, or pixels: uint8, height x width x 3.
-        widths: In pixels, int64, (N,).
-        heights: As ``widths``.
-        tables: Seek points that the dataset has; None for an image without.
-        learnable: Seek points that it could have; None for what has none.
-        kinds: Encodings, of `fastdata.storage.probe.ENCODINGS`.
-        pillow: bool, (N,): what Pillow decodes.
+        width: In pixels.
+        height: In pixels.
+        table: Its seek points; None without.
+        learnable: The seek points that it could have; None if it can have none.
+        kind: Its encoding, of `fastdata.storage.probe.ENCODINGS`.
+        pillow: Whether Pillow decodes it.
     """
 
-    data: list[Any]
-    widths: npt.NDArray[np.int64]
-    heights: npt.NDArray[np.int64]
-    tables: list[bytes | None]
-    learnable: list[bytes | None]
-    kinds: list[str]
-    pillow: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def only(self, chosen: npt.NDArray[Any]) -> Images:
-        """Some of them, by their places."""
-        places = chosen.tolist()
-        return Images(
-            [self.data[at] for at in places],
-            self.widths[chosen],
-            self.heights[chosen],
-            [self.tables[at] for at in places],
-            [self.learnable[at] for at in places],
-            [self.kinds[at] for at in places],
-            self.pillow[chosen],
-        )
-
-    @property
-    def pillow_kinds(self) -> tuple[str, ...]:
-        """What Pillow decodes, the most frequent kind first."""
-        kinds = Counter(kind for kind, by in zip(self.kinds, self.pillow, strict=True) if by)
-        return tuple(kind for kind, _ in kinds.most_common())
-
-    @property
-    def seekable_share(self) -> float:
-        """Part that has seek points, or can have none."""
-        lacking = sum(
-            table is None and other is not None
-            for table, other in zip(self.tables, self.learnable, strict=True)
-        )
-        return 1 - lacking / len(self)
+    number: int
+    data: Any
+    width: int
+    height: int
+    table: bytes | None
+    learnable: bytes | None
+    kind: str
+    pillow: bool
 
 
-def load(opened: Opened, blobs: dict[int, bytes]) -> tuple[Images, dict[int, str]]:
-    """Looks at what was read.
+def pillow_share(images: Sequence[Encoded]) -> float:
+    """The part of some images that Pillow decodes, 0 to 1."""
+    return sum(image.pillow for image in images) / len(images)
+
+
+def pillow_kinds(images: Sequence[Encoded]) -> tuple[str, ...]:
+    """What Pillow decodes, the most frequent kind first."""
+    kinds = Counter(image.kind for image in images if image.pillow)
+    return tuple(kind for kind, _ in kinds.most_common())
+
+
+def seekable_share(images: Sequence[Encoded]) -> float:
+    """The part of some images that has seek points, or can have none, 0 to 1."""
+    return sum(image.table is not None or image.learnable is None for image in images) / len(images)
+
+
+def load(
+    opened: Opened, blobs: dict[int, bytes], recipe: Recipe
+) -> tuple[list[Encoded], dict[int, str]]:
+    """Looks at what was read, and decodes each image once.
 
     Args:
         opened: The dataset.
         blobs: By sample number, the bytes.
+        recipe: What becomes of them.
 
     Returns:
-        The images; and by sample number, what is wrong with those that are no images.
+        The images; and by sample number, what is wrong with those that cannot be decoded.
+
+    Raises:
+        DataError: None of them can be decoded.
     """
-    numbers = np.array(sorted(blobs), np.int64)
-    gathered = opened.source.gather(numbers)
+    numbers = sorted(blobs)
+    gathered = opened.source.gather(np.array(numbers, np.int64))
     stride = DEFAULT_STRIDE
     if opened.dataset is not None:
         stride = opened.dataset.manifest.options.get("seek_points") or DEFAULT_STRIDE
-    found: list[tuple[Any, int, int, bytes | None, bytes | None, str, bool]] = []
+    tables = seek_points_many([blobs[number] for number in numbers], stride)
+    images: list[Encoded] = []
     problems: dict[int, str] = {}
-    made = seek_points_many([blobs[number] for number in numbers.tolist()], stride)
-    for at, number in enumerate(numbers.tolist()):
-        blob: Any = blobs[number]
-        width, height = int(gathered.widths[at]), int(gathered.heights[at])
-        code = int(gathered.extents.encodings[at])
-        kind = ENCODINGS[code] if code >= 0 else ""
-        if kind == "raw":
-            pixels = np.frombuffer(blob, np.uint8)
-            if pixels.size != width * height * 3:
-                problems[number] = f"not {width} x {height} pixels"
-                continue
-            found.append((pixels.reshape(height, width, 3), width, height, None, None, kind, False))
-            continue
-        info = jpeg_info(blob)
-        kind = kind or ("jpeg-progressive" if info.progressive else info.encoding)
-        if not width:
-            width, height = info.width, info.height
-        if not (width and info.native):
-            try:
-                with Image.open(io.BytesIO(blob)) as image:
-                    width, height = image.size
-            except Exception as error:  # Pillow's plugins raise almost anything
-                problems[number] = f"no image that Pillow knows: {error}"
-                continue
-        table = made[at]
+    for at, (number, table) in enumerate(zip(numbers, tables, strict=True)):
+        blob, code = blobs[number], int(gathered.extents.encodings[at])
         learnable = None if isinstance(table, DecodeError) else table
         has = learnable if gathered.extents.seekable[at] else None
-        pillow = not info.native or bool(gathered.pillow[at])
-        found.append((blob, width, height, has, learnable, kind, pillow))
-    columns: list[Any] = [list(column) for column in zip(*found, strict=True)] or [[]] * 7
-    images = Images(
-        columns[0],
-        np.array(columns[1], np.int64),
-        np.array(columns[2], np.int64),
-        columns[3],
-        columns[4],
-        columns[5],
-        np.array(columns[6], np.bool_),
-    )
+        info = jpeg_info(blob)
+        kind = "jpeg-progressive" if info.progressive else info.encoding
+        pillow = bool(gathered.pillow[at]) or not info.native
+        data: Any = blob
+        try:
+            if code >= 0 and ENCODINGS[code] == "raw":
+                width, height = int(gathered.widths[at]), int(gathered.heights[at])
+                data = np.frombuffer(blob, np.uint8).reshape(height, width, 3)
+                kind, pillow, learnable = "raw", False, None
+            else:
+                with Image.open(io.BytesIO(blob)) as opened_image:
+                    width, height = opened_image.size
+            image = Encoded(number, data, width, height, has, learnable, kind, pillow)
+            if failed := _decode([image], recipe, 0):
+                raise failed[0]
+        except Exception as error:  # Pillow's plugins raise almost anything
+            problems[number] = str(error)
+        else:
+            images.append(image)
+    if not images:
+        number, problem = next(iter(problems.items()))
+        raise DataError(
+            f"{opened.data.location}: none of {len(problems)} samples can be decoded; "
+            f"sample {number}: {problem}",
+            "See what is damaged with fastdata verify.",
+        )
     return images, problems
 
 
-def check(images: Images, program: Program) -> dict[int, str]:
-    """Decodes each image once; what is wrong with those that cannot be decoded, by place."""
-    problems = {}
-    for start in range(0, len(images), _BATCH):
-        places = np.arange(start, min(start + _BATCH, len(images)))
-        for error in _decode(images.only(places), program, 0):
-            problems[start + (error.index or 0)] = str(error)
-    return problems
-
-
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """Images, and whether the core may decode them at 1/2, 1/4 or 1/8."""
 
-    images: Images
+    images: Sequence[Encoded]
     scaled: bool = False
 
 
-def core_rates(variants: dict[str, Variant], program: Program, seconds: float) -> dict[str, float]:
+def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> dict[str, float]:
     """Images/s of one thread by its CPU time, of several variants of the same images.
 
     They take turns, a few images each, with the same crops: what else the machine does slows
@@ -173,149 +144,117 @@ def core_rates(variants: dict[str, Variant], program: Program, seconds: float) -
 
     Args:
         variants: What to decode, by name, over and over; at least one image each.
-        program: What becomes of them.
+        recipe: What becomes of them.
         seconds: How long, all together.
     """
-    orders = {
-        name: np.random.default_rng(0).permutation(len(variant.images))
-        for name, variant in variants.items()
-    }
     spent = dict.fromkeys(variants, 0.0)
     begun = time.perf_counter()
     done = 0
     while not done or time.perf_counter() - begun < seconds:
         for name, variant in variants.items():
-            places = np.take(orders[name], np.arange(done, done + _BATCH), mode="wrap")
+            some = _some(variant.images, 0, done)
             before = time.thread_time()
-            _decode(variant.images.only(places), program, done, scaled=variant.scaled)
+            _decode(some, recipe, done, scaled=variant.scaled)
             spent[name] += time.thread_time() - before
         done += _BATCH
     return {name: done / seconds for name, seconds in spent.items()}
 
 
-def rate(images: Images, program: Program, threads: int, seconds: float) -> float:
+def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> float:
     """Images/s of decoding.
 
     Args:
-        images: What to decode, over and over; at least one.
-        program: What becomes of them.
+        variant: What to decode, over and over; at least one image.
+        recipe: What becomes of it.
         threads: How many threads decode.
         seconds: How long.
     """
-    if not images.pillow.any():
-        return _engine_rate(images, program, threads, seconds)
     begun = time.perf_counter()
 
     def work(thread: int) -> int:
-        order = np.random.default_rng(thread).permutation(len(images))
         done = 0
-        while True:
-            places = np.take(order, np.arange(done, done + min(_BATCH, len(order))), mode="wrap")
-            _decode(images.only(places), program, done + thread)
-            done += len(places)
-            if time.perf_counter() - begun >= seconds:
-                return done
+        while not done or time.perf_counter() - begun < seconds:
+            some = _some(variant.images, thread, done)
+            _decode(some, recipe, done + thread, scaled=variant.scaled)
+            done += _BATCH
+        return done
 
-    # Pillow's part is Python's, so each thread does its own, as the loader's helpers do.
     with ThreadPoolExecutor(threads) as pool:
         done = sum(pool.map(work, range(threads)))
     return done / (time.perf_counter() - begun)
 
 
-def _engine_rate(images: Images, program: Program, threads: int, seconds: float) -> float:
-    """Images/s of the native engine alone: some batches are always under way."""
-    order = np.random.default_rng(0).permutation(len(images))
-    size = 4 * max(_BATCH, threads)
-    done = taken = 0
-    with Engine(threads) as engine:
-        pending: deque[tuple[PendingBatch, int]] = deque()
-        begun = time.perf_counter()
-        while pending or time.perf_counter() - begun < seconds:
-            while len(pending) < 3 and time.perf_counter() - begun < seconds:
-                places = np.take(order, np.arange(taken, taken + size), mode="wrap")
-                batch = _prepare(images.only(places), program, taken)
-                engine.begin(batch)
-                pending.append((batch, len(places)))
-                taken += len(places)
-            batch, count = pending.popleft()
-            batch.raw_failures()
-            done += count
-        return done / (time.perf_counter() - begun)
+def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:
+    """A batch of images, from some place on in a random order."""
+    order = np.random.default_rng(seed).permutation(len(images))
+    return [images[at] for at in np.take(order, np.arange(start, start + _BATCH), mode="wrap")]
 
 
 def _decode(
-    images: Images, program: Program, key: int, *, scaled: bool = False
+    images: Sequence[Encoded], recipe: Recipe, key: int, *, scaled: bool = False
 ) -> list[DecodeError]:
-    """Decodes images as the loader does: the core what it can, Pillow what is left."""
-    pending = _prepare(images, program, key, scaled=scaled)
-    pending.run()
-    return pending.failures()
+    """Decodes images, cropped at random, as the loader does: the core what it can, Pillow the rest.
+
+    Returns:
+        What is wrong with those that cannot be decoded.
+    """
+    widths = np.array([image.width for image in images])
+    heights = np.array([image.height for image in images])
+    indices = np.arange(len(images))
+    errors: list[DecodeError] = []
+    for view, program in enumerate(recipe.programs):
+        cut = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, view))
+        # What is cut beside the image is for Pillow alone; it is rare, and not measured.
+        skip = np.zeros(len(images), np.bool_) if cut.odd is None else cut.odd.copy()
+        skip[list(cut.too_small)] = True
+        output = program.output
+        pending = PendingBatch(
+            [image.data for image in images],
+            np.empty((len(images), program.size[1], program.size[0], 3), output_dtype(program)),
+            regions=cut.boxes,
+            sizes=cut.sizes,
+            windows=cut.windows,
+            flips=cut.flips,
+            seek_points=[image.table for image in images],
+            skip=skip,
+            filter=program.filter,
+            dtype=output.dtype,
+            mean=output.mean,
+            std=output.std,
+            dct_scaling=scaled,
+        )
+        pending.run()
+        errors += pending.failures()
+    return errors
 
 
-def _prepare(images: Images, program: Program, key: int, *, scaled: bool = False) -> PendingBatch:
-    """A batch of images, cropped at random."""
-    keys = np.arange(len(images), dtype=np.uint64) + np.uint64(epoch_key(0, key) >> 1)
-    cut = program.draw(images.widths, images.heights, keys)
-    # What is cut beside the image is for Pillow alone; it is rare, and not measured.
-    skip = np.zeros(len(images), np.bool_) if cut.odd is None else cut.odd.copy()
-    skip[list(cut.too_small)] = True
-    output = program.output
-    dtype = np.uint16 if output.dtype == "bfloat16" else np.dtype(output.dtype)
-    out = np.empty((len(images), program.size[1], program.size[0], 3), dtype)
-    return PendingBatch(
-        images.data,
-        out,
-        regions=cut.boxes,
-        sizes=cut.sizes,
-        windows=cut.windows,
-        flips=cut.flips,
-        seek_points=images.tables,
-        skip=skip,
-        filter=program.filter,
-        dtype=output.dtype,
-        mean=output.mean,
-        std=output.std,
-        dct_scaling=scaled,
-    )
+def output_dtype(program: Program) -> np.dtype[Any]:
+    """What a program's results are, to numpy, which knows no bfloat16."""
+    dtype = program.output.dtype
+    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
 
 
-def with_seek_points(images: Images) -> Images:
+def with_seek_points(images: Sequence[Encoded]) -> list[Encoded]:
     """The same images, as if all had the seek points that they can have."""
-    return replace(images, tables=images.learnable)
+    return [image._replace(table=image.learnable) for image in images]
 
 
-def without_seek_points(images: Images) -> Images:
-    """The same images, as if none had seek points."""
-    return replace(images, tables=[None] * len(images))
-
-
-def reencoded(images: Images) -> Images | None:
-    """As many of each kind, what Pillow decodes encoded anew as baseline JPEGs; None if none is."""
-    pillow = np.flatnonzero(images.pillow)
-    if not len(pillow):
-        return None
-    native = np.flatnonzero(~images.pillow)
+def reencoded(images: Sequence[Encoded]) -> list[Encoded]:
+    """As many of each kind, what Pillow decodes encoded anew as baseline JPEGs."""
+    pillow = [image for image in images if image.pillow]
+    native = [image for image in images if not image.pillow]
     some = pillow[:_REENCODED]
     others = native[: round(len(some) * len(native) / len(pillow))]
-    new = images.only(np.concatenate([some, others]))
-    data, tables = list(new.data), list(new.tables)
-    for at in range(len(some)):
+    files = []
+    for image in some:
         file = io.BytesIO()
-        with Image.open(io.BytesIO(data[at])) as image:
-            image.convert("RGB").save(file, "JPEG", quality=_QUALITY)
-        data[at] = file.getvalue()
-        (table,) = seek_points_many([data[at]], DEFAULT_STRIDE)
-        tables[at] = None if isinstance(table, DecodeError) else table
-    return replace(new, data=data, tables=tables, pillow=np.zeros(len(new), np.bool_))
-
-
-def require_some(images: Images, problems: dict[int, str], opened: Opened) -> None:
-    """Raises DataError if there is nothing to decode."""
-    if len(images):
-        return
-    number, problem = next(iter(problems.items()))
-    raise DataError(
-        f"{opened.location}: none of {len(problems)} samples can be decoded; sample {number}: "
-        f"{problem}",
-        "See what is damaged with fastdata verify.",
-    )
+        with Image.open(io.BytesIO(image.data)) as opened_image:
+            opened_image.convert("RGB").save(file, "JPEG", quality=_QUALITY)
+        files.append(file.getvalue())
+    new = [
+        image._replace(data=file, table=None if isinstance(table, DecodeError) else table)
+        for image, file, table in zip(
+            some, files, seek_points_many(files, DEFAULT_STRIDE), strict=True
+        )
+    ]
+    return [image._replace(pillow=False) for image in new] + others

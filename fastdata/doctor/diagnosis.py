@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import copies, decoding, loading, opening, reading
 from fastdata.doctor.advice import Verdict, judge
-from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
+from fastdata.doctor.decoding import Encoded, Variant
+from fastdata.doctor.findings import Alternatives, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
 from fastdata.errors import UsageError
+from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.machine import available_memory, usable_cpus
 from fastdata.staging.staged import default_place
 from fastdata.storage.files import room
-from fastdata.transforms.compile import Program, Refusal, compile_recipe
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 #: Below this part of the images, what Pillow decodes is no matter.
 _FEW = 0.002
 #: Threads that read at the same time, at most.
 _READERS = 128
+#: Bytes that the loader keeps with the seek points of an image file.
+_OVERHEAD = 500
 
 
 class Diagnosis(NamedTuple):
@@ -61,7 +65,7 @@ def diagnose(
     page cache, to be read cold.
 
     Args:
-        dataset: A packed dataset or its folder, or a folder with images somewhere below it.
+        dataset: An `ImageDataset`, a packed dataset's folder, or one with images below it.
         transform: What becomes of the images; None for the dataset's own, or
             `training_transform`.
         step_ms: Milliseconds that the training step takes, on one GPU; None if not known.
@@ -73,7 +77,7 @@ def diagnose(
         progress: Called with the name of each stage before it is measured.
 
     Raises:
-        UsageError: An argument is out of range, or the transform is none that can be measured.
+        UsageError: An argument is out of range, or the transform cannot be measured.
         DatasetError: There is no dataset, and no image.
         DataError: It has no samples, or none that can be read or decoded.
     """
@@ -82,8 +86,8 @@ def diagnose(
     batch_size = batch_size or 64
     progress("opening")
     opened = opening.open_any(dataset, seconds * 0.3)
-    if transform is None:
-        transform = None if opened.dataset is None else opened.dataset.transform
+    if transform is None and isinstance(dataset, ImageDataset):
+        transform = dataset.transform
     transform = training_transform() if transform is None else transform
     recipe = compile_recipe(transform)
     if isinstance(recipe, Refusal):
@@ -91,45 +95,30 @@ def diagnose(
             f"this transform cannot be measured: {recipe.reason}",
             "Leave it out to measure a random crop of 224 pixels and a flip.",
         )
-    if len(recipe.programs) > 1:
-        raise UsageError(
-            f"this transform cannot be measured: it makes {len(recipe.programs)} views.",
-            "Give one of the views by itself.",
-        )
-    program = recipe.programs[0]
-    machine = _machine(opened, num_workers, ranks)
-    cached, how = opened.cached_share()
+    machine = _machine(num_workers, ranks)
 
     progress("storage")
-    samples = reading.draw_samples(opened, len(opened.source))
     # All ranks read from it at the same time, and each has its part.
     readers = min(machine.threads * machine.ranks, _READERS)
-    storage = reading.measure(opened, samples, readers, seconds * 0.35)
-    share = machine.ranks
-    images, problems = decoding.load(opened, storage.blobs)
-    decoding.require_some(images, problems, opened)
-    numbers = np.array([n for n in sorted(storage.blobs) if n not in problems], np.int64)
-    undecodable = decoding.check(images, program)
-    problems |= {int(numbers[at]): problem for at, problem in undecodable.items()}
-    whole = np.array([at for at in range(len(images)) if at not in undecodable], np.int64)
-    images, numbers = images.only(whole), numbers[whole]
+    storage = reading.measure(opened, reading.draw_samples(opened), readers, seconds * 0.35)
+    images, problems = decoding.load(opened, storage.blobs, recipe)
     problems |= storage.problems
-    decoding.require_some(images, problems, opened)
 
     progress("decoding")
     learnt = _learnt(opened, images)
-    rates, other = _measure_decoding(images, program, machine, seconds, learns=learnt == 1)
+    rates, other = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
 
     progress("copies")
-    output = np.dtype(np.uint16 if program.output.dtype == "bfloat16" else program.output.dtype)
-    image_bytes = program.size[0] * program.size[1] * 3 * output.itemsize
-    memory_copy = copies.memory_copy(batch_size * image_bytes, seconds * 0.02) * batch_size
+    image_bytes = sum(
+        program.size[0] * program.size[1] * 3 * decoding.output_dtype(program).itemsize
+        for program in recipe.programs
+    )
     to_device, device = copies.host_to_device(batch_size * image_bytes, seconds * 0.03)
 
     progress("the loader")
     loader, path = loading.rate(
         opened,
-        numbers.tolist(),
+        [image.number for image in images],
         transform,
         batch_size=batch_size,
         num_workers=machine.recommended if num_workers is None else num_workers,
@@ -139,45 +128,31 @@ def diagnose(
     # The loader cannot be faster than its decoding: what was measured as slower has scattered, or
     # is what measuring from Python costs.
     slack = 1.0 if loader is None else max(1.0, loader / rates["threads"])
-    first = next(iter(sorted(problems.items())), None)
     found = Findings(
-        data=Data(
-            path=str(opened.path),
-            location=str(opened.location),
-            container=opened.container,
-            root=None if opened.root is None else str(opened.root),
-            convert=opened.convert,
-            samples=opened.samples,
-            bytes=opened.bytes,
-            estimated=opened.samples != len(opened.source),
-            stage_bytes=opened.stage_bytes,
-            in_memory=opened.in_memory,
-            cached_share=cached,
-            cached_how=how,
-            seekable_share=images.seekable_share,
-            pillow_share=float(images.pillow.mean()),
-            pillow_kinds=images.pillow_kinds,
+        data=replace(
+            opened.data,
+            seekable_share=decoding.seekable_share(images),
+            pillow_share=decoding.pillow_share(images),
+            pillow_kinds=decoding.pillow_kinds(images),
             learnt_share=learnt,
             sampled=len(images),
             damaged=len(problems),
-            damage="" if first is None else f"sample {first[0]}: {first[1]}",
+            damage="; ".join(f"sample {n}: {problems[n]}" for n in sorted(problems)[:1]),
         ),
         machine=machine,
         rates=Rates(
-            storage_cold=_divided(storage.cold, share),
-            storage_warm=_divided(storage.warm, share),
+            storage_cold=_divided(storage.cold, machine.ranks),
+            storage_warm=_divided(storage.warm, machine.ranks),
             read_cpu_s=storage.cpu_s,
             decode_core=rates["core"],
             decode=rates["threads"] * slack,
             decode_all=rates["all"] * slack,
-            memory_copy=memory_copy,
             host_to_device=None if to_device is None else to_device * batch_size,
             step=None if step_ms is None else batch_size / (step_ms / 1000),
             loader=loader,
         ),
         alternatives=Alternatives(
-            storage_in_order=_divided(storage.in_order, share),
-            storage_without_opening=_divided(storage.without_opening, share),
+            storage_in_order=_divided(storage.in_order, machine.ranks),
             **{f"decode_{name}": rate * slack for name, rate in other.items()},
         ),
         notes={
@@ -222,7 +197,7 @@ def _check(
         raise UsageError(f"seconds={seconds}", "Give how long to measure, for example 10.")
 
 
-def _machine(opened: Opened, num_workers: int | None, ranks: int | None) -> Machine:
+def _machine(num_workers: int | None, ranks: int | None) -> Machine:
     if ranks is None:
         told = os.environ.get("LOCAL_WORLD_SIZE", "")
         ranks = int(told) if told.isdecimal() and int(told) else copies.gpus() or 1
@@ -233,29 +208,36 @@ def _machine(opened: Opened, num_workers: int | None, ranks: int | None) -> Mach
         cpus=cpus,
         ranks=ranks,
         threads=threads,
-        num_workers=num_workers,
         memory=available_memory(),
         stage_place=str(place),
         stage_room=room(place)[0],
     )
 
 
-def _learnt(opened: Opened, images: decoding.Images) -> float:
+def _learnt(opened: Opened, images: Sequence[Encoded]) -> float:
     """The part of a tree's images whose seek points the loader will have after an epoch."""
     if opened.dataset is not None:
         return 0.0
-    tables = [len(table) for table in images.learnable if table is not None]
-    return loading.learnt_share(opened.samples, sum(tables) / max(len(tables), 1))
+    tables = [len(image.learnable) for image in images if image.learnable is not None]
+    mean = sum(tables) / max(len(tables), 1) + _OVERHEAD
+    return min(1.0, DEFAULT_BYTES / (opened.data.samples * mean))
 
 
 def _measure_decoding(
-    images: decoding.Images, program: Program, machine: Machine, seconds: float, *, learns: bool
+    opened: Opened,
+    images: Sequence[Encoded],
+    recipe: Recipe,
+    machine: Machine,
+    seconds: float,
+    *,
+    learns: bool,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Rates of decoding as it is, and as it could be.
 
     Args:
+        opened: The dataset.
         images: What to decode.
-        program: What becomes of it.
+        recipe: What becomes of it.
         machine: How many threads there are.
         seconds: How long all measurements of a diagnosis are to take.
         learns: Whether the loader has learnt all seek points after an epoch.
@@ -264,38 +246,39 @@ def _measure_decoding(
         Images/s of one ``core``, of the loader's ``threads`` and of ``all`` CPUs; and of what would
         be faster, on the loader's threads.
     """
-    current = decoding.with_seek_points(images) if learns else images
-    variants = {"core": decoding.Variant(current)}
-    if current.seekable_share < 1:
-        variants["seekable"] = decoding.Variant(decoding.with_seek_points(images))
-    if images.pillow.mean() > _FEW:
-        new = decoding.reencoded(current)
-        if new is not None:
-            variants["reencoded"] = decoding.Variant(new)
-    if float(np.median(np.maximum(images.widths, images.heights))) > 4 * max(program.size):
-        variants["scaled"] = decoding.Variant(current, scaled=True)
-    others = decoding.core_rates(variants, program, seconds * (0.05 + 0.05 * len(variants)))
+    scaled = opened.dataset is not None and opened.dataset.dct_scaling
+    seekable = decoding.with_seek_points(images)
+    current = Variant(seekable if learns else images, scaled)
+    variants = {"core": current}
+    if decoding.seekable_share(current.images) < 1:
+        variants["seekable"] = current._replace(images=seekable)
+    if decoding.pillow_share(images) > _FEW:
+        variants["reencoded"] = current._replace(images=decoding.reencoded(current.images))
+    side = statistics.median(max(image.width, image.height) for image in images)
+    if not scaled and side > 4 * min(max(program.size) for program in recipe.programs):
+        variants["scaled"] = current._replace(scaled=True)
+    others = decoding.core_rates(variants, recipe, seconds * (0.05 + 0.05 * len(variants)))
     core = threads = others.pop("core")
     if machine.threads > 1:
-        threads = decoding.rate(current, program, machine.threads, seconds * 0.1)
+        threads = decoding.rate(current, recipe, machine.threads, seconds * 0.1)
     every = threads
     if machine.cpus != machine.threads:
-        every = decoding.rate(current, program, machine.cpus, seconds * 0.06)
+        every = decoding.rate(current, recipe, machine.cpus, seconds * 0.06)
     # What one core gains, as much better on all threads.
     better = threads / core
     rates = {"core": core, "threads": threads, "all": every}
     return rates, {name: rate * better for name, rate in others.items()}
 
 
-def _decoding_note(learnt: float, images: decoding.Images, tail: bool) -> str:
+def _decoding_note(learnt: float, images: Sequence[Encoded], tail: bool) -> str:
     """What is to be known of the rates of decoding."""
     parts = []
     if learnt == 1:
         parts.append("from the 2nd epoch, with the seek points that the first builds")
     elif learnt:
         parts.append(f"without seek points; the first epoch builds those of {learnt:.0%}")
-    if images.pillow.any():
-        parts.append(f"{images.pillow.mean():.0%} by Pillow")
+    if share := decoding.pillow_share(images):
+        parts.append(f"{share:.0%} by Pillow")
     if tail:
         parts.append("the transform's own functions not counted")
     return "; ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 #: What may limit training, in the order that an image passes them.
-STAGES = ("storage", "decode", "memory copy", "host to device", "step")
+STAGES = ("storage", "decode", "host to device", "step")
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Data:
     estimated: bool
     stage_bytes: int
     in_memory: bool
-    cached_share: float | None
-    cached_how: str
-    seekable_share: float
-    pillow_share: float
-    pillow_kinds: tuple[str, ...]
-    learnt_share: float
-    sampled: int
-    damaged: int
-    damage: str
+    cached_share: float | None = None
+    cached_how: str = ""
+    seekable_share: float = 1.0
+    pillow_share: float = 0.0
+    pillow_kinds: tuple[str, ...] = ()
+    learnt_share: float = 0.0
+    sampled: int = 0
+    damaged: int = 0
+    damage: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class Machine:
         cpus: CPUs that this process may use: its affinity, its cgroup's quota.
         ranks: Training processes that share them, one a GPU.
         threads: Decode threads that were measured: the loader's ``num_workers``, at least 1.
-        num_workers: As was asked for; None where the recommended number was taken.
         memory: Bytes of memory that can be had, also by the page cache.
         stage_place: Where ``fastdata stage`` puts copies.
         stage_room: Bytes that fit there.
@@ -73,7 +72,6 @@ class Machine:
     cpus: int
     ranks: int
     threads: int
-    num_workers: int | None
     memory: int
     stage_place: str
     stage_room: int
@@ -95,8 +93,7 @@ class Rates:
         decode_core: Decoding (crop, resize, flip) on one core.
         decode: Decoding on `Machine.threads`.
         decode_all: Decoding on all usable CPUs.
-        memory_copy: Copying finished batches in memory, one thread.
-        host_to_device: Copying them from page-locked memory to the GPU.
+        host_to_device: Copying finished batches from page-locked memory to the GPU.
         step: What the training step takes; from its time.
         loader: The loader as a whole, of images that are in the page cache.
     """
@@ -107,7 +104,6 @@ class Rates:
     decode_core: float | None = None
     decode: float | None = None
     decode_all: float | None = None
-    memory_copy: float | None = None
     host_to_device: float | None = None
     step: float | None = None
     loader: float | None = None
@@ -119,14 +115,12 @@ class Alternatives:
 
     Attributes:
         storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
-        storage_without_opening: Cold reads, the opening of a file for each not counted.
         decode_seekable: `Rates.decode`, had all JPEGs seek points.
         decode_reencoded: `Rates.decode`, were what Pillow decodes baseline JPEGs.
-        decode_scaled: `Rates.decode` with ``dct_scaling=True``.
+        decode_scaled: `Rates.decode` with ``ImageDataset(dct_scaling=True)``.
     """
 
     storage_in_order: float | None = None
-    storage_without_opening: float | None = None
     decode_seekable: float | None = None
     decode_reencoded: float | None = None
     decode_scaled: float | None = None

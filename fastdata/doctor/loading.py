@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
 
 from fastdata.dataset import ImageDataset
 from fastdata.doctor.opening import Opened
-from fastdata.loading.seek_cache import DEFAULT_BYTES
 
 
 def rate(
@@ -50,12 +48,8 @@ def rate(
         return None, dataset
     # The first passes of a tree build seek points, which later ones use.
     warmup = 3 + (len(samples) // batch_size + 1 if learns else 0)
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
-        batch_size,
-        sampler=_Endless(samples),
-        num_workers=num_workers,
-    )
+    sampler = _endless(samples)
+    loader: Any = DataLoader(dataset, batch_size, sampler=sampler, num_workers=num_workers)
     path = loader.explain().partition(":")[0]
     images = batches = 0
     with warnings.catch_warnings():
@@ -77,52 +71,36 @@ def rate(
 def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
     """What a script gives the loader; or in words, why that cannot be had."""
     if opened.dataset is not None:
-        # With its transform, and the copy or original that was opened.
-        return ImageDataset(opened.dataset.location, transform, staged=False)
+        return ImageDataset(
+            opened.dataset.location,  # the copy or original that was opened
+            transform,
+            staged=False,
+            check=opened.dataset.check,
+            dct_scaling=opened.dataset.dct_scaling,
+        )
     try:
         from torchvision.datasets import ImageFolder
     except (ImportError, AttributeError, RuntimeError):  # one of another torch fails in its own way
         return "torchvision, whose ImageFolder reads trees, cannot be imported"
-    files = list(opened.files)
 
     class Listed(ImageFolder):  # type: ignore[misc]
         """The images that are listed already."""
 
         def find_classes(self, directory: Any) -> tuple[list[str], dict[str, int]]:
-            """One name for each label."""
-            names = [str(label) for label in range(max(label for _, label in files) + 1)]
-            return names, {name: label for label, name in enumerate(names)}
+            """One class of all."""
+            return [""], {"": 0}
 
         @staticmethod
         def make_dataset(*_: Any, **__: Any) -> list[tuple[str, int]]:
             """As `Opened` has them."""
-            return files
+            return [(file, 0) for file in opened.files]
 
-    listed = Listed(str(opened.path), transform)
+    listed = Listed(str(opened.data.path), transform)
     return ImageDataset(listed, seek_cache_bytes=None if learns else 0)
 
 
-class _Endless:
+def _endless(samples: list[int]) -> Iterator[int]:
     """Numbers of samples in random order, without an end."""
-
-    def __init__(self, samples: list[int]) -> None:
-        self._samples = samples
-
-    def __iter__(self) -> Iterator[int]:
-        generator = np.random.default_rng(0)
-        return chain.from_iterable(
-            generator.permutation(self._samples).tolist() for _ in cycle((None,))
-        )
-
-
-def learnt_share(samples: int, seek_bytes: float) -> float:
-    """The part of a tree whose seek points fit into the loader's memory for them.
-
-    Args:
-        samples: Number of the tree's images.
-        seek_bytes: Mean bytes of an image's seek points.
-    """
-    return min(1.0, DEFAULT_BYTES / max(samples * (seek_bytes + _OVERHEAD), 1))
-
-
-_OVERHEAD = 500  # what an entry takes beside its table
+    generator = np.random.default_rng(0)
+    while True:
+        yield from generator.permutation(samples).tolist()

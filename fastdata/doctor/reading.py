@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import threading
+import itertools
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from fastdata import _native
+from fastdata.decode import Engine
 from fastdata.doctor import page_cache
 from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 
 #: Samples that are read at most: more say no more.
 _SAMPLES = 2_048
-#: Bytes of them that are kept, to be decoded.
-_KEPT_BYTES = 64 << 20
+#: Samples that are kept, to be decoded; and how many of their bytes.
 _KEPT_SAMPLES = 384
+_KEPT_BYTES = 64 << 20
 _LEAST_SAMPLES = 16
 #: Neighbours that are read in order at a time.
 _RUN = 128
@@ -64,7 +65,6 @@ class Storage:
         warm: Images/s of what is.
         cpu_s: CPU seconds of reading one image.
         in_order: Images/s, cold, of neighbours.
-        without_opening: Images/s, cold, had no file to be opened for each.
         blobs: By sample number, some of what was read.
         mean_bytes: Of an image.
         problems: By sample number, why it could not be read.
@@ -75,18 +75,17 @@ class Storage:
     warm: float | None
     cpu_s: float
     in_order: float | None
-    without_opening: float | None
     blobs: dict[int, bytes]
     mean_bytes: float
     problems: dict[int, str]
 
 
-def draw_samples(opened: Opened, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Numbers of the samples to measure, int64, in random order."""
+def draw_samples(opened: Opened) -> npt.NDArray[np.int64]:
+    """Numbers of the samples to measure, int64, in random order; always the same."""
     count = len(opened.source)
-    mean = max(1.0, opened.bytes / max(opened.samples, 1))
+    mean = max(1.0, opened.data.bytes / max(opened.data.samples, 1))
     most = max(1, min(count, _SAMPLES, int(4 * _KEPT_BYTES / mean)))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     if count <= 4 * most:
         return generator.permutation(count)[:most].astype(np.int64)
     # Of many, drawn: a permutation would take memory for them all.
@@ -108,50 +107,35 @@ def measure(
         DataError: None of them can be read.
     """
     note = _try_to_drop(opened, samples)
-    opening = None
-    if note == "" and opened.root is not None:
-        opening = _opening_seconds(opened, samples[-64:], seconds * 0.05)
-    total = _read_cold(opened, samples, threads, seconds * 0.4, drops=note == "")
-    if total.images:
-        # Of a slow storage too few for the stages that come, whatever time was given.
-        more = samples[~np.isin(samples, list(total.blobs) + list(total.problems))]
-        lacking = max(_LEAST_SAMPLES - len(total.blobs), 0)
-        rest = Reads(blobs=total.blobs, problems=total.problems)
-        _read(opened, more[:lacking], threads, np.inf, rest, keep=True)
-    if not total.images:
-        first = next(iter(total.problems.items()), (0, "nothing was read in time"))
-        raise DataError(
-            f"{opened.location}: none of {len(total.problems)} samples can be read; sample "
-            f"{first[0]}: {first[1]}",
-            "See what is damaged with fastdata verify.",
-        )
-    in_order = None
-    if note == "" and opened.root is None:
-        in_order = _read_in_order(opened, threads, seconds * 0.2)
-    done = np.array(sorted(total.blobs), np.int64)
-    np.random.default_rng(0).shuffle(done)
-    warm = _read_warm(opened, done, threads, seconds * 0.2)
-    cold = total.rate if note == "" else None
-    # Not less than a tenth of the time: what the system's own cache of names hides is unknown.
-    without = None
-    if cold is not None and opening is not None:
-        without = 1 / max(1 / cold - opening / threads, 0.1 / cold)
+    with Engine(threads) as engine:
+        reader = _Reader(opened, engine)
+        first = reader.cold(samples, seconds * 0.4, drops=note == "")
+        if not first.images:
+            number, problem = next(iter(first.problems.items()))
+            raise DataError(
+                f"{opened.data.location}: none of {len(first.problems)} samples can be read; "
+                f"sample {number}: {problem}",
+                "See what is damaged with fastdata verify.",
+            )
+        in_order = None
+        if note == "" and opened.data.root is None:
+            in_order = reader.in_order(seconds * 0.2)
+        warm = reader.warm(np.array(sorted(first.blobs), np.int64), seconds * 0.2)
     return Storage(
-        cold=cold,
+        cold=first.rate if note == "" else None,
         cold_note=note,
         warm=warm.rate,
         cpu_s=warm.cpu_seconds / max(warm.images, 1),
         in_order=in_order,
-        without_opening=without,
-        blobs=total.blobs,
-        mean_bytes=total.size / total.images,
-        problems=total.problems,
+        blobs=first.blobs,
+        mean_bytes=first.size / first.images,
+        problems=first.problems,
     )
 
 
 def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
     """Drops samples from the page cache; why that could not be done, or nothing."""
-    if opened.in_memory:
+    if opened.data.in_memory:
         return "in memory already"
     try:
         extents = opened.extents(samples)
@@ -167,132 +151,99 @@ def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
     return ""
 
 
-def _read_cold(
-    opened: Opened, samples: npt.NDArray[np.int64], threads: int, seconds: float, *, drops: bool
-) -> Reads:
-    """Reads samples, again and again where there are few, each time dropped before."""
-    total = Reads()
-    until = time.perf_counter() + seconds
-    while True:
-        _read(opened, samples, threads, until, total, keep=not total.images)
-        # Of a few files, a few passes: their scatter evens out.
-        if not drops or not total.images or time.perf_counter() > until or total.seconds > 0.5:
-            return total
-        page_cache.drop(opened.extents(samples))
+class _Reader:
+    """Reads samples as the loader does: by the threads of an engine, checksums included."""
 
+    def __init__(self, opened: Opened, engine: Engine) -> None:
+        self._opened = opened
+        self._engine = engine
 
-def _read_warm(
-    opened: Opened, samples: npt.NDArray[np.int64], threads: int, seconds: float
-) -> Reads:
-    """Reads the same samples over and over; what they cost a core is told by one thread."""
-    alone, total = Reads(), Reads()
-    _read(opened, samples, threads, np.inf, Reads())  # those of a first read that was cut short
-    # Of few, many times each: starting threads must not count.
-    samples = np.resize(samples, max(len(samples), _SAMPLES))
-    begun = time.perf_counter()
-    while not alone.images or time.perf_counter() < begun + seconds * 0.4:
-        _read(opened, samples, 1, begun + seconds * 0.4, alone)
-        if not alone.images:
-            break
-    while not total.images or time.perf_counter() < begun + seconds:
-        _read(opened, samples, threads, begun + seconds, total)
-        if not total.images:
-            break
-    total.cpu_seconds = alone.cpu_seconds / max(alone.images, 1) * total.images
-    return total
+    def cold(self, samples: npt.NDArray[np.int64], seconds: float, *, drops: bool) -> Reads:
+        """Reads samples that were dropped; where there are few, drops and reads them again.
 
-
-def _read_in_order(opened: Opened, threads: int, seconds: float) -> float | None:
-    """Images/s of reading neighbours in order, cold; each thread has its own."""
-    count = len(opened.source)
-    generator = np.random.default_rng(1)
-    until = time.perf_counter() + seconds
-    total = Reads()
-    while time.perf_counter() < until and total.seconds < seconds / 2:
-        starts = generator.integers(0, max(count - _RUN, 0) + 1, threads)
-        runs = [np.arange(at, min(at + _RUN, count), dtype=np.int64) for at in starts]
-        try:
-            page_cache.drop(extent for run in runs for extent in opened.extents(run))
-        except OSError:
-            break
-        _read_parts(opened, runs, until, total)
-    return total.rate
-
-
-def _opening_seconds(
-    opened: Opened, samples: npt.NDArray[np.int64], seconds: float
-) -> float | None:
-    """Seconds that opening a sample's file takes, one after the other."""
-    until = time.perf_counter() + seconds
-    times = []
-    for extent in opened.extents(samples):
-        begun = time.perf_counter()
-        try:
-            os.close(os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:
-            continue
-        times.append(time.perf_counter() - begun)
-        if begun > until:
-            break
-    return sum(times) / len(times) if times else None
-
-
-def _read(
-    opened: Opened,
-    samples: npt.NDArray[np.int64],
-    threads: int,
-    until: float,
-    total: Reads,
-    *,
-    keep: bool = False,
-) -> None:
-    _read_parts(opened, [samples[at::threads] for at in range(threads)], until, total, keep=keep)
-
-
-def _read_parts(
-    opened: Opened,
-    parts: Sequence[npt.NDArray[np.int64]],
-    until: float,
-    total: Reads,
-    *,
-    keep: bool = False,
-) -> None:
-    """Reads each part by a thread of its own, in order, and adds to a total.
-
-    Each thread reads at least one sample, however little time there is.
-    """
-    lock = threading.Lock()
-    kept = sum(map(len, total.blobs.values()))
-
-    def work(indices: npt.NDArray[np.int64]) -> None:
-        nonlocal kept
-        extents = opened.source.gather(indices).extents
-        images = size = 0
-        cpu = time.thread_time()
-        for at, number in enumerate(indices.tolist()):
-            try:
-                blob = extents.read(at)
-            except (OSError, ValueError) as error:
-                total.problems[number] = str(error)
-                continue
-            images += 1
-            size += len(blob)
-            if keep and kept < _KEPT_BYTES and len(total.blobs) < _KEPT_SAMPLES:
-                total.blobs[number] = blob
-                kept += len(blob)
-            if time.perf_counter() > until:
+        Keeps some. Of a slow storage at least as many as the stages that come need, whatever time
+        was given; those do not count.
+        """
+        total = Reads()
+        until = time.perf_counter() + seconds
+        while True:
+            self._read(self._batches(samples), until, total, keep=not total.images)
+            # Of a few files, a few passes: their scatter evens out.
+            if not drops or not total.images or time.perf_counter() > until or total.seconds > 0.5:
                 break
-        cpu = time.thread_time() - cpu
-        with lock:
-            total.images += images
-            total.size += size
-            total.cpu_seconds += cpu
+            page_cache.drop(self._opened.extents(samples))
+        seen = [*total.blobs, *total.problems]
+        lacking = max(_LEAST_SAMPLES - len(total.blobs), 0) if total.images else 0
+        more = Reads(blobs=total.blobs, problems=total.problems)
+        self._read([samples[~np.isin(samples, seen)][:lacking]], np.inf, more, keep=True)
+        return total
 
-    parts = [part for part in parts if len(part)]
-    begun = time.perf_counter()
-    if len(parts) == 1:
-        work(parts[0])
-    elif parts:
-        with ThreadPoolExecutor(len(parts)) as pool:
-            list(pool.map(work, parts))
-    total.seconds += time.perf_counter() - begun
+    def warm(self, samples: npt.NDArray[np.int64], seconds: float) -> Reads:
+        """Reads the same samples over and over, once they have been read."""
+        total = Reads()
+        self._read([samples], np.inf, Reads())
+        order = np.random.default_rng(0).permutation(np.resize(samples, _SAMPLES))
+        batches = itertools.chain.from_iterable(self._batches(order) for _ in itertools.count())
+        self._read(batches, time.perf_counter() + seconds, total)
+        return total
+
+    def in_order(self, seconds: float) -> float | None:
+        """Images/s of reading neighbours in order, cold."""
+        count = len(self._opened.source)
+        generator = np.random.default_rng(1)
+        until = time.perf_counter() + seconds
+        total = Reads()
+        while time.perf_counter() < until and total.seconds < seconds / 2:
+            starts = generator.integers(0, max(count - _RUN, 0) + 1, self._engine.threads)
+            runs = [np.arange(at, min(at + _RUN, count), dtype=np.int64) for at in starts]
+            try:
+                page_cache.drop(extent for run in runs for extent in self._opened.extents(run))
+            except OSError:
+                break
+            self._read(runs, until, total)
+        return total.rate
+
+    def _batches(self, samples: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+        """Samples in batches, small enough to look at the clock between them."""
+        size = 4 * self._engine.threads
+        return (samples[begin : begin + size] for begin in range(0, len(samples), size))
+
+    def _read(
+        self,
+        batches: Iterable[npt.NDArray[np.int64]],
+        until: float,
+        total: Reads,
+        *,
+        keep: bool = False,
+    ) -> None:
+        """Reads batches until the time is over, at least one, and adds to a total."""
+        kept = sum(map(len, total.blobs.values()))
+        pending: deque[tuple[npt.NDArray[np.int64], _native.ReadJob]] = deque()
+        batches = iter(batches)
+        begun, cpu = time.perf_counter(), time.process_time()
+        going = True
+        while going or pending:
+            # Two are under way, so that no thread waits for the last reads of others.
+            while going and len(pending) < 2:
+                numbers = next(batches, None)
+                if numbers is not None:
+                    extents = self._opened.source.gather(numbers).extents
+                    pending.append((numbers, self._engine.read(extents)))
+                going = numbers is not None and time.perf_counter() < until
+            if not pending:
+                break
+            numbers, job = pending.popleft()
+            while not job.wait(0.05):  # signals get through between
+                pass
+            for at, _, detail, _ in job.failures():
+                total.problems[int(numbers[at])] = detail
+            for number, blob in zip(numbers.tolist(), job.take(), strict=True):
+                if blob is None:
+                    continue
+                total.images += 1
+                total.size += len(blob)
+                if keep and kept < _KEPT_BYTES and len(total.blobs) < _KEPT_SAMPLES:
+                    total.blobs[number] = blob.tobytes()
+                    kept += len(blob)
+        total.seconds += time.perf_counter() - begun
+        total.cpu_seconds += time.process_time() - cpu

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from fastdata.doctor.advice import Advice
 from fastdata.doctor.diagnosis import Diagnosis
 from fastdata.storage.files import human_bytes
 
@@ -33,39 +32,24 @@ class StageLine(NamedTuple):
 
 def stage_lines(diagnosis: Diagnosis) -> list[StageLine]:
     """Every stage, in the order that images pass them."""
-    found = diagnosis.found
-    rates, machine, notes = found.rates, found.machine, found.notes
-    read, batch = found.image_bytes, float(found.batch_bytes)
-    lines = [
-        StageLine(
-            "storage, cold", "storage", rates.storage_cold, read, notes.get("storage, cold", "")
-        ),
-        StageLine("storage, warm", "storage", rates.storage_warm, read, ""),
-        StageLine("decode, one core", "", rates.decode_core, 0, ""),
-        StageLine(
-            f"decode, {_count(machine.threads, 'thread')}",
-            "decode",
-            rates.decode,
-            0,
-            notes.get("decode", ""),
-        ),
-    ]
+    found, lines = diagnosis.found, []
+    rates, machine = found.rates, found.machine
+
+    def add(name: str, stage: str, rate: float | None, size: float = 0.0, note: str = "") -> None:
+        lines.append(StageLine(name, stage, rate, size, found.notes.get(note, "")))
+
+    add("storage, cold", "storage", rates.storage_cold, found.image_bytes, "storage, cold")
+    add("storage, warm", "storage", rates.storage_warm, found.image_bytes)
+    add("decode, one core", "", rates.decode_core)
+    threads = _count(machine.threads, "thread")
+    add(f"decode, {threads}", "decode", rates.decode, note="decode")
     if machine.threads != machine.cpus:
-        name = f"decode, all {_count(machine.cpus, 'CPU')}"
-        lines.append(StageLine(name, "", rates.decode_all, 0, ""))
-    return [
-        *lines,
-        StageLine("memory copy", "memory copy", rates.memory_copy, batch, "one thread"),
-        StageLine(
-            "host to device",
-            "host to device",
-            rates.host_to_device,
-            batch,
-            notes.get("host to device", ""),
-        ),
-        StageLine("training step", "step", rates.step, 0, notes.get("step", "")),
-        StageLine("the loader as a whole", "", rates.loader, 0, notes.get("loader", "")),
-    ]
+        add(f"decode, all {_count(machine.cpus, 'CPU')}", "", rates.decode_all)
+    to_device = "host to device"
+    add(to_device, to_device, rates.host_to_device, found.batch_bytes, to_device)
+    add("training step", "step", rates.step, note="step")
+    add("the loader as a whole", "", rates.loader, note="loader")
+    return lines
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -91,10 +75,9 @@ def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
     table.add_column("bytes/s", justify="right")
     table.add_column("", overflow="fold")
     for line in stage_lines(diagnosis):
-        limits = line.stage == verdict.limit and not (
-            # Of the two rates of the storage, the one that counts is marked.
-            line.stage == "storage" and (line.name.endswith("cold") != _reads_cold(diagnosis))
-        )
+        limits = line.stage == verdict.limit
+        if line.stage == "storage":  # of its two rates the one that counts is marked
+            limits = limits and line.name.endswith("cold") == _reads_cold(diagnosis)
         note = "; ".join(part for part in ("limits" * limits, line.note) if part)
         table.add_row(
             line.name,
@@ -105,16 +88,18 @@ def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
         )
     console.print(table)
     console.print()
-    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     for name, value in fact_lines(diagnosis):
         facts.add_row(name, value)
     console.print(facts)
     for advice in verdict.advice:
-        console.print()
-        for text in _advice_lines(advice):
-            console.print(text, soft_wrap=True, highlight=False, markup=False)
+        gain = ""
+        if advice.images_per_second is not None:
+            gain = f" → {human_rate(advice.images_per_second)} images/s ({advice.basis})"
+        text = f"\n• {advice.text}{gain}" + f"\n    {advice.command}" * bool(advice.command)
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -128,37 +113,30 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
             f"{human_rate(verdict.first_epoch_images_per_second)}"
         )
     core = verdict.core_images_per_second
-    one = "" if core is None else f"a core reads and decodes {human_rate(core)} images/s"
+    cores = "" if core is None else f"a core reads and decodes {human_rate(core)} images/s"
     if verdict.cores_per_gpu is None:
-        cores = f"{one}; tell the step's time to know how many"
+        cores += "; tell the step's time to know how many"
     else:
-        cores = f"{verdict.cores_per_gpu} at this step; {one}"
-    if data.in_memory:
-        memory = "it is read from memory already"
-    else:
-        memory = (
-            f"{about}{human_bytes(data.stage_bytes)} of {human_bytes(machine.stage_room)} free: "
-            + ("fits" if verdict.fits_stage else "does not fit")
-        )
-    if data.cached_share is None:
-        cache = f"unknown: {data.cached_how}"
-    else:
+        cores = f"{verdict.cores_per_gpu} at this step; {cores}"
+    memory = "it is read from memory already"
+    if not data.in_memory:
+        fits = "fits" if verdict.fits_stage else "does not fit"
+        sizes = human_bytes(data.stage_bytes), human_bytes(machine.stage_room)
+        memory = f"{about}{sizes[0]} of {sizes[1]} free: {fits}"
+    cache = f"unknown: {data.cached_how}"
+    if data.cached_share is not None:
         cache = f"holds {data.cached_share:.0%} of the dataset ({data.cached_how})"
+    dataset = f"{data.container}, {about}{data.samples:,} images, {about}{human_bytes(data.bytes)}"
+    if data.location != data.path:
+        dataset += f", read from {data.location}"
+    workers = f"{_count(machine.cpus, 'CPU')}, {_count(machine.ranks, 'rank')}"
     lines = [
         ("limits", limits),
         ("cores a GPU needs", cores),
-        (
-            "num_workers",
-            f"{verdict.num_workers} ({_count(machine.cpus, 'CPU')}, "
-            f"{_count(machine.ranks, 'rank')})",
-        ),
+        ("num_workers", f"{verdict.num_workers} ({workers})"),
         (machine.stage_place, memory),
         ("page cache", cache),
-        (
-            "dataset",
-            f"{data.container}, {about}{data.samples:,} images, {about}{human_bytes(data.bytes)}"
-            + (f", read from {data.location}" if data.location != data.path else ""),
-        ),
+        ("dataset", dataset),
         ("measured", f"{data.sampled:,} images in {found.seconds:.0f} s"),
     ]
     if data.damaged:
@@ -171,16 +149,6 @@ def human_rate(rate: float) -> str:
     if rate >= 100:
         return f"{float(f'{rate:.3g}'):,.0f}"
     return f"{rate:.3g}"
-
-
-def _advice_lines(advice: Advice) -> list[str]:
-    gain = ""
-    if advice.images_per_second is not None:
-        gain = f" → {human_rate(advice.images_per_second)} images/s ({advice.basis})"
-    lines = [f"• {advice.text}{gain}"]
-    if advice.command:
-        lines.append(f"    {advice.command}")
-    return lines
 
 
 def _reads_cold(diagnosis: Diagnosis) -> bool:
