@@ -163,7 +163,7 @@ def test_gradients_are_sent_once_a_step(tmp_path: Path) -> None:
     from fastdata.examples.training import setup
     from fastdata.examples.training.config import Config
     from fastdata.examples.training.ranks import Ranks
-    from fastdata.examples.training.step import weights
+    from fastdata.examples.training.step import Stepper, weights
     from torch import distributed as dist
 
     from fastdata.plan.sharding import Epoch
@@ -174,7 +174,7 @@ def test_gradients_are_sent_once_a_step(tmp_path: Path) -> None:
         ranks = Ranks(0, 1, 0, torch.device("cpu"), True)
         config = Config(model="resnet18", width=8, batch_size=4, accumulate=3, device="cpu")
         model = setup.make_model(config, ranks, 4)
-        stepper = setup.make_stepper(config, ranks, model, 7, StepTimer(every=0))
+        stepper = Stepper(config, ranks, model, StepTimer(every=0))
         sent = []
 
         def hook(_, bucket):  # type: ignore[no-untyped-def] # DDP looks at annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -11,44 +10,33 @@ from typing import Any
 import torch
 
 from fastdata.errors import DataError, UsageError
+from fastdata.storage.files import whole_file
 
 NAME = "checkpoint.pt"
 BEST_NAME = "best.pt"
 
-_KEYS = {"version", "model", "optimiser", "scaler", "schedule", "loaders", "step", "best", "about"}
-_VERSION = 1
+_KEYS = {"version", "model", "optimiser", "scaler", "loaders", "step", "best", "about"}
+_VERSION = 2
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Writes a checkpoint: to a temporary file, to the disk, then under its name.
-
-    Whoever opens ``path`` finds the checkpoint before or this one, never a part.
+    """Writes a checkpoint. Whoever opens ``path`` finds the one before or this one, never a part.
 
     Args:
         state: Has the keys of `load`'s result, but for "version".
         path: In a folder that exists.
     """
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        torch.save({"version": _VERSION, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name itself
-    finally:
-        os.close(folder)
+    with whole_file(path) as partial:
+        torch.save({"version": _VERSION, **state}, partial)
 
 
 def load(path: Path) -> dict[str, Any]:
     """Reads a checkpoint, to the CPU.
 
     Returns:
-        "model", "optimiser", "scaler", "schedule": what their ``state_dict()`` gave;
-        "loaders": the loader's state of each rank; "step": optimiser steps done; "best": the
-        highest top-1 so far, or None; "about": the options that a resumed run must share, and
-        "epoch_steps", the steps of one of its epochs.
+        "model", "optimiser", "scaler": what their ``state_dict()`` gave; "loaders": the loader's
+        state of each rank; "step": optimiser steps done; "best": the highest top-1 so far, or
+        None; "about": the options that a resumed run must share.
 
     Raises:
         UsageError: There is no such file.
@@ -66,24 +54,26 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def find(resume: str, out: Path) -> Path | None:
-    """The checkpoint to go on from: "" for none, "auto" for the folder's own if there is one."""
-    if not resume:
-        return None
-    if resume == "auto":
-        return out / NAME if (out / NAME).exists() else None
-    return Path(resume)
+def find(resume: str, out: Path, about: dict[str, Any]) -> dict[str, Any] | None:
+    """The checkpoint to go on from, as `load` returns it; None to start anew.
 
-
-def check_about(path: Path, about: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Whether a checkpoint is of a run with these options.
+    Args:
+        resume: A file; "auto" for the folder's own, if there is one; "" for none.
+        out: The folder.
+        about: The options that the checkpoint's run must have shared.
 
     Raises:
-        UsageError: Of another one; names the option.
+        UsageError: It was another run; names the option.
     """
-    for name, value in wanted.items():
-        if about.get(name) != value:
+    path = out / NAME if resume == "auto" else Path(resume)
+    if not resume or (resume == "auto" and not path.exists()):
+        return None
+    state = load(path)
+    for name, value in about.items():
+        if state["about"].get(name) != value:
             raise UsageError(
-                f"{path}: was saved with {name}={about.get(name)!r}, this run has {value!r}",
+                f"{path}: was saved with {name}={state['about'].get(name)!r}, this run has "
+                f"{value!r}",
                 f"Give {name} as then, or another --out.",
             )
+    return state

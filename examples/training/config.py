@@ -7,12 +7,10 @@ to itself; what it says itself comes after.
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fastdata.examples.training.resnet import MODELS
 from fastdata.examples.training.schedule import DECAYS, SCALINGS
@@ -92,8 +90,32 @@ def _check(right: bool, name: str, value: object, wanted: str) -> None:
         raise UsageError(f"{name} is {value!r}", f"Give {wanted}.")
 
 
-_FIELDS = {one.name: one for one in fields(Config)}
 _KINDS = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+class _Parser(argparse.ArgumentParser):
+    """The command line. What was not given is absent from its result."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            description="Trains a ResNet on a dataset of fastdata's.",
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+        )
+        self.add_argument("--config", type=Path, metavar="FILE", help="YAML file of options")
+        for one in fields(Config):
+            flag, kind = "--" + one.name.replace("_", "-"), _KINDS[str(one.type)]
+            about = f"{one.metadata['about']} [{one.default!r}]"
+            if kind is bool:
+                self.add_argument(flag, action=argparse.BooleanOptionalAction, help=about)
+            else:
+                choices = one.metadata["choices"]
+                metavar = None if choices else one.name.upper()
+                self.add_argument(flag, type=kind, choices=choices, metavar=metavar, help=about)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        raise UsageError(message, "--help lists all options.")
 
 
 def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -117,62 +139,30 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in above:
         raise UsageError(f"{path}: begins from itself", "Take it out of defaults:.")
     try:
-        said = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        said = yaml.safe_load(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         where = f", which {above[-1]} begins from" if above else ""
         raise UsageError(f"{path}{where}: {error}", "Name a YAML file.") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {error}", "Mend it.") from error
-    said = {} if said is None else said
     if not isinstance(said, dict):
         raise UsageError(f"{path}: not options and their values", "Write lines such as lr: 0.1")
     bases = said.pop("defaults", [])
     bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+    if not isinstance(bases, list):
         raise UsageError(f"{path}: defaults: {bases!r}", "Name a file, or a list of files.")
     options: dict[str, Any] = {}
     for base in bases:
-        options |= read_yaml(path.parent / base, (*above, path))
-    return options | {str(name): _value(path, str(name), value) for name, value in said.items()}
-
-
-def _value(path: Path, name: str, value: Any) -> Any:
-    """A value of a YAML file as its option's type."""
-    if name not in _FIELDS:
-        near = difflib.get_close_matches(name, _FIELDS, 1)
-        raise UsageError(
-            f"{path}: there is no option {name!r}",
-            f"Did you mean {near[0]}?" if near else "--help lists all options.",
-        )
-    kind = _KINDS[str(_FIELDS[name].type)]
-    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-        with suppress(ValueError):
-            value = float(value)  # YAML 1.1 reads 1e-4 as text
-    choices = _FIELDS[name].metadata["choices"]
-    if type(value) is not kind or (choices and value not in choices):
-        wanted = " or ".join(choices) if choices else f"a value of type {kind.__name__}"
-        raise UsageError(f"{path}: {name} is {value!r}", f"Give {wanted}.")
-    return value
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line. What was not given is absent from its result."""
-    made = argparse.ArgumentParser(
-        description="Trains a ResNet on a dataset of fastdata's.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    made.add_argument("--config", type=Path, metavar="FILE", help="YAML file of options")
-    for name, one in _FIELDS.items():
-        flag, kind = "--" + name.replace("_", "-"), _KINDS[str(one.type)]
-        about = f"{one.metadata['about']} [{one.default!r}]"
-        if kind is bool:
-            made.add_argument(flag, action=argparse.BooleanOptionalAction, help=about)
+        options |= read_yaml(path.parent / str(base), (*above, path))
+    words = []
+    for name, value in said.items():
+        flag = str(name).replace("_", "-")
+        if isinstance(value, bool) and isinstance(getattr(Config, str(name), None), bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            choices = one.metadata["choices"]
-            metavar = None if choices else name.upper()
-            made.add_argument(flag, type=kind, choices=choices, metavar=metavar, help=about)
-    return made
+            words.append(f"--{flag}={value}")
+    try:
+        return options | vars(_Parser().parse_args(words))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.what}", error.hint) from None
 
 
 def parse(arguments: Sequence[str] | None) -> Config:
@@ -181,7 +171,7 @@ def parse(arguments: Sequence[str] | None) -> Config:
     Raises:
         UsageError: The file or a value is wrong.
     """
-    given = vars(parser().parse_args(arguments))
+    given = vars(_Parser().parse_args(arguments))
     path = given.pop("config", None)
     config = replace(Config(), **({} if path is None else read_yaml(path)) | given)
     if not config.train:

@@ -1,4 +1,4 @@
-"""Learning rates: scaled by the batch, warmed up, decayed; functions of the step alone."""
+"""Learning rates: scaled by the batch, warmed up, decayed; a function of the step alone."""
 
 from __future__ import annotations
 

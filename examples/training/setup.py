@@ -1,22 +1,17 @@
-"""What a run is made of, from its options: each switch is thrown in one place here."""
+"""Model, optimiser and precision, from the options."""
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from fastdata.examples.training import optimiser, schedule
 from fastdata.examples.training.config import Config
 from fastdata.examples.training.ranks import Ranks
 from fastdata.examples.training.resnet import ResNet
-from fastdata.examples.training.step import Stepper, Sums
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.errors import UsageError
-from fastdata.profile import StepTimer
 
 
 def make_model(config: Config, ranks: Ranks, classes: int) -> nn.Module:
@@ -26,6 +21,7 @@ def make_model(config: Config, ranks: Ranks, classes: int) -> nn.Module:
         UsageError: Batch norms are to be synchronised without GPUs.
     """
     torch.manual_seed(config.seed)
+    torch.backends.cudnn.benchmark = config.cudnn_autotune
     model: nn.Module = ResNet(
         config.model, classes, width=config.width, bias_before_norm=config.bias_before_norm
     )
@@ -48,58 +44,21 @@ def autocast(config: Config, device: torch.device) -> AbstractContextManager[Any
     return torch.autocast(device.type, getattr(torch, config.amp))
 
 
-def steps_of_run(config: Config, batches: int) -> tuple[int, int]:
-    """Optimiser steps of the run, and of the warm-up, for so many batches an epoch."""
-    steps = math.ceil(batches / config.accumulate)
-    return config.epochs * steps, round(config.warmup_epochs * steps)
-
-
-def make_stepper(
-    config: Config, ranks: Ranks, model: nn.Module, batches: int, timer: StepTimer
-) -> Stepper:
-    """Optimiser, schedule, precision, and the model as it is called in training.
-
-    Args:
-        config: The options.
-        ranks: Who takes part.
-        model: With the weights to begin from.
-        batches: Of an epoch, on this rank.
-        timer: Times the phases.
-    """
-    torch.backends.cudnn.benchmark = config.cudnn_autotune
-    images = config.batch_size * config.accumulate * ranks.world_size
-    sgd = optimiser.make_sgd(
-        optimiser.parameter_groups(
-            model, config.weight_decay, decay_norm_and_bias=config.decay_norm_and_bias
-        ),
-        schedule.scaled(config.lr, config.lr_scaling, images),
+def make_sgd(config: Config, model: nn.Module) -> torch.optim.SGD:
+    """SGD. Biases and the parameters of batch norms, of one dimension, decay only if asked to."""
+    parameters = list(model.parameters())
+    decayed = [p for p in parameters if p.ndim > 1 or config.decay_norm_and_bias]
+    others = [p for p in parameters if p.ndim <= 1 and not config.decay_norm_and_bias]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD(
+        groups,
+        config.lr,
         config.momentum,
         nesterov=config.nesterov,
         fused=config.fused,
-    )
-    steps, warmup = steps_of_run(config, batches)
-
-    def factor(step: int) -> float:
-        return schedule.factor(step, steps=steps, warmup=warmup, decay=config.decay)
-
-    wrapped: nn.Module = model
-    no_sync: Any = nullcontext
-    if ranks.distributed:
-        ids = [ranks.local_rank] if ranks.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
-        no_sync = wrapped.no_sync
-    if config.compile:
-        # Of the wrapped model, so that torch cuts the graph where gradients can be sent.
-        wrapped = torch.compile(wrapped, backend=config.compile_backend)  # type: ignore[assignment]
-    return Stepper(
-        model=wrapped,
-        optimiser=sgd,
-        scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.amp == "float16"),
-        schedule=torch.optim.lr_scheduler.LambdaLR(sgd, factor),
-        loss=nn.CrossEntropyLoss(label_smoothing=config.label_smoothing),
-        autocast=autocast(config, ranks.device),
-        set_to_none=config.set_to_none,
-        no_sync=no_sync,
-        sums=Sums(ranks.device),
-        timer=timer,
+        # Without fusing torch's default would be "foreach" on GPUs: this shows what fusing gives.
+        foreach=None if config.fused else False,
     )

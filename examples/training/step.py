@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fastdata.examples.training import setup
+from fastdata.examples.training.config import Config
 from fastdata.examples.training.evaluate import hits
+from fastdata.examples.training.ranks import Ranks
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.plan.sharding import Epoch
 from fastdata.profile import StepTimer
@@ -41,71 +45,60 @@ def weights(epoch: Epoch, accumulate: int) -> Iterator[Weight]:
             yield Weight(size / sum(sizes), number == numbers[-1])
 
 
-class Sums:
-    """Loss and hits since the last look, on the device: looking is what waits for it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(4, device=device)
-
-    def add(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Adds a batch, by its mean loss."""
-        size = len(labels)
-        top1, top5 = hits(logits, labels)
-        count = torch.full((), size, device=labels.device)
-        self.values += torch.stack((loss * size, top1.sum(), top5.sum(), count))
-
-    def take(self) -> torch.Tensor:
-        """Sums of loss, top-1, top-5 and samples, and begins anew."""
-        taken, self.values = self.values, torch.zeros_like(self.values)
-        return taken
-
-
-@dataclass
 class Stepper:
     """All that a step changes.
+
+    Args:
+        config: The options.
+        ranks: Who takes part.
+        model: With the weights to begin from.
+        timer: Times the phases.
 
     Attributes:
         model: In training mode, as it is to be called: wrapped, compiled.
         optimiser: Of its parameters.
         scaler: Enabled for float16 alone.
-        schedule: Sets the learning rate of each step.
         loss: Mean over a batch.
-        autocast: Mixed precision, to be entered again for each batch.
-        set_to_none: Whether gradients are dropped, or filled with zeros.
-        no_sync: While it lasts, gradients stay on their rank.
-        sums: Counts what came out.
-        timer: Times the phases.
+        sums: Of loss, top-1, top-5 and samples since they were taken, on the device: taking them
+            is what waits for it.
     """
 
-    model: nn.Module
-    optimiser: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    schedule: torch.optim.lr_scheduler.LambdaLR
-    loss: nn.Module
-    autocast: AbstractContextManager[Any]
-    set_to_none: bool
-    no_sync: Callable[[], AbstractContextManager[Any]]
-    sums: Sums
-    timer: StepTimer
+    def __init__(self, config: Config, ranks: Ranks, model: nn.Module, timer: StepTimer) -> None:
+        self.model = model
+        self._no_sync: Any = nullcontext
+        if ranks.distributed:
+            ids = [ranks.local_rank] if ranks.device.type == "cuda" else None
+            self.model = DistributedDataParallel(model, ids, gradient_as_bucket_view=True)
+            self._no_sync = self.model.no_sync
+        if config.compile:
+            # Of the wrapped model, so that torch cuts the graph where gradients can be sent.
+            self.model = torch.compile(self.model, backend=config.compile_backend)  # type: ignore[assignment]
+        self.optimiser = setup.make_sgd(config, model)
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.amp == "float16")
+        self.loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
+        self.sums = torch.zeros(4, device=ranks.device)
+        self._autocast = setup.autocast(config, ranks.device)
+        self._set_to_none = config.set_to_none
+        self._timer = timer
 
     def batch(self, images: torch.Tensor, labels: torch.Tensor, weight: Weight) -> None:
         """Adds a batch's gradients, and makes the step if it is the last one's turn."""
         # Gradients go over the network once a step, not once a batch.
-        with nullcontext() if weight.last else self.no_sync():
-            with self.timer.phase("forward"), self.autocast:
+        with nullcontext() if weight.last else self._no_sync():
+            with self._timer.phase("forward"), self._autocast:
                 logits = self.model(images)
-            with self.timer.phase("loss"), self.autocast:
+            with self._timer.phase("loss"), self._autocast:
                 loss = self.loss(logits, labels)
-            with self.timer.phase("backward"):
+            with self._timer.phase("backward"):
                 self.scaler.scale(loss * weight.share).backward()
-        self.sums.add(loss.detach(), logits.detach(), labels)
-        if not weight.last:
-            return
-        with self.timer.phase("optimiser"):
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
-            self.schedule.step()
-            self.optimiser.zero_grad(set_to_none=self.set_to_none)
+        top1, top5 = (hit.sum() for hit in hits(logits.detach(), labels))
+        count = torch.full((), len(labels), device=labels.device)
+        self.sums += torch.stack((loss.detach() * count, top1, top5, count))
+        if weight.last:
+            with self._timer.phase("optimiser"):
+                self.scaler.step(self.optimiser)
+                self.scaler.update()
+                self.optimiser.zero_grad(set_to_none=self._set_to_none)
 
     def epoch(
         self, batches: Iterable[Any], places: Iterator[Weight]
@@ -122,3 +115,8 @@ class Stepper:
             if weight.last:
                 yield numbers
                 numbers = []
+
+    def take_sums(self) -> torch.Tensor:
+        """`sums`, which begin anew."""
+        taken, self.sums = self.sums, torch.zeros_like(self.sums)
+        return taken

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fastdata.examples.training import checkpoint, data, setup
+from fastdata.examples.training import checkpoint, data, schedule, setup
 from fastdata.examples.training.config import Config
 from fastdata.examples.training.evaluate import Score, evaluate
 from fastdata.examples.training.ranks import Ranks
@@ -51,51 +51,57 @@ class Trainer:
                 "Pack both from the same source.",
             )
         self.model = setup.make_model(config, ranks, len(classes))
-        self.about = {name: getattr(config, name) for name in _SHARED} | {"classes": len(classes)}
-        found = checkpoint.find(config.resume, self.out)
-        state = None if found is None else checkpoint.load(found)
-        if state is not None:
-            checkpoint.check_about(found or self.out, state["about"], self.about)
-            self.model.load_state_dict(state["model"])
         self.timer = StepTimer(every=0)  # our lines say the same, and more
-        self.stepper = setup.make_stepper(
-            config, ranks, self.model, len(self.data.epoch), self.timer
-        )
+        self.stepper = Stepper(config, ranks, self.model, self.timer)
         self.epoch_steps = math.ceil(len(self.data.epoch) / config.accumulate)
         self.step = 0
         self.best: float | None = None
+        self.about = {name: getattr(config, name) for name in _SHARED} | {"classes": len(classes)}
+        state = checkpoint.find(config.resume, self.out, self.about)
+        self.resumed = state is not None
         if state is not None:
             self._go_on_from(state)
+        self._set_rate(self.data.loader.state_dict()["epoch"])
         steps = ranks.gather(self.step)
         if len(set(steps)) > 1:
             raise UsageError(
                 f"the ranks have found checkpoints of different steps: {steps}",
                 "Put --out on a disk that all nodes share.",
             )
-        self.resumed = state is not None
 
     def _go_on_from(self, state: dict[str, Any]) -> None:
         """Takes over what a checkpoint holds; options stay those of this run."""
-        stepper = self.stepper
-        options = [_options(group) for group in stepper.optimiser.param_groups]
-        rates = list(stepper.schedule.base_lrs)
-        stepper.optimiser.load_state_dict(state["optimiser"])
-        stepper.scaler.load_state_dict(state["scaler"])
-        stepper.schedule.load_state_dict(state["schedule"])
-        stepper.schedule.base_lrs = rates
-        # With other ranks or batches an epoch has other steps; the rate goes by epochs.
-        schedule, before = stepper.schedule, state["about"].get("epoch_steps", self.epoch_steps)
-        schedule.last_epoch = round(schedule.last_epoch * self.epoch_steps / before)
-        for group, own in zip(stepper.optimiser.param_groups, options, strict=True):
-            group.update(own)
-        for group, rate in zip(stepper.optimiser.param_groups, _rates(stepper), strict=True):
-            group["lr"] = rate
+        self.model.load_state_dict(state["model"])
+        optimiser = self.stepper.optimiser
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict(state["optimiser"] | {"param_groups": groups})
+        self.stepper.scaler.load_state_dict(state["scaler"])
         self.step, self.best = state["step"], state["best"]
         # One state fits all ranks, also when there are more or fewer of them now, unless bad
         # samples are skipped: then each rank has skipped its own.
         loaders = state["loaders"]
         same = len(loaders) == self.ranks.world_size
         self.data.loader.load_state_dict(loaders[self.ranks.rank if same else 0])
+
+    def _set_rate(self, epoch: int, left: int | None = None) -> None:
+        """Sets the learning rate of the next step: by epochs, whatever their steps were before.
+
+        Args:
+            epoch: The epoch.
+            left: Steps that are left of it; None to ask the loader.
+        """
+        config = self.config
+        if left is None:
+            left = math.ceil(len(self.data.remaining()) / config.accumulate)
+        images = config.batch_size * config.accumulate * self.ranks.world_size
+        rate = schedule.scaled(config.lr, config.lr_scaling, images) * schedule.factor(
+            (epoch + 1) * self.epoch_steps - left,
+            steps=config.epochs * self.epoch_steps,
+            warmup=round(config.warmup_epochs * self.epoch_steps),
+            decay=config.decay,
+        )
+        for group in self.stepper.optimiser.param_groups:
+            group["lr"] = rate
 
     def save(self, name: str = checkpoint.NAME) -> None:
         """Writes a checkpoint; every rank must take part, the first one writes."""
@@ -105,11 +111,10 @@ class Trainer:
                 "model": self.model.state_dict(),
                 "optimiser": self.stepper.optimiser.state_dict(),
                 "scaler": self.stepper.scaler.state_dict(),
-                "schedule": self.stepper.schedule.state_dict(),
                 "loaders": loaders,
                 "step": self.step,
                 "best": self.best,
-                "about": self.about | {"epoch_steps": self.epoch_steps},
+                "about": self.about,
             }
             checkpoint.save(state, self.out / name)
 
@@ -181,6 +186,7 @@ class Trainer:
             if samples is not None:
                 samples.add(epoch, self.step, [i for batch in numbers for i in batch.tolist()])
             self.step += 1
+            self._set_rate(epoch, end - self.step)
             unreported = True
             if self.step % self.config.log_every == 0:
                 last, unreported = self._report(epoch, meter, board), False
@@ -193,7 +199,7 @@ class Trainer:
 
     def _report(self, epoch: int, meter: Meter, board: Board | None) -> dict[str, float]:
         rate = float(self.stepper.optimiser.param_groups[0]["lr"])
-        scalars = meter.look(self.stepper.sums.take()) | {"lr": rate}
+        scalars = meter.look(self.stepper.take_sums()) | {"lr": rate}
         if board is not None:
             board.add("train", scalars, self.step)
         self._say(
@@ -204,7 +210,7 @@ class Trainer:
 
     def _validate(self, epoch: int, board: Board | None) -> Score:
         assert self.validation is not None
-        autocast = self.stepper.autocast
+        autocast = setup.autocast(self.config, self.ranks.device)
         # Running means differ a little from rank to rank; the first one's are those that are saved.
         self.ranks.share(self.model.buffers())
         score = evaluate(self.model, data.counted(self.validation), self.ranks, autocast)
@@ -237,16 +243,3 @@ class Trainer:
     def _say(self, line: str) -> None:
         if self.ranks.first:
             print(line, flush=True)
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
-
-
-def _rates(stepper: Stepper) -> list[float]:
-    """The learning rates of the step to come."""
-    schedule = stepper.schedule
-    return [
-        float(base) * part(schedule.last_epoch)
-        for base, part in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-    ]
