@@ -175,7 +175,7 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["convert", "imagenet", "--workers", "0"], 2, ["--workers"]),
         (["convert", "imagenet", "--out", "one"], 2, ["train and val", "--split", "{split}"]),
         (["convert", "imagenet", "--shard-size", "many"], 2, ["'many' is not a size", "256MiB"]),
-        (["sample"], 2, ["imagenet", "not empty", "--out", "--force"]),
+        (["sample"], 2, ["imagenet", "not empty", "--out"]),
         (["sample", "--out", "s", "--images", "3"], 2, ["--images 3", "10 classes", "--classes"]),
         (["sample", "--out", "s", "--workers", "0"], 2, ["--workers 0", "Use 1"]),
         (["sample", "--out", "/proc/s"], 2, ["/proc/s: cannot be written", "--out"]),

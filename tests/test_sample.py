@@ -230,9 +230,6 @@ def test_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
         make_sample(tmp_path, images=2, val_images=0, classes=2)
     assert str(tmp_path) in str(caught.value)
     assert files(tmp_path) == [kept]
-    make_sample(tmp_path, images=2, val_images=0, classes=2, force=True)
-    assert len(files(tmp_path)) == 3
-    assert kept.read_text() == "mine"
 
 
 def test_refuses_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
@@ -272,7 +269,8 @@ def test_leaves_no_part_of_a_file_when_stopped(
     with pytest.raises(SpaceError, match="disk is full") as caught:
         make_sample(tmp_path / "made", images=2, val_images=0, classes=2)
     assert "same command" in caught.value.hint
-    assert files(tmp_path) == []
+    (partial,) = (tmp_path / "made").iterdir()
+    assert partial.name.startswith(".sample-") and not list(partial.rglob("*.JPEG"))
 
 
 OPTIONS = {"images": 40, "val_images": 4, "classes": 4, "seed": 3}
@@ -311,43 +309,26 @@ def test_the_same_command_goes_on(
     error = interrupt(out, workers, 5, kill)
     if kill == signal.SIGINT:
         assert error == "interrupted; run the same command again to resume\n"
-    left = {path: path.stat().st_mtime_ns for path in out.rglob("*.JPEG")}
+    (partial,) = out.glob(".sample-*")
+    left = {path.relative_to(partial): path.stat().st_mtime_ns for path in out.rglob("*.JPEG")}
     assert 5 <= len(left) < 44
     summary = make_sample(out, **OPTIONS)  # type: ignore[arg-type]
     assert digests(out) == digests(whole.out)
     assert replace(summary, out=whole.out) == whole
-    assert {path: path.stat().st_mtime_ns for path in left} == left
+    assert {path: (out / path).stat().st_mtime_ns for path in left} == left
 
 
-def test_other_options_do_not_go_on(tmp_path: Path, whole: SampleSummary) -> None:
+def test_what_other_options_have_begun_is_removed(tmp_path: Path, whole: SampleSummary) -> None:
     out = tmp_path / "made"
-    interrupt(out, 1, 3, signal.SIGKILL)
-    before = digests(out)
-    with pytest.raises(UsageError, match="unfinished sample of other options") as caught:
-        make_sample(out, **{**OPTIONS, "seed": 4})  # type: ignore[arg-type]
-    assert '"seed": 3' in caught.value.what
-    assert "--force" in caught.value.hint
-    assert {**before, **digests(out)} == before  # a lock of the killed run may go
-    # What has the names of the new sample is made anew.
-    other = make_sample(tmp_path / "other", **{**OPTIONS, "seed": 4})  # type: ignore[arg-type]
-    make_sample(out, **{**OPTIONS, "seed": 4}, force=True)  # type: ignore[arg-type]
-    assert digests(out) == digests(other.out) != digests(whole.out)
-
-
-def test_force_interrupted_goes_on_as_well(
-    tmp_path: Path, whole: SampleSummary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pictures of an older sample are never taken for those of the new one."""
-    out = make_sample(tmp_path / "made", **{**OPTIONS, "seed": 4}).out  # type: ignore[arg-type]
+    other: dict[str, int] = {**OPTIONS, "seed": 4}
 
     def stop(done: int) -> None:
         if done == 5:
             raise KeyboardInterrupt
 
-    for force in (True, False):
-        with pytest.raises(KeyboardInterrupt):
-            make_sample(out, **OPTIONS, force=force, progress=stop)  # type: ignore[arg-type]
-        assert len(list(out.rglob("*.JPEG"))) == 5
+    with pytest.raises(KeyboardInterrupt):
+        make_sample(out, **other, progress=stop)  # type: ignore[arg-type]
+    assert len(list(out.rglob("*.JPEG"))) == 5
     make_sample(out, **OPTIONS)  # type: ignore[arg-type]
     assert digests(out) == digests(whole.out)
 

@@ -19,7 +19,7 @@ from fastdata.storage.files import human_bytes
     default=Path("imagenet"),
     show_default=True,
     metavar="FOLDER",
-    help="The folder to write.",
+    help="The folder to write, new or empty.",
 )
 @click.option(
     "--images", type=int, default=1000, show_default=True, help="Images of the training split."
@@ -32,7 +32,6 @@ from fastdata.storage.files import human_bytes
     "--seed", type=int, default=0, show_default=True, help="The same seed gives the same bytes."
 )
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
-@click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
 def command(
     out: Path,
     images: int,
@@ -40,7 +39,6 @@ def command(
     classes: int,
     seed: int,
     workers: int | None,
-    force: bool,
 ) -> None:
     """Make a tree of synthetic photographs, laid out and encoded as ImageNet is.
 
@@ -57,7 +55,6 @@ def command(
             classes=classes,
             seed=seed,
             workers=usable_cpus() if workers is None else workers,
-            force=force,
             progress=lambda done: progress.advance(done, 0),
         )
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.kinds.items()))

@@ -6,8 +6,9 @@ pixel and the oddities of ImageNet's files; a model can learn the classes.
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,13 +21,10 @@ from fastdata.errors import BusyError, UsageError
 from fastdata.executors import local_executor
 from fastdata.sample.photograph import MAX_CLASSES
 from fastdata.sample.shots import make_shot
-from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, is_no_space, no_space, sync
+from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, is_no_space, no_space
 from fastdata.version import VERSION
 
 _SPLITS = ("train", "val")
-
-#: Holds the options of a sample that is not finished, in its folder.
-MARKER_NAME = ".sample.json"
 _LOCK_NAME = ".sample.lock"
 
 
@@ -68,76 +66,69 @@ def make_sample(
     classes: int = 10,
     seed: int = 0,
     workers: int = 1,
-    force: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> SampleSummary:
     """Write <out>/train/<wnid>/<wnid>_<n>.JPEG and <out>/val/<wnid>/ILSVRC2012_val_<n>.JPEG.
 
     The same options and seed give the same bytes in every file (with the same release of Pillow,
-    whose encoder writes them), whatever the number of workers. Each file appears whole or not at
-    all. If this is interrupted, the same call goes on from there; until it is done, the options
-    stand in <out>/.sample.json.
+    whose encoder writes them), whatever the number of workers. Until it is done, files lie in
+    <out>/.sample-<digits of the options>.partial; if it is interrupted, the same call resumes.
 
     Args:
-        out: Folder to write to; made if missing.
+        out: Folder to write to, empty; made if missing.
         images: Files under train/: 0, or at least one a class.
         val_images: Files under val/: 0, or at least one a class.
         classes: Number of classes, 1 to 1000; pictures are dealt to them in turn.
         seed: Any whole number from 0.
         workers: Processes to share the work. More than one starts new interpreters, so a script
             that asks for them needs the usual `if __name__ == "__main__":`.
-        force: Write even where out is not empty. Files of the same names are replaced, others
-            stay; those of an interrupted sample of the same options are kept.
         progress: Called in this process with the number of files written so far.
 
     Returns:
         What was written.
 
     Raises:
-        UsageError: An option is out of range; or out is a file, cannot be written to, or is not
-            empty and force is not set.
+        UsageError: An option is out of range; or out is no empty folder, or cannot be written to.
         SpaceError: The disk is full.
         BusyError: Another process is making a sample there.
     """
     out = Path(out)
     _check_numbers(images, val_images, classes, seed, workers)
+    # The bytes depend on these, and on the releases.
+    options = images, val_images, classes, seed, VERSION, PIL.__version__
+    digits = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
+    partial = out / f".sample-{digits}{PARTIAL_SUFFIX}"
     tasks = [
-        _Task(out, split, class_index=place % classes, number=place // classes, classes=classes,
-              seed=seed)
+        _Task(partial, split, place % classes, place // classes, classes, seed)
         for split, count in enumerate((images, val_images))
         for place in range(count)
-    ]  # fmt: skip
-    options: dict[str, int | str] = {
-        "images": images,
-        "val_images": val_images,
-        "classes": classes,
-        "seed": seed,
-        # On these, the bytes depend as well.
-        "fastdata": VERSION,
-        "pillow": PIL.__version__,
-    }
+    ]
+    size = pixels = 0
+    kinds: Counter[str] = Counter()
     busy = BusyError(
         f"{out}: another process is making a sample there", "Wait for it, or choose another --out."
     )
-    size = pixels = 0
-    kinds: Counter[str] = Counter()
     with _writing_to(out):
         out.mkdir(parents=True, exist_ok=True)
         with file_lock(out / _LOCK_NAME, busy), local_executor(workers) as executor:
-            _begin(out, options, tasks, force)
+            _begin(out, partial)
+            for folder in {task.path.parent for task in tasks}:
+                folder.mkdir(parents=True, exist_ok=True)
             for done, written in enumerate(executor.run(_write, tasks), start=1):
                 size += written.bytes
                 pixels += written.pixels
                 kinds.update(written.kinds)
                 if progress is not None:
                     progress(done)
-            (out / MARKER_NAME).unlink()
+            for split in partial.iterdir():
+                split.rename(out / split.name)
+            partial.rmdir()
     return SampleSummary(out, images, val_images, classes, size, pixels, dict(kinds))
 
 
 @dataclass(frozen=True)
 class _Task:
-    out: Path
+    folder: Path
     split: int
     class_index: int
     number: int
@@ -151,7 +142,7 @@ class _Task:
             file = f"{name}_{self.number}.JPEG"
         else:
             file = f"ILSVRC2012_val_{self.number * self.classes + self.class_index + 1:08d}.JPEG"
-        return self.out / _SPLITS[self.split] / name / file
+        return self.folder / _SPLITS[self.split] / name / file
 
 
 @dataclass(frozen=True)
@@ -197,36 +188,14 @@ def _writing_to(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _begin(out: Path, options: dict[str, int | str], tasks: list[_Task], force: bool) -> None:
-    """Prepare the folder; if it holds a sample begun with the same options, as it is."""
-    marker, text = out / MARKER_NAME, json.dumps(options) + "\n"
-    try:
-        found = marker.read_text("utf-8", "replace")
-    except FileNotFoundError:
-        found = ""
-    if found != text:
-        if not force:
-            _require_empty(out, found)
-        # The marker first and last: while it is there, all that is there belongs to it.
-        marker.unlink(missing_ok=True)
-        for task in tasks:
-            task.path.unlink(missing_ok=True)
-    for folder in {task.path.parent for task in tasks}:
-        folder.mkdir(parents=True, exist_ok=True)
-    if found != text:
-        _write_whole(marker, text.encode())
-
-
-def _require_empty(out: Path, marker: str) -> None:
-    if marker:
-        raise UsageError(
-            f"{out}: holds an unfinished sample of other options ({marker.strip()})",
-            "Use those options to finish it, choose another --out, or start over with --force.",
-        )
-    if any(path.name != _LOCK_NAME for path in out.iterdir()):
-        raise UsageError(
-            f"{out}: is not empty", "Choose a new folder with --out, or write into it with --force."
-        )
+def _begin(out: Path, partial: Path) -> None:
+    """Removes what a sample of other options has left unfinished."""
+    for path in out.iterdir():
+        if path.match(f".sample-*{PARTIAL_SUFFIX}"):
+            if path != partial:
+                shutil.rmtree(path)
+        elif path.name != _LOCK_NAME:
+            raise UsageError(f"{out}: is not empty", "Choose a new folder with --out.")
 
 
 def _write(task: _Task) -> _Written:
@@ -237,19 +206,9 @@ def _write(task: _Task) -> _Written:
     except FileNotFoundError:
         shot, file = make_shot(*what)
         size = len(file)
-        _write_whole(task.path, file)
+        # Always the same name: what a killed run leaves of it, the next one uses.
+        temporary = task.path.with_name(task.path.name + PARTIAL_SUFFIX)
+        temporary.write_bytes(file)
+        os.replace(temporary, task.path)
     kinds = {shot.sampling, shot.kind} - {"usual"}
     return _Written(size, shot.width * shot.height, frozenset(kinds))
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    # Always the same temporary name: what a killed run leaves of it, the next one uses.
-    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-    try:
-        temporary.write_bytes(data)
-        # Not `publish`: a name that is lost with the power costs no more than its picture.
-        sync(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
