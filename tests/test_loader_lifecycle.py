@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
-import os
 import pickle
 import subprocess
 import sys
@@ -29,10 +28,11 @@ from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.loading.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
-# What ends by itself needs milliseconds; the machine may be busy with other things.
-SOON = 2.0
+# What ends by itself needs milliseconds; a machine may be busy with other things. What does not
+# end by itself takes many times as long.
+MINUTE = 60.0
 
-# Every script begins with this. `endless` has a batch to come that takes many times `SOON`.
+# Every script begins with this. `endless` has batches to come that take at least 10 minutes.
 PRELUDE = """
 import json, os, signal, sys, threading, time
 from fastdata import DataLoader, ImageDataset
@@ -40,21 +40,11 @@ from fastdata.transforms import RandomResizedCrop
 
 dataset = ImageDataset(sys.argv[1], transform=RandomResizedCrop(8))
 
-def images(seconds, threads):
-    "So many as take one thread that long, and all threads together."
-    loader = DataLoader(dataset, batch_sampler=[list(range(len(dataset))) * 4])
-    list(loader)
-    began = time.perf_counter()
-    list(loader)
-    each = (time.perf_counter() - began) / (4 * len(dataset))
-    return int(seconds / each) * min(max(threads, 1), os.cpu_count())
-
-
 def endless(threads, **options):
-    count = images(10, threads)
-    short, long = [0] * 4, [i % len(dataset) for i in range(count)]
-    sampler = [short, short, long, long, long]
-    return DataLoader(dataset, batch_sampler=sampler, num_workers=threads, **options)
+    noise = ImageDataset(os.path.dirname(sys.argv[1]) + "/noise", transform=RandomResizedCrop(8))
+    long = [0] * 100_000
+    batches = [[0], [0], long, long, long]
+    return DataLoader(noise, batch_sampler=batches, num_workers=threads, **options)
 
 
 def tell(**values):
@@ -70,22 +60,29 @@ def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """64 JPEGs with seek points."""
+    """64 JPEGs with seek points; beside it, "noise": a large one without."""
     out = tmp_path_factory.mktemp("packed") / "shards"
     pack_tree(made_tree / "train", out, "shards", unit_size=None, seek_points=64)
+    _pack_noise(out.with_name("noise"), "jpeg", 1, 1500, 1500)
     return out
+
+
+def _pack_noise(out: Path, suffix: str, count: int, height: int, width: int) -> None:
+    rng = np.random.default_rng(0)
+    tree = out.with_name(f"{out.name} tree")
+    (tree / "a").mkdir(parents=True)
+    for number in range(count):
+        pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+        Image.fromarray(pixels).save(tree / "a" / f"{number}.{suffix}")
+    pack_tree(tree, out, "shards", unit_size=None)
 
 
 @pytest.fixture(scope="module")
 def packed_png(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PNGs, which are Pillow's."""
+    """PNGs, which are Pillow's; beside it, "noise": a large one."""
     folder = tmp_path_factory.mktemp("png")
-    (folder / "tree" / "a").mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for number in range(8):
-        pixels = rng.integers(0, 256, (300, 400, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / "tree" / "a" / f"{number}.png")
-    pack_tree(folder / "tree", folder / "packed", "shards", unit_size=None)
+    _pack_noise(folder / "packed", "png", 8, 300, 400)
+    _pack_noise(folder / "noise", "png", 1, 1500, 1500)
     return folder / "packed"
 
 
@@ -100,7 +97,11 @@ def start(body: str, dataset: Path) -> subprocess.Popen[str]:
 
 def told(body: str, dataset: Path, timeout: float = 120) -> dict:
     """Runs a script that ends well; returns what it told."""
-    out, err = start(body, dataset).communicate(timeout=timeout)
+    with start(body, dataset) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
     assert err == ""
     return json.loads(out)
 
@@ -128,7 +129,7 @@ def our_threads() -> set[str]:
 
 
 def wait_for_no_threads() -> None:
-    deadline = time.monotonic() + SOON
+    deadline = time.monotonic() + MINUTE
     while our_threads() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert our_threads() == set()
@@ -162,7 +163,7 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
         except KeyboardInterrupt:
             seconds = time.perf_counter() - sent
         thread.join()
-        limit = time.perf_counter() + 1
+        limit = time.perf_counter() + 60
         while (left := len(os.listdir("/proc/self/task")) - base) and time.perf_counter() < limit:
             time.sleep(0.001)
         tell(seconds=seconds, ended=time.perf_counter() - sent, before=before, left=left,
@@ -170,35 +171,52 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
         """,
         request.getfixturevalue(kind),
     )
-    assert found["seconds"] < SOON
-    assert found["ended"] < SOON
+    assert found["seconds"] < MINUTE
+    assert found["ended"] < MINUTE
     assert found["left"] == 0
     assert found["over"] == "over"
     assert found["before"] >= threads
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_ctrl_c_reaches_the_loops_own_handler(threads, packed):
+def test_a_signal_reaches_the_loops_own_handler_within_a_batch(threads, packed):
     found = told(
         f"""
-        caught = []
-        signal.signal(signal.SIGALRM, lambda *_: caught.append(time.perf_counter()))
-        loader = DataLoader(
-            dataset, batch_sampler=[[i % len(dataset) for i in range(images(3, {threads}))]],
-            num_workers={threads},
-        )
-        iterator = iter(loader)
+        def end(*_):
+            tell(caught=True)
+            os._exit(0)
+
+        signal.signal(signal.SIGALRM, end)
+        iterator = iter(endless({threads}))
+        next(iterator), next(iterator)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        began = time.perf_counter()
-        images, _ = next(iterator)
-        tell(caught=caught[0] - began, whole=time.perf_counter() - began, blank=bool(
-            (images.flatten(1).amax(1) == 0).any()))
+        next(iterator)
         """,
         packed,
     )
-    # A handler that raises nothing costs no sample, and runs long before the batch is done.
-    assert found["caught"] < found["whole"] / 3
-    assert not found["blank"]
+    assert found["caught"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_handler_that_raises_nothing_costs_no_sample(threads, packed):
+    found = told(
+        f"""
+        loader = DataLoader(
+            dataset, batch_sampler=[list(range(len(dataset))) * 10], num_workers={threads}, seed=1
+        )
+        caught = []
+        signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        interrupted = [images.clone() for images, _ in loader]
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        loader.set_epoch(0)
+        tell(caught=len(caught), same=all(
+            bool((one == images).all()) for one, (images, _) in zip(interrupted, loader)))
+        """,
+        packed,
+    )
+    assert found["caught"] > 0
+    assert found["same"]
 
 
 # Ends of the interpreter.
@@ -227,16 +245,17 @@ _ENDS = {
 @pytest.mark.parametrize("kind", ["packed", "packed_png"])
 def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request):
     body, code, message = _ENDS[end]
-    process = start(
-        f"loader = endless({threads})\ndef now(): print(time.time(), flush=True)\n{body}",
-        request.getfixturevalue(kind),
-    )
-    out, err = process.communicate(timeout=120)
+    body = f"loader = endless({threads})\ndef now(): print(time.time(), flush=True)\n{body}"
+    with start(body, request.getfixturevalue(kind)) as process:
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     ended = time.time()
     assert process.returncode == code, err
     assert err.strip().endswith(message) if message else err == ""
     assert "ignored" not in err
-    assert ended - float(out) < SOON
+    assert ended - float(out) < MINUTE
 
 
 def test_a_helper_thread_ends_that_is_closed_while_it_starts(
@@ -256,7 +275,7 @@ def test_a_helper_thread_ends_that_is_closed_while_it_starts(
         patch.setattr(threading.Thread, "start", start_closed)
         helpers.submit(int)
     (thread,) = begun
-    thread.join(SOON)
+    thread.join(MINUTE)
     assert not thread.is_alive()
 
 
@@ -334,7 +353,7 @@ def test_forks_while_iterating(packed):
         """,
         packed,
     )
-    assert found.pop("drop") < SOON
+    assert found.pop("drop") < MINUTE
     message = found.pop("use")
     assert "before a fork" in message
     assert "iter(loader)" in message
@@ -408,22 +427,20 @@ def test_persistent_memory_stays(packed):
 
 
 def test_closing_does_not_wait_for_another_pass(packed):
-    dataset = ImageDataset(packed, transform=Compose([Resize(40), CenterCrop(32)]))
-    began = time.perf_counter()
-    next(iter(DataLoader(dataset, batch_sampler=[list(range(64)) * 4])))
-    each = (time.perf_counter() - began) / 256
-    many = [i % 64 for i in range(int(1.25 * SOON / each) * (os.cpu_count() or 1))]
-    loader = DataLoader(
-        dataset, batch_sampler=[[0], [1], many, many], num_workers=2, persistent_workers=True
+    found = told(
+        """
+        loader = endless(2, persistent_workers=True)
+        slow, other = iter(loader), iter(loader)
+        next(slow), next(slow)  # the other's batches stand behind its long ones
+        began = time.perf_counter()
+        other.close()
+        slow.close()
+        del slow, other
+        tell(seconds=time.perf_counter() - began)
+        """,
+        packed,
     )
-    slow, other = iter(loader), iter(loader)
-    next(slow), next(slow)
-    next(other)  # its own long batches stand behind the other's
-    began = time.perf_counter()
-    other.close()
-    slow.close()
-    del slow, other
-    assert time.perf_counter() - began < SOON
+    assert found["seconds"] < MINUTE
 
 
 def test_two_passes_at_once(packed):
@@ -457,7 +474,7 @@ def test_passes_in_threads(packed):
     assert not wrong
 
 
-_THOUSAND = """
+_BREAKS = """
     import gc, glob, psutil, tempfile
 
     def left():
@@ -479,35 +496,44 @@ _THOUSAND = """
             for batch in loader:
                 break
 
-    breaks(300)  # by then the C library has an arena for as many threads as ever live at once
+    breaks(100)  # by then the C library has an arena for as many threads as ever live at once
     batch = None
-    before = left()
-    breaks(1000)
-    tell(before=before, after=left())
+    found = [left()]
+    for _ in range(4):
+        breaks(100)
+        found.append(left())
+    tell(found=found)
 """
 
 
 @pytest.mark.parametrize("kind", ["packed", "packed_png"])
-def test_a_thousand_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
+def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    found = told(_THOUSAND, request.getfixturevalue(kind))
-    before, after = found["before"], found["after"]
+    found = told(_BREAKS, request.getfixturevalue(kind))["found"]
+    before, after = found[0], found[-1]
     assert after["threads"] == before["threads"]
     assert after["descriptors"] == before["descriptors"]
     # "fastdata" is the folder of staged copies, of a test that runs beside this one.
     assert [n for n in after["files"] if "fastdata" in n and n != "fastdata"] == []
     assert after["maps"] < before["maps"] + 20
-    assert after["memory"] < before["memory"] + 16e6
+    # A leak grows in every round; what the C library keeps settles at some time.
+    grown = [later["memory"] - earlier["memory"] for earlier, later in pairwise(found)]
+    assert min(grown) < 100 * 16e3
 
 
 _SOAK = """
     import gc, psutil
+    from fastdata.transforms import Compose, Normalize, Views
 
+    half = Normalize((0.5,) * 3, (0.25,) * 3, dtype="float16")
+    in_views = ImageDataset(sys.argv[1], transform=Views(
+        Compose([RandomResizedCrop(8), half]), RandomResizedCrop(16)))
     loaders = [
         DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2),
         DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, persistent_workers=True),
         DataLoader(dataset, batch_size=16, shuffle=True, num_workers=0),
         DataLoader(dataset, batch_size=16, num_workers=3, prefetch_factor=4),
+        DataLoader(in_views, batch_size=16, shuffle=True, num_workers=2),
     ]
     process = psutil.Process()
 
@@ -525,14 +551,14 @@ _SOAK = """
         full = process.memory_full_info()
         return process.num_threads(), process.num_fds(), full.uss
 
-    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 60))
+    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 12))
     rounds(seconds / 3)
     tell(parts=[rounds(seconds / 6) for _ in range(6)])
 """
 
 
 def test_soak(packed):
-    """A minute; FASTDATA_SOAK_SECONDS for longer or less."""
+    """Some seconds; FASTDATA_SOAK_SECONDS for longer or less."""
     found = told(_SOAK, packed, timeout=4000)
     threads, files, memory = zip(*found["parts"], strict=True)
     assert len(set(threads)) == 1
@@ -621,15 +647,18 @@ def test_one_kept_tensor_does_not_keep_the_rest(packed):
     list(DataLoader(dataset, batch_size=16, num_workers=2))  # a process's first pass takes more
     process = psutil.Process()
     for keep in (False, True):
-        loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=keep)
-        before = process.memory_full_info().uss
-        batches = list(loader)
-        size = batches[0][0].nbytes
-        one = batches[0][0][0]
-        del batches, loader
-        gc.collect()
-        assert process.memory_full_info().uss - before < 1.5 * size
-        del one
+        kept = []
+        for _ in range(3):  # what the C library keeps of freed memory goes up and down
+            loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=keep)
+            before = process.memory_full_info().uss
+            batches = list(loader)
+            size = batches[0][0].nbytes
+            one = batches[0][0][0]
+            del batches, loader
+            gc.collect()
+            kept.append(process.memory_full_info().uss - before)
+            del one
+        assert min(kept) < 1.5 * size
 
 
 # Pickles, and what fails.

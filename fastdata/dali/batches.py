@@ -140,6 +140,12 @@ class DALIPipeline(Pipeline):
         if batch.read is not None:
             await_done(batch.read, deadline)
             self._begin_run(batch, batch.read)
+        # Whoever uses DALI has the lock, so that the interpreter's end can wait for it.
+        with self._runner.lock:
+            return self._join_run(batch, deadline)
+
+    def _join_run(self, batch: DALIBatch, deadline: float | None) -> dict[int, FastdataError]:
+        """Waits for DALI's part of a batch and puts it beside ours."""
         run, begun = batch.run, time.perf_counter()
         if run is not None:
             self._runner.finish(run)

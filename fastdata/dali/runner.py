@@ -8,6 +8,7 @@ Then fastdata decodes that batch, and a new pipeline those behind it.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import weakref
@@ -62,6 +63,7 @@ class Runner:
         self._process = os.getpid()
         self.lock = threading.RLock()
         _LIVE.add(self)
+        _end_at_exit()
 
     @property
     def threads(self) -> int:
@@ -113,6 +115,8 @@ class Runner:
                 self._batch_size, self._pipeline = len(run.places), None
             try:
                 if self._pipeline is None:
+                    if _ENDING.is_set():
+                        raise SystemExit  # ends a daemon thread without a traceback
                     self._pipeline = self._graph.build(self._batch_size)
                 self._graph.feed(self._pipeline, run.samples, run.geometries, run.places)
                 self._pipeline.schedule_run()
@@ -143,13 +147,22 @@ class Runner:
 _LIVE: weakref.WeakSet[Runner] = weakref.WeakSet()
 _OF_PARENT: list[Runner] = []
 
+#: Set when the interpreter ends: no pipeline is built any more.
+_ENDING = threading.Event()
+
 #: Seconds for DALI to end a batch: more than it takes, less than anyone waits.
 _PATIENCE = 10.0
 
 
-@atexit.register
+@functools.cache
+def _end_at_exit() -> None:
+    """Register the end of pipelines behind DALI's own, which is to find none: last in, first out."""
+    atexit.register(_end_all)
+
+
 def _end_all() -> None:
-    """Ends pipelines while the interpreter is whole; threads that would use them stand still."""
+    """End pipelines while the interpreter is whole; threads that would use them stand still."""
+    _ENDING.set()
     for runner in list(_LIVE):
         if runner.alive and runner.lock.acquire(timeout=_PATIENCE):
             runner.close()
