@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.converters.records import Record
 from fastdata.converters.rows import read_row
 
 from fastdata.errors import UnreadableError
 from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.ranges import FileRef, Request, Wanted, merge
 from fastdata.remote.urls import is_url
 
 _THREADS = 16
@@ -19,46 +21,36 @@ _GAP = 64 << 10
 _MOST_BYTES = 16 << 20  # of one request
 
 
-class _Run(NamedTuple):
-    """Neighbours in one file."""
-
-    path: str
-    start: int
-    stop: int
-    records: list[Record]
-
-
 def fetch(
     records: Sequence[Record], storage_options: Mapping[str, Any] | None
 ) -> Callable[[Record], bytes]:
-    """Fetches records that lie behind URLs; a function gives the bytes of each.
+    """Fetches records that lie behind URLs, and returns a function that gives each one's bytes.
 
-    Rows of Parquet are not fetched but by that function: they come by row group.
-
-    It raises UnreadableError where a record's file is gone, and as `read_row` does.
+    Rows of Parquet are fetched when that function is called, by row group. It raises
+    UnreadableError where a record's file is gone, and as `read_row` does.
 
     Raises:
-        RemoteError: A server cannot be reached. Nothing is wrong with the images then, so it
-            is not taken for a bad image.
+        RemoteError: A server cannot be reached; the images are not bad ones for that.
     """
-    wanted = [
-        record
-        for record in records
-        if record.problem is None and record.column is None and not _is_held(record)
-    ]
+    wanted = (
+        Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
+        for number, one in enumerate(records)
+        if one.problem is None and one.column is None and not _is_held(one)
+    )
     found: dict[str, bytes] = {}
 
-    def read(run: _Run) -> None:
+    def read(request: Request) -> None:
         try:
-            data = read_bytes(run.path, storage_options, run.start, run.stop)
+            data = read_bytes(request.file.url, storage_options, request.start, request.stop)
         except FileNotFoundError:
             return
-        for record in run.records:
-            at = record.offset - run.start
-            found[record.key] = data[at : at + record.length]
+        for one in request.members:
+            part = data[one.start - request.start : one.stop - request.start]
+            found[records[one.number].key] = part
 
     with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
-        for _ in pool.map(read, _runs(wanted)):
+        # All of a file will be read: what lies between is not saved by more requests.
+        for _ in pool.map(read, merge(wanted, _GAP, _MOST_BYTES, waste=math.inf)):
             pass
 
     def give(record: Record) -> bytes:
@@ -83,23 +75,3 @@ def is_remote(records: Sequence[Record]) -> bool:
 
 def _is_held(record: Record) -> bool:
     return record.pixels is not None and record.pixels[2] is not None
-
-
-def _runs(records: Sequence[Record]) -> Iterator[_Run]:
-    run: _Run | None = None
-    for record in sorted(records, key=lambda record: (record.path, record.offset)):
-        stop = record.offset + record.length
-        if (
-            run is not None
-            and run.path == record.path
-            and record.offset - run.stop <= _GAP
-            and stop - run.start <= _MOST_BYTES
-        ):
-            run.records.append(record)
-            run = run._replace(stop=max(run.stop, stop))
-            continue
-        if run is not None:
-            yield run
-        run = _Run(record.path, record.offset, stop, [record])
-    if run is not None:
-        yield run

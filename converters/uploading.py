@@ -46,8 +46,7 @@ _NAME_BYTES = 200  # of 255: the rest is for the id
 def default_local(url: str) -> Path:
     """Where files are made before they are sent to a URL, unless told otherwise.
 
-    ``packing/<name>-<id>`` in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
-    ~/.cache/fastdata; ``<id>`` are digits of the URL's SHA-256.
+    ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are digits of the URL's SHA-256.
     """
     name = os.fsdecode(os.fsencode(name_of(url))[:_NAME_BYTES])
     digest = hashlib.sha256(redact(url.rstrip("/")).encode()).hexdigest()

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -201,10 +202,10 @@ def test_a_server_that_is_gone_is_an_error_and_no_hang(gcs: Bucket) -> None:
         options = RemoteOptions(tries=2, timeout=1.0)
         far = loader(remote(f"{bucket.url}/shards", bucket, options=options))
         proxy.inject("stall", when=lambda e: ".tar" in e.path, times=10_000)
-        began = time.monotonic()
         with pytest.raises(RemoteError, match=r"sample \d+ .*failed 2 times.*TimeoutError"):
             next(iter(far))
-        assert time.monotonic() - began < 20
+        asked = Counter((e.path, e.range) for e in proxy.matching(part=".tar"))
+        assert max(asked.values()) == 2
 
 
 def test_single_samples_of_a_server_that_is_gone(gcs: Bucket, tmp_path: Path) -> None:
@@ -349,13 +350,19 @@ def test_an_early_break_leaves_nothing_behind(gcs: Bucket, tmp_path: Path) -> No
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):
         for cache in ("ranges", tmp_path / "cache"):
-            far = loader(remote(f"{bucket.url}/shards", bucket, cache))
-            proxy.delay = 0.05
-            for _ in far:
-                break
-            began = time.monotonic()
-            del far
-            assert time.monotonic() - began < 1
+            options = RemoteOptions(tries=2, max_request=1, piece_bytes=16384, concurrency=2)
+            far = loader(remote(f"{bucket.url}/shards", bucket, cache, options), batch_size=1)
+            proxy.delay = 0.2
+            iterator = iter(far)
+            next(iterator)
+            begun = len(proxy.exchanges)
+            proxy.inject("stall", lambda exchange: ".tar" in exchange.path, times=10_000)
+            wait_until(lambda: any(e.fault == "stall" for e in proxy.exchanges[begun:]))
+            # What closing waited for would be cut off by its time limit, and asked for again.
+            del far, iterator
+            asked = Counter((e.path, e.range) for e in proxy.exchanges[begun:])
+            assert max(asked.values()) == 1
+            proxy.clear()
 
 
 _EXIT = """
@@ -693,11 +700,11 @@ def test_a_slip_of_ranges_makes_no_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = put(gcs)
-    for slip in ("range", "Ranges", "rangse", "RANGES", "byte-ranges", "rages"):
+    for slip in ("range", "Ranges", "rangse", "RANGES", "images"):
         with pytest.raises(UsageError, match=rf"cache='{slip}'.*\n.*'ranges'.*'\./{slip}'"):
             remote(url, gcs, slip)
-    assert not list(tmp_path.glob("*ange*"))
-    for folder in ("./range", Path("oranges"), "images", "ssd"):
+    assert not [*tmp_path.glob("*ange*"), *tmp_path.glob("images")]
+    for folder in ("./range", Path("oranges"), "images/", "a/b"):
         found = remote(url, gcs, folder)
         found.read([0])
         assert pieces(tmp_path / folder)

@@ -598,10 +598,9 @@ def test_interrupt_stops_promptly(make: Callable[[str], Path], place: Path) -> N
     for _ in range(10):
         assert process.stdout.readline() == "writing\n"
     process.send_signal(signal.SIGINT)
-    begun = time.monotonic()
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - begun < 2
+    rest, err = process.communicate()
     assert "KeyboardInterrupt" in err
+    assert rest.count("writing") <= 16  # what each thread had begun, of 200 and more
     assert find_staged(dataset) is None
     assert [path.suffix for path in (place / "fastdata").iterdir()] == [".partial"]
     assert_whole(stage(dataset).path, dataset)

@@ -156,7 +156,7 @@ _PATIENCE = 10.0
 
 @functools.cache
 def _end_at_exit() -> None:
-    """Register the end of pipelines behind DALI's own, which is to find none: last in, first out."""
+    """Have pipelines ended before DALI looks for them: atexit calls the last first."""
     atexit.register(_end_all)
 
 

@@ -125,6 +125,23 @@ class PieceCache:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
+    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Reads a byte range if all its pieces are here; waits for the disk, in any thread."""
+        parts = []
+        for piece, first, last in self._parts(file, start, stop):
+            data = self._look(piece, first, last)
+            if data is None:
+                return None
+            parts.append(data)
+        self._reads += len(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _parts(self, file: FileRef, start: int, stop: int) -> Iterator[tuple[Piece, int, int]]:
+        """The pieces of a byte range, and where in each of them it begins and ends."""
+        for piece in self.pieces(file, start, stop):
+            begin = piece[1] * self._piece
+            yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
+
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
         """Reads a byte range from its pieces, and fills those that are missing; on the loop.
 
@@ -132,11 +149,7 @@ class PieceCache:
             RemoteError: It cannot be had.
             DatasetError: The folder cannot be written.
         """
-        parts = []
-        for piece in self.pieces(file, start, stop):
-            begin = piece[1] * self._piece
-            first, last = max(start, begin), min(stop, begin + self._piece)
-            parts.append(await self._read_part(piece, first - begin, last - begin))
+        parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _read_part(self, piece: Piece, start: int, stop: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +34,6 @@ _MEND = "See what else is damaged with fastdata verify; upload or pack the datas
 _ID_DIGITS = 12
 
 
-def metadata_folder() -> Path:
-    """Where manifests and indexes of remote datasets are kept, unless a cache folder is given.
-
-    ``remote`` in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata.
-    """
-    return cache_folder() / "remote"
-
-
 def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
     """The text of a remote dataset's manifest.
 
@@ -68,8 +59,7 @@ class RemoteBlobs:
 
     Args:
         url: The dataset.
-        cache: "ranges", or the folder that keeps what was read. Text without a slash that is
-            nearly "ranges" is taken for a slip.
+        cache: "ranges", or the folder that keeps what was read; as text, with a slash in it.
         cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
         options: How it is read.
@@ -98,9 +88,9 @@ class RemoteBlobs:
                 f"cache={redact(os.fspath(cache))!r} is a URL",
                 "Give a folder of this machine, such as /dev/shm/cache.",
             )
-        if isinstance(cache, str) and _is_meant_for_ranges(cache):
+        if isinstance(cache, str) and cache != RANGES and os.sep not in cache:
             raise UsageError(
-                f"cache={cache!r} is neither {RANGES!r} nor clearly a folder",
+                f"cache={cache!r} is neither {RANGES!r} nor a path with a {os.sep}",
                 f"Give cache={RANGES!r}; or cache={f'./{cache}'!r} for a folder of that name.",
             )
         self.cache = None if os.fspath(cache) == RANGES else Path(cache).absolute()
@@ -127,7 +117,7 @@ class RemoteBlobs:
 
     def _fetch_index(self, text: bytes) -> Path:
         name = f"{name_of(self.url)[:200]}-{self.id[:_ID_DIGITS]}"
-        folder = (self.cache or metadata_folder()) / name
+        folder = (self.cache or cache_folder() / "remote") / name
         entry = self.manifest.index
         path = folder / Path(entry.name).name
         try:
@@ -284,17 +274,6 @@ class RemoteBlobs:
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""
         return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
-
-
-def _is_meant_for_ranges(cache: str) -> bool:
-    """Whether a word looks like a slip of "ranges": it would make a folder of that name."""
-    word = cache.lower()
-    if cache == RANGES or os.sep in cache:
-        return False
-    return "range" in word or SequenceMatcher(None, word, RANGES).ratio() >= _ALIKE
-
-
-_ALIKE = 0.75  # "rangse" and "rnages" are, "images" is not
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:

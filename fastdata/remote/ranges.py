@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 #: What lies between merged neighbours is at most this part of what is needed.
-_MOST_WASTE = 32
+_WASTE = 1 / 32
 
 
 class FileRef(NamedTuple):
@@ -68,13 +68,16 @@ class Request:
         return self.stop - self.start
 
 
-def merge(wanted: Iterable[Any], merge_gap: int, max_request: int) -> list[Request]:
+def merge(
+    wanted: Iterable[Any], merge_gap: int, max_request: int, waste: float = _WASTE
+) -> list[Request]:
     """The requests for some samples: neighbours by one, where little lies between them.
 
     Args:
         wanted: `Wanted`, in any order.
         merge_gap: Most bytes between two neighbours of a request.
         max_request: Most bytes of a request for more than one sample.
+        waste: Most bytes between a request's neighbours, as a part of what is needed of it.
     """
     requests: list[Request] = []
     needed = wasted = 0
@@ -84,7 +87,7 @@ def merge(wanted: Iterable[Any], merge_gap: int, max_request: int) -> list[Reque
             gap = max(one.start - last.stop, 0)
             if (
                 gap <= merge_gap
-                and (wasted + gap) * _MOST_WASTE <= needed + one.size
+                and wasted + gap <= waste * (needed + one.size)
                 and max(one.stop, last.stop) - last.start <= max_request
             ):
                 last.stop = max(last.stop, one.stop)

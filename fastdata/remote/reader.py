@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastdata.errors import FastdataError, RemoteError
+from fastdata.errors import RemoteError
 from fastdata.remote.filesystem import open_filesystem, range_options, require_length
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
-from fastdata.remote.retries import describe_error, may_pass, wait_before
+from fastdata.remote.retries import Retries, wait_before
 from fastdata.remote.urls import redact
 from fastdata.storage.checksum import crc32c
 
@@ -70,9 +70,8 @@ class RangeReader:
             return b""
         what = f"{redact(url)}: reading bytes {start} to {stop}"
         limit = self.options.timeout + (stop - start) / _SLOWEST
-        number = 0
+        retries = Retries(what, self.options.tries, enough=self.options.tries)
         while True:
-            number += 1
             try:
                 async with self._slots:
                     self.counts.requests += 1
@@ -85,25 +84,17 @@ class RangeReader:
                     f"{what}: there is no such file, though the index names it",
                     "Put it back: upload the dataset again.",
                 ) from None
-            except FastdataError:
-                raise
             except Exception as error:
-                if not may_pass(error):
-                    raise RemoteError(
-                        f"{what}: {describe_error(error)}",
-                        "Check the URL, the credentials and what they may do.",
-                    ) from None
-                if number >= self.options.tries:
-                    raise RemoteError(
-                        f"{what}: failed {number} times; the last time: {describe_error(error)}",
-                        "Check the network and the service's status, and go on from the last "
-                        "checkpoint.",
-                    ) from None
+                seconds = retries.wait_after(error)
             self.counts.retries += 1
-            await asyncio.sleep(wait_before(number))
+            await asyncio.sleep(seconds)
 
     async def read_checked(
-        self, request: Request, found: Callable[[Any, bytes], None], cache: PieceCache | None = None
+        self,
+        request: Request,
+        found: Callable[[Any, bytes], None],
+        cache: PieceCache | None = None,
+        present: bytes | None = None,
     ) -> list[Any]:
         """Reads a request's samples and compares each with its checksum; on `loop`.
 
@@ -113,6 +104,7 @@ class RangeReader:
             request: What to read; its members are `Wanted`.
             found: Called with each sample that is right, and its bytes.
             cache: The cache folder to read from first; None for none.
+            present: The request's bytes, if that folder had them.
 
         Returns:
             The samples that were wrong however often they were fetched.
@@ -123,7 +115,7 @@ class RangeReader:
         for number in range(0 if cache is not None else 1, self.options.tries + 1):
             file, start, stop = request.file, request.start, request.stop
             if cache is not None and number == 0:
-                data = memoryview(await cache.read(file, start, stop))
+                data = memoryview(present or await cache.read(file, start, stop))
             else:
                 data = memoryview(await self.read(file.url, start, stop))
             wrong = []

@@ -1,4 +1,4 @@
-"""Trying again: which errors of a driver pass, how long to wait, and when to give up."""
+"""Retries: which errors of a driver are temporary, how long to wait, when to give up."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 TRIES = 6
 _FIRST_WAIT = 0.2  # seconds
 _LONGEST_WAIT = 20.0
-#: Seconds after which it is tried no more, if it was often enough: some drivers try for half a
-#: minute on their own before they report an error.
+#: Seconds after which `_ENOUGH` tries suffice: some drivers retry for half a minute on their own
+#: before they report an error.
 _LONG = 90.0
 _ENOUGH = 3
 
@@ -41,7 +41,7 @@ _PASSING_ERRNO = {
     errno.ENETUNREACH,
     errno.ETIMEDOUT,
 }
-#: Packages whose connection errors are no OSError; their answers with a status are told apart.
+#: Packages whose connection errors are no OSError; answers with a status are judged by that.
 _NETWORK_PACKAGES = {
     "aiohttp",
     "http",
@@ -58,59 +58,83 @@ class TruncatedError(OSError):
     """A server sent fewer bytes than it has, or than were asked for."""
 
 
+class Retries:
+    """The one policy for failing requests: which are made again, after how long, how often.
+
+    The wait before try ``n + 1`` is drawn from 50% to 100% of 0.2 s times ``2**(n - 1)``, and
+    at most 20 s, so that many readers do not come back at the same moment. When 90 s have gone
+    by, ``enough`` tries are enough.
+
+    Args:
+        what: What is being done and where, for messages; no credentials in it
+            (`fastdata.remote.urls.redact`).
+        tries: How often it is tried in all.
+        enough: How often it is tried when that takes longer than 90 s.
+    """
+
+    def __init__(self, what: str, tries: int = TRIES, enough: int = _ENOUGH) -> None:
+        self._what = what
+        self._tries = tries
+        self._enough = enough
+        self._failed = 0
+        self._begun = time.monotonic()
+
+    def wait_after(self, error: Exception) -> float:
+        """Seconds to wait before the next try; raises where there is none.
+
+        Args:
+            error: What the last try raised.
+
+        Raises:
+            FileNotFoundError: The server says that there is no such thing; its text is ``what``.
+            RemoteError: It failed for good, or too often.
+            FastdataError: ``error`` itself.
+        """
+        self._failed += 1
+        # `from None`: a driver's own traceback may print credentials.
+        if not may_pass(error):
+            raise _final(error, self._what) from None
+        long = self._failed >= self._enough and time.monotonic() - self._begun > _LONG
+        if self._failed >= self._tries or long:
+            raise RemoteError(
+                f"{self._what}: failed {self._failed} times; the last time: "
+                f"{describe_error(error)}",
+                "Check the network and the service's status, then run the same command again; "
+                "training goes on from its last checkpoint.",
+            ) from None
+        return wait_before(self._failed)
+
+
 def retrying(
     call: Callable[[], T],
     *,
     what: str,
     tries: int = TRIES,
-    retry: Callable[[BaseException], bool] | None = None,
-    on_retry: Callable[[BaseException, int], None] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> T:
-    """Calls something until it succeeds, waiting longer each time.
-
-    The wait before try ``n + 1`` is drawn from 50% to 100% of 0.2 s times ``2**(n - 1)``, and
-    at most 20 s, so that many readers do not come back at the same moment. When 90 s have gone
-    by, three tries are enough.
+    """Calls a function until it succeeds, as `Retries` has it.
 
     Args:
-        call: What to do. It is called again only after an error that may pass.
-        what: What is being done and where, for messages; no credentials in it
-            (`fastdata.remote.urls.redact`).
-        tries: How often it is tried in all.
-        retry: Further errors to try again after; None for `may_pass` alone.
-        on_retry: Called before each wait with the error and the number of tries so far.
+        call: The function.
+        what: See `Retries`.
+        tries: See `Retries`.
         pause: Waits for so many seconds; what it raises ends the trying.
 
     Raises:
-        FileNotFoundError: The server says that there is no such thing; its text is ``what``.
-        RemoteError: It failed for good, or too often.
-        FastdataError: ``call`` raised it.
+        FileNotFoundError: See `Retries.wait_after`; `RemoteError` and `FastdataError` likewise.
     """
-    begun = time.monotonic()
-    for number in range(1, tries + 1):
+    retries = Retries(what, tries)
+    while True:
         try:
             return call()
         except Exception as error:
-            passing = may_pass(error) or (retry is not None and retry(error))
-            # `from None`: a driver's own traceback may print credentials.
-            if not passing:
-                raise _final(error, what) from None
-            long = number >= _ENOUGH and time.monotonic() - begun > _LONG
-            if number == tries or long:
-                raise RemoteError(
-                    f"{what}: failed {number} times; the last time: {describe_error(error)}",
-                    "Check the network and the service's status, and run the same command again.",
-                ) from None
-            if on_retry is not None:
-                on_retry(error, number)
-        pause(wait_before(number))
-    raise ValueError(f"tries={tries}: nothing would be tried")
+            seconds = retries.wait_after(error)
+        pause(seconds)
 
 
 def wait_before(retry: int) -> float:
     """Seconds to wait before retry ``retry``, counted from 1."""
-    # Not a source of secrets, and no seed of the user's is spent.
+    # The system's generator: the user's seeded ones stay as they are.
     longest: float = min(_FIRST_WAIT * 2.0 ** (retry - 1), _LONGEST_WAIT)
     return longest * _jitter.uniform(0.5, 1.0)
 
@@ -119,9 +143,9 @@ _jitter = random.SystemRandom()
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error of a driver is one that may be gone when tried again.
+    """Whether an error of a driver may be temporary.
 
-    They are: time-outs, refused and reset connections, truncated answers, and the statuses
+    Such are time-outs, refused and reset connections, truncated answers, and the statuses
     408, 425, 429 and 5xx.
     """
     if isinstance(error, FastdataError) or is_no_space(error):
@@ -164,7 +188,7 @@ def _final(error: Exception, what: str) -> Exception:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that an error tells, of the drivers that have one."""
+    """The HTTP status of an error; None where its driver gives none."""
     for found in (error, error.__cause__):
         response = getattr(found, "response", None)
         if isinstance(response, dict):  # botocore

@@ -59,9 +59,8 @@ def find_staged(
     files and more, at least 500 are looked at. A copy that is not whole is named in a warning.
 
     Looks in `default_place` and in every other place that was staged to, which
-    ``stage-roots.json`` remembers in $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
-    ~/.cache/fastdata. Costs a stat call a file and the reading of a few small ones; of a URL,
-    the reading of its manifest.
+    ``stage-roots.json`` remembers in `fastdata.storage.files.cache_folder`. Costs a stat call a
+    file and the reading of a few small ones; of a URL, the reading of its manifest.
 
     Args:
         dataset: The original's folder, or its URL. If it is itself a staged copy, the answer is
