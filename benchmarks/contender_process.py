@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,9 @@ def run_contender(
         ContenderError: It failed; says why.
     """
     events: dict[str, Any] = {}
-    with _process([str(interpreter), str(adapter)], timeout, json.dumps(asdict(request))) as run:
-        for line in run:
+    command = [str(interpreter), str(adapter)]
+    with _process(command, timeout, json.dumps(asdict(request))) as (lines, ending):
+        for line in lines:
             try:
                 event = json.loads(line)
                 name = event.pop("event")
@@ -56,7 +57,7 @@ def run_contender(
             events[name] = event
             if name == "done":
                 return events
-        raise ContenderError(f"ended with {run.ending()} before it was done")
+        raise ContenderError(f"ended with {ending()} before it was done")
 
 
 def run_preparation(
@@ -68,79 +69,70 @@ def run_preparation(
         ContenderError: It failed; says why.
     """
     arguments = [str(interpreter), str(adapter), "prepare", str(tree), str(out), variant]
-    with _process(arguments, timeout) as run:
-        for _ in run:
+    with _process(arguments, timeout) as (lines, ending):
+        for _ in lines:
             pass
-        if ending := run.ending():
-            raise ContenderError(f"preparing {out.name} ended with {ending}")
+        if how := ending():
+            raise ContenderError(f"preparing {out.name} ended with {how}")
 
 
-class _process:  # noqa: N801 - used like a function
-    """A process in a group of its own, whose output is iterated until the deadline."""
+@contextmanager
+def _process(
+    command: list[str], timeout: float, text: str = ""
+) -> Iterator[tuple[Iterator[str], Callable[[], str]]]:
+    """Runs a process in a group of its own, which is killed after the timeout, and in the end.
 
-    def __init__(self, command: list[str], timeout: float, text: str = "") -> None:
-        self._command = command
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
-        self._text = text
-
-    def __enter__(self) -> _process:
-        self._errors = tempfile.TemporaryFile()
+    Yields:
+        The lines that it prints, and what tells how it ended and what it said last, which is
+        empty if all is well.
+    """
+    with tempfile.TemporaryFile() as errors, ExitStack() as stack:
         try:
-            self._run = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                start_new_session=True,
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                    text=True,
+                )
             )
         except OSError as error:
-            self._errors.close()
             raise ContenderError(f"cannot be started: {error}") from error
-        assert self._run.stdin is not None
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        hung = threading.Event()
+        timer = threading.Timer(timeout, lambda: (hung.set(), kill()))
+        timer.start()
+        stack.callback(kill)
+        stack.callback(timer.cancel)
+
+        def lines() -> Iterator[str]:
+            assert process.stdout is not None
+            yield from process.stdout
+            if hung.is_set():
+                raise ContenderError(f"hung: not done after {timeout:.0f} s")
+
+        def ending() -> str:
+            try:
+                code = process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                return "its output closed, but still running"
+            if not code:
+                return ""
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip()[-_QUOTED:]
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            return f"{how}: {said}" if said else how
+
+        assert process.stdin is not None
         with suppress(BrokenPipeError):
-            self._run.stdin.write(self._text.encode() + b"\n")
-            self._run.stdin.flush()
-        return self
-
-    def __iter__(self) -> Iterator[str]:
-        import selectors
-
-        assert self._run.stdout is not None
-        descriptor = self._run.stdout.fileno()
-        waiting = selectors.DefaultSelector()
-        waiting.register(descriptor, selectors.EVENT_READ)
-        rest = b""
-        with waiting:
-            while True:
-                if not waiting.select(max(0.0, self._deadline - time.monotonic())):
-                    raise ContenderError(f"hung: not done after {self._timeout:.0f} s")
-                some = os.read(descriptor, 65536)
-                if not some:
-                    return
-                *lines, rest = (rest + some).split(b"\n")
-                yield from (line.decode() for line in lines)
-
-    def ending(self) -> str:
-        """How it ended and what it said last; empty if all is well."""
-        try:
-            code = self._run.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            return "its output closed, but still running"
-        if not code:
-            return ""
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip()[-_QUOTED:]
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"{how}: {said}" if said else how
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            with suppress(subprocess.TimeoutExpired):
-                self._run.wait(_GRACE)
-        with suppress(ProcessLookupError):
-            os.killpg(self._run.pid, signal.SIGKILL)
-        self._run.wait()
-        for stream in (self._run.stdin, self._run.stdout, self._errors):
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+            process.stdin.write(text + "\n")
+            process.stdin.flush()
+        yield lines(), ending
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)

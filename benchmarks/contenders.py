@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ class Contender:
         prepared_as: Variant that the adapter is told when the data is prepared, if another.
         staged: Whether the data is staged to memory first (fastdata's own format only).
         needs_gpu: Whether it is left out on machines without a GPU.
+        needs: A module without which it is left out, where it runs in this environment.
         dtype: What it can give, where it is not for the options to say.
         tolerance: How far its pixels may be from Pillow's: mean absolute difference in levels of
             255, of any one image.
@@ -44,6 +46,7 @@ class Contender:
     prepared_as: str | None = None
     staged: bool = False
     needs_gpu: bool = False
+    needs: str = ""
     dtype: str | None = None
     tolerance: float = 1.0
     mean_tolerance: float | None = None
@@ -161,6 +164,17 @@ PEERS = [
         why="DALI's antialiasing filter is another",
     ),
     Contender(
+        "dali-fastdata",
+        "fastdata_loader.py",
+        "dali",
+        needs="nvidia.dali",
+        folder="fastdata-lmdb",
+        prepared_as="lmdb",
+        tolerance=2.0,
+        why="DALI's antialiasing filter is another",
+        note="fastdata.dali.DALILoader, on the CPU",
+    ),
+    Contender(
         "dali-mixed",
         "dali_pipeline.py",
         "mixed",
@@ -204,6 +218,13 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor what it would be in
+        return False
+
+
 def choose(
     names: Iterable[str] | None, among: Iterable[Contender], environments: Path, *, gpu: bool
 ) -> list[Contender]:
@@ -223,6 +244,8 @@ def choose(
     def missing(contender: Contender) -> str:
         if contender.needs_gpu and not gpu:
             return "there is no GPU"
+        if contender.needs and not _has_module(contender.needs):
+            return f"{contender.needs} is not installed"
         if not contender.interpreter(environments).exists():
             return f"there is no {contender.interpreter(environments)}"
         return ""

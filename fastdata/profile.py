@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,23 +14,20 @@ from torch.profiler import record_function
 from fastdata.device.transfer import DEVICE_WAIT
 from fastdata.errors import UsageError
 
-__all__ = ["PHASES", "Interval", "StepTimer"]
-
-#: The usual phases of a step; a timer takes any others as well.
-PHASES = ("wait", "device", "copy", "forward", "loss", "backward", "optimiser")
+__all__ = ["Interval", "StepTimer"]
 
 
 @dataclass
 class Interval:
-    """Steps that followed each other.
+    """Consecutive steps.
 
     Attributes:
         steps: How many have ended.
         images: How many images they had.
         seconds: Wall time.
-        wait_seconds: That of it that was spent on waiting for batches.
+        wait_seconds: The part of it spent waiting for batches.
         longest_wait: The longest wait for one batch, in seconds.
-        longest_at: The step, counted from 1, that it was before.
+        longest_at: The step, counted from 1, whose batch that was.
     """
 
     steps: int = 0
@@ -54,27 +51,27 @@ class Interval:
 class StepTimer:
     """Times the steps of a training loop, and their phases.
 
-    A step begins when its batch is asked for, and ends when the next one is. The first phase,
-    "wait", is until the batch is there; that of an epoch's first step has the starting of
-    the loader in it. What the loop does between two epochs is in no step. Where a `DeviceLoader`
-    has sent as much ahead as it may, and waits for the GPU to be done with steps before, the data
-    is there: that time is the phase "device", not "wait".
+    A step begins when its batch is asked for, and ends when the next one is. Its first phase,
+    "wait", lasts until the batch is there; an epoch's first one includes the start of the loader.
+    What the loop does between two epochs belongs to no step. Where a `DeviceLoader` has sent as
+    much ahead as it may, and waits for the GPU to finish earlier steps, the data is there: that
+    time is the phase "device", not "wait".
 
-    A GPU works on after it was told to: without ``synchronise``, a phase is the time that telling
-    took, and the GPU's own time is in whichever phase waits for it. The time of whole steps, images
-    a second and the wait for data are right either way.
+    GPU kernels run asynchronously: without ``synchronise``, a phase is the time that launching
+    them took, and their own time is in whichever phase waits for them. The time of whole steps,
+    images a second and the wait for data are right either way.
 
     Phases are ranges of `torch.profiler` as well, which its traces show.
 
     Args:
         every: Steps between two lines; 0 for no lines.
         batch_size: Images of a step; None to take the length of the batch's first tensor.
-        synchronise: Whether to wait for the GPU at both ends of each phase, so that it has its own
-            time there. This makes training slower: for measuring only. Without a GPU there is
-            nothing to wait for.
-        write: Is given each line.
+        synchronise: Whether to wait for the GPU at both ends of each phase, so that the phase
+            includes the GPU's time. Slows training: for measuring only. No effect without a GPU.
+        write: Called with each line.
 
     Attributes:
+        overall: All steps so far.
         reported: What the last line was about; None before the first.
 
     Raises:
@@ -113,7 +110,7 @@ class StepTimer:
         self._write = write
         self._phases: dict[str, float] = {}
         self._open: str | None = None
-        self._all, self._recent = Interval(), Interval()
+        self.overall, self._recent = Interval(), Interval()
         self._stepping = False
         self.reported: Interval | None = None
 
@@ -123,8 +120,8 @@ class StepTimer:
         """The loader's batches, each of them a step.
 
         Raises:
-            UsageError: It is not known how many images a batch has; or another loader's steps are
-                being timed.
+            UsageError: A batch has no tensor to tell the number of images; or another loader's
+                steps are being timed.
         """
         if self._stepping:
             raise UsageError(
@@ -140,7 +137,7 @@ class StepTimer:
         iterator: Iterator[Any] | None = None
         left = False
         while not left:
-            # What a line costs is in no step.
+            # Writing a line is part of no step.
             began, waited = time.perf_counter(), self._phases.get("wait", 0.0)
             before = DEVICE_WAIT.seconds
             with self.phase("wait"):
@@ -157,7 +154,7 @@ class StepTimer:
                     left = True  # by a break: the step is one like the others
             seconds = time.perf_counter() - began
             waited = self._phases["wait"] - waited
-            for interval in (self._all, self._recent):
+            for interval in (self.overall, self._recent):
                 interval.seconds += seconds
                 interval.wait_seconds += waited
             if batch is _END:
@@ -192,7 +189,7 @@ class StepTimer:
             self._open = None
 
     def _move_to_device(self, seconds: float) -> None:
-        """Takes what was no waiting for data out of "wait"."""
+        """Moves time spent waiting for the GPU from "wait" to "device"."""
         if seconds > 0:
             self._phases["wait"] -= seconds
             self._phases["device"] = self._phases.get("device", 0.0) + seconds
@@ -213,8 +210,8 @@ class StepTimer:
         return found
 
     def _count(self, waited: float, images: int) -> None:
-        number = self._all.steps + 1
-        for interval in (self._all, self._recent):
+        number = self.overall.steps + 1
+        for interval in (self.overall, self._recent):
             interval.steps += 1
             interval.images += images
             if waited > interval.longest_wait:
@@ -225,45 +222,18 @@ class StepTimer:
     # What was found.
 
     def report(self) -> None:
-        """Writes a line about the steps since the last one, and begins anew to count them."""
+        """Writes a line about the steps since the last line."""
         self.reported = found = self._recent
         self._recent = Interval()
-        longest = (
-            f", longest {found.longest_wait:.3f} s before step {found.longest_at}"
-            if found.steps
-            else ""
-        )
         self._write(
-            f"step {self._all.steps}: {found.images_per_second:,.0f} images/s, "
-            f"waiting for data {found.wait_share:.1%}{longest}"
+            f"step {self.overall.steps}: {found.images_per_second:,.0f} images/s, "
+            f"waiting for data {found.wait_share:.1%}, "
+            f"longest {found.longest_wait:.3f} s before step {found.longest_at}"
         )
-
-    @property
-    def overall(self) -> Interval:
-        """All steps so far."""
-        return replace(self._all)
-
-    @property
-    def recent(self) -> Interval:
-        """Steps since the last line."""
-        return replace(self._recent)
-
-    @property
-    def images_per_second(self) -> float:
-        """Images by wall time, over all steps so far; see `recent` and `reported` for some."""
-        return self.overall.images_per_second
-
-    @property
-    def wait_share(self) -> float:
-        """Waiting for data by wall time, 0 to 1, over all steps so far."""
-        return self.overall.wait_share
 
     def totals(self) -> dict[str, float]:
         """Seconds in each phase that occurred, and in "other", so that all add up to wall time."""
-        names = dict.fromkeys((*PHASES, *self._phases))  # the usual ones first
-        found = {name: self._phases[name] for name in names if name in self._phases}
-        found["other"] = max(self._all.seconds - sum(found.values()), 0.0)
-        return found
+        return self._phases | {"other": max(self.overall.seconds - sum(self._phases.values()), 0.0)}
 
 
 def _length(batch: Any) -> int | None:

@@ -13,7 +13,7 @@ import pytest
 from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from PIL import Image
 
-_PEERS = [peer for peer in PEERS if peer.environment and not peer.needs_gpu]
+_PEERS = [peer for peer in PEERS if (peer.environment or peer.needs) and not peer.needs_gpu]
 
 
 def _val_crop(path: Path) -> np.ndarray:
@@ -46,14 +46,18 @@ def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, A
 def test_peer(peer: Contender, made_tree: Path, tmp_path: Path) -> None:
     environments = default_environments()
     python, script, variant = peer.interpreter(environments), peer.path, peer.variant
-    if not (environments / peer.environment / ".done").exists():
+    if peer.needs:
+        pytest.importorskip(peer.needs)
+    elif not (environments / peer.environment / ".done").exists():
         pytest.skip(f"no environment for {peer.name}: make bench-peers PEERS={peer.environment}")
     tree = made_tree / "train"
     data = tree
     if peer.folder != "tree":
         data = tmp_path / "data"
         subprocess.run(
-            [python, script, "prepare", tree, data, variant], check=True, capture_output=True
+            [python, script, "prepare", tree, data, peer.prepared_as or variant],
+            check=True,
+            capture_output=True,
         )
     options = {"data": str(data), "variant": variant}
 

@@ -17,7 +17,7 @@ from loader_data import SAMPLES, images  # noqa: E402
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.device.transfer import DEVICE_WAIT  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
-from fastdata.profile import PHASES, Interval, StepTimer  # noqa: E402
+from fastdata.profile import Interval, StepTimer  # noqa: E402
 
 
 def slow(waits: list[float], size: int = 4) -> Iterator[Any]:
@@ -47,15 +47,14 @@ def test_wall_time_is_split_into_phases() -> None:
     wall = time.perf_counter() - began
     totals = timer.totals()
     assert list(totals) == ["wait", "forward", "backward", "my own", "other"]
-    assert set(totals) - {"my own", "other"} <= set(PHASES)
     # Sleeps are never shorter than asked for; on a busy machine they are longer.
     for name, least in (("wait", 0.1), ("forward", 0.2), ("backward", 0.05), ("other", 0.1)):
         assert totals[name] >= least, name
     assert sum(totals.values()) == pytest.approx(timer.overall.seconds)
     assert timer.overall.seconds <= wall
     assert timer.overall.seconds == pytest.approx(wall, abs=0.05)
-    assert timer.wait_share == pytest.approx(totals["wait"] / sum(totals.values()))
-    assert timer.images_per_second == pytest.approx(20 / timer.overall.seconds)
+    assert timer.overall.wait_share == pytest.approx(totals["wait"] / sum(totals.values()))
+    assert timer.overall.images_per_second == pytest.approx(20 / timer.overall.seconds)
 
 
 def test_a_line_every_so_many_steps_shows_the_pause_at_an_epochs_start() -> None:
@@ -76,7 +75,7 @@ def test_a_line_every_so_many_steps_shows_the_pause_at_an_epochs_start() -> None
     assert isinstance(first, Interval) and first.steps == 4 and first.images == 32
     assert first.wait_seconds >= 0.2 and first.wait_share > 0.3
     assert timer.reported is not None and timer.reported.wait_seconds < 0.2
-    assert timer.recent.steps == 0 and timer.recent.images_per_second == 0.0
+    assert Interval().images_per_second == Interval().wait_share == 0.0
     assert timer.overall.steps == 12 and timer.overall.longest_wait >= 0.2
 
 
@@ -107,7 +106,7 @@ def test_waiting_for_the_gpu_is_no_waiting_for_data() -> None:
     totals = timer.totals()
     assert totals["device"] >= 0.24
     assert 0.08 <= totals["wait"] < totals["device"]
-    assert timer.wait_share == pytest.approx(totals["wait"] / timer.overall.seconds)
+    assert timer.overall.wait_share == pytest.approx(totals["wait"] / timer.overall.seconds)
     assert timer.overall.longest_wait < 0.06
 
 

@@ -1,4 +1,4 @@
-"""fastdata's own loader, over each container, raw pixels, and a tree as it is."""
+"""fastdata's own loader, over each container, raw pixels, and a tree as it is; or DALI in it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     else:
         staged = request.variant == "staged"
         dataset = ImageDataset(request.data, transform, staged=staged)
-    return DataLoader(
+    loader: Any = DataLoader
+    if request.variant == "dali":
+        from fastdata.dali import DALILoader
+
+        loader = DALILoader
+    return loader(
         dataset,
         batch_size=request.batch_size,
         num_workers=request.threads,
