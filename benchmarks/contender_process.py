@@ -106,7 +106,12 @@ def _process(
                 os.killpg(process.pid, signal.SIGKILL)
 
         hung = threading.Event()
-        timer = threading.Timer(timeout, lambda: (hung.set(), kill()))
+
+        def give_up() -> None:
+            hung.set()
+            kill()
+
+        timer = threading.Timer(timeout, give_up)
         timer.start()
         stack.callback(kill)
         stack.callback(timer.cancel)

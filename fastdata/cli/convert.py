@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -52,29 +52,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         return int(match[1]) * self._UNITS[match[2] or ""]
 
 
-class _Options(NamedTuple):
-    """The options that all sources share."""
-
-    to: str
-    out: str | None
-    encoding: str
-    max_side: int | None
-    quality: int | None
-    shard_size: int | None
-    seek_points: bool
-    workers: int | None
-    executor: str
-    address: str | None
-    petastorm_metadata: bool
-    skip_bad: bool
-    force: bool
-    local: Path | None
-    storage_options: dict[str, Any] | None
-
-
 _SHARED = (
     click.option(
         "--to",
+        "container",
         type=click.Choice(CONTAINERS),
         default="lmdb",
         show_default=True,
@@ -218,7 +199,7 @@ def _imagenet(
     splits = [split] if split else imagenet.splits(root, drivers)
     open_split = partial(imagenet.ImageNet, root, allow_empty=allow_empty, storage_options=drivers)
     sources: dict[str, Callable[[], Source]] = {name: partial(open_split, name) for name in splits}
-    _pack_all("imagenet", root, sources, _Options(**options))
+    _pack_all("imagenet", root, sources, options)
 
 
 @command.command("imagefolder")
@@ -238,7 +219,7 @@ def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
         allow_empty=allow_empty,
         storage_options=options["storage_options"],
     )
-    _pack_all(_name(root), root, {"": source}, _Options(**options))
+    _pack_all(_name(root), root, {"": source}, options)
 
 
 def _cifar(kind: str) -> None:
@@ -257,7 +238,7 @@ def _cifar(kind: str) -> None:
         sources: dict[str, Callable[[], Source]] = {
             name: partial(open_split, name) for name in splits
         }
-        _pack_all(kind, root, sources, _Options(**options))
+        _pack_all(kind, root, sources, options)
 
 
 _cifar("cifar10")
@@ -284,7 +265,7 @@ def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
     source = partial(
         WebDataset, root, shard_keys=shard_keys, storage_options=options["storage_options"]
     )
-    _pack_all(name, root, {"": source}, _Options(**options))
+    _pack_all(name, root, {"": source}, options)
 
 
 def _parquet(kind: str, about: str) -> None:
@@ -330,7 +311,7 @@ def _parquet(kind: str, about: str) -> None:
             key_column=key_column,
             storage_options=drivers,
         )
-        _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, _Options(**options))
+        _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, options)
 
 
 _parquet("parquet", "Parquet with a column of images, by Spark, Dask, Hugging Face or others.")
@@ -345,27 +326,27 @@ def _pack_all(
     name: str,
     root: Path | str,
     sources: Mapping[str, Callable[[], Source]],
-    options: _Options,
+    options: dict[str, Any],
 ) -> None:
     """Packs each split; bad images in one do not keep the next from being packed."""
-    if len(sources) > 1 and options.out is not None and "{split}" not in options.out:
+    out, local = options.pop("out"), options.pop("local")
+    if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
-            f"--out {redact(options.out)} names one dataset, but there are the splits "
+            f"--out {redact(out)} names one dataset, but there are the splits "
             f"{' and '.join(sources)}",
             "Choose one by --split, or put {split} into --out.",
         )
     keep_freed_memory()
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
-        default = "-".join(filter(None, (name, split, options.to)))
-        out = (options.out or default).replace("{split}", split)
-        place: Path | str = out if is_url(out) else Path(out)
-        require_url(options.storage_options, place, root)
-        local = options.local
-        if local is not None and len(sources) > 1:
-            local = local / split  # one folder a dataset
+        default = "-".join(filter(None, (name, split, options["container"])))
+        to = (out or default).replace("{split}", split)
+        place: Path | str = to if is_url(to) else Path(to)
+        require_url(options["storage_options"], place, root)
+        # One folder a dataset.
+        folder = local / split if local is not None and len(sources) > 1 else local
         try:
-            _pack_one(place, open_source, options._replace(local=local))
+            _pack_one(place, open_source, local=folder, **options)
         except BadSamplesError as error:
             if failure is not None:
                 click.echo(f"error: {failure.what}", err=True)
@@ -374,44 +355,44 @@ def _pack_all(
         raise failure
 
 
-def _pack_one(out: Path | str, open_source: Callable[[], Source], options: _Options) -> None:
-    encoding = Encoding(options.encoding, options.max_side, options.quality)
-    petastorm = _petastorm(options)
+def _pack_one(
+    out: Path | str,
+    open_source: Callable[[], Source],
+    *,
+    container: str,
+    encoding: str,
+    max_side: int | None,
+    quality: int | None,
+    petastorm_metadata: bool,
+    **options: Any,
+) -> None:
+    encoded = Encoding(encoding, max_side, quality)
+    petastorm = _petastorm(out, container, encoding) if petastorm_metadata else None
     begun = time.monotonic()
     with ProgressReport(f"packing {named(out)}") as progress:
         packed = pack(
             open_source(),
             out,
-            container=options.to,
-            encoding=encoding,
-            shard_size=options.shard_size,
-            seek_points=options.seek_points,
-            workers=options.workers,
-            executor=options.executor,
-            address=options.address,
-            skip_bad=options.skip_bad,
-            force=options.force,
+            container=container,
+            encoding=encoded,
             progress=progress,
-            local=options.local,
-            storage_options=options.storage_options,
+            **options,
         )
     click.echo(_summary(packed, time.monotonic() - begun))
     if petastorm is not None:
         click.echo(f"{add_petastorm_metadata(out, petastorm)}: for petastorm's make_reader")
 
 
-def _petastorm(options: _Options) -> str | None:
-    """The Python that is to add petastorm's metadata; None where it is not to."""
-    if not options.petastorm_metadata:
-        return None
-    if options.to != "parquet" or options.encoding == "raw":
+def _petastorm(out: Path | str, container: str, encoding: str) -> str:
+    """The Python that is to add petastorm's metadata."""
+    if container != "parquet" or encoding == "raw":
         raise UsageError(
             "--petastorm-metadata: petastorm reads image files in Parquet",
             "Use --to parquet, and not --encoding raw.",
         )
-    if options.out is not None and is_url(options.out):
+    if is_url(out):
         raise UsageError(
-            f"--petastorm-metadata: petastorm adds to a folder, not to {redact(options.out)}",
+            f"--petastorm-metadata: petastorm adds to a folder, not to {named(out)}",
             "Give a folder as --out, and copy it when it is finished.",
         )
     return petastorm_python()
