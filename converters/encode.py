@@ -1,4 +1,4 @@
-"""What a blob is made of: the source's own bytes, a smaller JPEG, or pixels."""
+"""How blobs are encoded: the source's bytes unchanged, a new JPEG, or raw pixels."""
 
 from __future__ import annotations
 

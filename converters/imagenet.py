@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC 2012) in each of the layouts that people have it in.
+"""ImageNet (ILSVRC 2012) in each of its usual layouts.
 
 All layouts give the same samples in the same order: by wnid, then by file name. A label is
 the rank of the wnid among the sorted wnids, and the same in every split.
@@ -55,11 +55,11 @@ class ImageNet(Sharded):
     Args:
         root: The folder that holds one of the layouts, or its URL.
         split: ``train`` or ``val``.
-        allow_empty: Whether a class of this split may be without images.
+        allow_empty: Whether a class of this split may have no images.
         storage_options: Options of the driver of a URL.
 
     Raises:
-        SourceError: The split is not there, or contradicts the training set.
+        SourceError: The split is missing, or contradicts the training set.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class ImageNet(Sharded):
         self.inputs = layout.inputs
 
     def shards(self) -> Sequence[Listable]:
-        """Shards of the listing: a few classes each where they are folders or archives, else one.
+        """Shards of the listing: some classes each for folders and the training archive, else one.
 
-        The images come by wnid, then by file name.
+        Images are sorted by wnid, then by file name.
         """
         return self._layout.shards(self.classes, allow_empty=self._allow_empty)
 
@@ -145,7 +145,7 @@ _Layout: TypeAlias = "_Folders | _KaggleVal | _TrainArchive | _ValArchive"
 
 
 def _find(root: Tree, split: str) -> Callable[[], _Layout] | None:
-    """What opens the split in the first layout that has it: folders, Kaggle's, the archives."""
+    """Opens the split in the first layout that has it: folders, Kaggle's, archives."""
     data = root / _KAGGLE_DATA
     if _has_wnids(root / split):
         return partial(_Folders, root / split, "folders")
@@ -166,7 +166,7 @@ def _has_wnids(tree: Tree) -> bool:
 
 
 def _folders(tree: Tree) -> list[str]:
-    """The names of the folders in a folder; none where there is no such folder."""
+    """The names of the folders in a folder, which may be missing."""
     if isinstance(tree.location, Path) and not is_folder(tree.location):
         return []
     return tree.classes()
@@ -209,7 +209,7 @@ class _KaggleVal:
         self._wnid_of = self._read_solution(root.file(_KAGGLE_VAL))
 
     def _read_solution(self, file: SourceFile | None) -> dict[str, str]:
-        """Reads ``ImageId,PredictionString``: the string is a wnid, a box, and so on."""
+        """Reads ``ImageId,PredictionString``: the string begins with the wnid."""
         try:
             if file is None:
                 raise FileNotFoundError("it is not there")
@@ -229,10 +229,10 @@ class _KaggleVal:
         return sorted({wnid for wnid, _ in self._images()})
 
     def _images(self) -> Iterator[tuple[str, Record]]:
-        """The wnid of each image, and a record of it, as if it were of a class ``val``."""
+        """The wnid of each image, and its record in a class ``val``."""
         for record in self._data.records("val", 0):
             folder, _, stem = record.key.rpartition("/")
-            if folder != "val":  # it lies deeper
+            if folder != "val":  # in a subfolder
                 continue
             wnid = self._wnid_of.get(stem)
             if wnid is None:
@@ -259,7 +259,7 @@ class _KaggleVal:
 
 
 class _Images(NamedTuple):
-    """Images that are known already: the only shard of a listing."""
+    """Images that are already known: the only shard of a listing."""
 
     found: list[Record]
 

@@ -1,9 +1,8 @@
-"""The listing: a source's records, spilled to files, and how they fall into output files.
+"""The listing: a source's records, spilled to Arrow files, and their division into units.
 
-A source may have more records than fit in memory, and every worker needs its share of
-them: so they are written to Arrow files once, and read by all. A source that can be listed in
-shards is listed by as many tasks, of which the caller learns no more than row counts; the
-rows of all shards in turn are the listing.
+A source may have more records than fit in memory, and every worker needs its share of them: so
+they are written once and read by all. Each shard of a source is listed by a task of its own,
+which returns row counts alone; the listing is the shards' rows in order.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ROWS_PER_BATCH = 2_048
 _COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
 #: Units whose fingerprints a task makes.
 _UNITS_AT_ONCE = 16
-#: Tasks of the listing that may be finished ahead of one that takes longer.
+#: Listing tasks that may finish ahead of a slower one.
 _AHEAD = 1024
 
 _SCHEMA = pa.schema(
@@ -64,7 +63,7 @@ class Unit(NamedTuple):
         start: Its first record.
         stop: One past its last record.
         size: Bytes of its records in the source.
-        fingerprint: What its output depends on, as a hash.
+        fingerprint: Hash of everything that its output depends on.
     """
 
     number: int
@@ -87,11 +86,11 @@ def write_listing(
 
     Args:
         source: What to list.
-        folder: Where to; what another listing has left there counts for nothing.
+        folder: The folder to write to; files of an earlier listing are ignored.
         progress: Called now and then with the number of records listed so far.
-        executor: What lists the shards.
+        executor: Runs the tasks.
         rows_per_batch: Rows of a record batch, which is read at a time.
-        compared_at_once: Keys that are compared in memory at a time, on average.
+        compared_at_once: Keys compared in memory at a time, on average.
 
     Raises:
         SourceError: The source is unreadable, has no images, or has two of one key.
@@ -132,12 +131,12 @@ def write_listing(
     return listing
 
 
-#: What says how many rows the shards have: there when all of them are.
+#: Row counts of the shards; written when all of them are listed.
 _SUMMARY = "shards.json"
 
 
 def listed_at(folder: Path) -> int:
-    """When a listing was written, in nanoseconds.
+    """The time a listing was written, in nanoseconds.
 
     Raises:
         FileNotFoundError: There is none.
@@ -149,14 +148,14 @@ def listed_at(folder: Path) -> int:
 class ListShard:
     """Lists one shard of a source into a file of the folder, and its keys' hashes into another.
 
-    Nothing is flushed to the disk: a run that was interrupted lists anew.
+    Nothing is synced to the disk: an interrupted run lists again.
     """
 
     folder: Path
     rows_per_batch: int
 
     def __call__(self, numbered: tuple[int, Listable]) -> tuple[int, int]:
-        """Returns how many records there are, and how many bytes they have in the source."""
+        """Returns the number of records, and their bytes in the source."""
         number, shard = numbered
         path = _shard_path(self.folder, number)
         temporary, temporary_hashes = map(temporary_name, (path, _hashes_path(path)))
@@ -202,7 +201,7 @@ def _values(record: Record) -> tuple[Any, ...]:
 
 
 def _require_safe(record: Record) -> None:
-    """Keys become names in archives; they must not lead out of the folder unpacked in."""
+    """Keys become names in archives, and must stay inside the folder these are unpacked in."""
     if not is_inside(record.key) or not PurePosixPath(record.key).parts:
         raise SourceError(
             f"{printable(redact(record.path))}: {record.key!r} cannot be a key: keys are relative "
@@ -219,9 +218,9 @@ def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class RepeatedHashes:
-    """Finds hashes that occur more than once, among those of one bucket.
+    """Finds the repeated hashes of one bucket.
 
-    So a source of any size is checked in the same memory, a bucket at a time.
+    Checking a bucket at a time takes the same memory for any number of keys.
     """
 
     folder: Path
@@ -229,7 +228,7 @@ class RepeatedHashes:
     buckets: int
 
     def __call__(self, bucket: int) -> list[int]:
-        """Returns them."""
+        """Returns the repeated hashes."""
         pieces = [np.empty(0, np.uint64)]
         for number in range(self.shards):
             with _hashes_path(_shard_path(self.folder, number)).open("rb") as file:
@@ -260,11 +259,11 @@ def _require_unique(listing: Listing, repeated: set[int]) -> None:
 class Listing:
     """A listing, read a batch at a time.
 
-    Not mapped: a pass over a map leaves all of it in this process's memory until the kernel
-    wants it back, and there are processes in plenty.
+    Read, not mapped: a mapped file would count as resident memory of every worker that has
+    passed over it.
 
     Args:
-        folder: What `write_listing` has written.
+        folder: Written by `write_listing`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -272,7 +271,7 @@ class Listing:
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
         self._bytes: int = about["bytes"]
         self._rows_per_batch: int = about["rows_per_batch"]
-        #: Where each shard begins; that an empty one ends where it begins, `bisect` passes over.
+        #: First row of each shard; `bisect_right` skips empty ones.
         self._starts: list[int] = list(accumulate(about["rows"], initial=0))
         self._open: dict[bool, tuple[int, Any]] = {}
         self._held: tuple[tuple[int, int], pa.RecordBatch] | None = None

@@ -1,13 +1,13 @@
-"""Packing: any source into any container, in parallel, resumable, the same bytes every time.
+"""Packing: any source into any container, in parallel, resumable, deterministic.
 
 The source is listed; the listing is cut into units; every unit becomes an output file (for
-LMDB: one commit to the one file) and then a part, its index rows. When all parts are there
-they are joined to the index, and the manifest is written last. A run that was interrupted
-leaves parts behind and no manifest; the next one lists the source again, keeps the units
-whose part has the right fingerprint, and does the rest.
+LMDB: one commit to the one file) and then a part, its index rows. Finally the parts are joined
+to the index, and the manifest is written last. An interrupted run leaves parts and no manifest;
+the next one lists the source again, keeps the units whose part has the right fingerprint, and
+packs the others.
 
-Where the dataset is to lie in a bucket, all this happens in a folder of this machine, and each
-file is sent when it is finished (`fastdata.converters.uploading`).
+A dataset for a bucket is packed in a local folder, and each file is sent when it is finished
+(`fastdata.converters.uploading`).
 """
 
 from __future__ import annotations
@@ -80,28 +80,28 @@ from fastdata.storage.manifest import (
 )
 from fastdata.version import VERSION
 
-#: What can run the tasks of packing.
+#: Where the tasks of packing can run.
 EXECUTORS = ("local", "ray")
 #: Default size that an output file ends on reaching, in bytes of blobs.
 SHARD_SIZE = 256 << 20
-#: Blobs between two commits to an LMDB: what is lost at most when packing is killed. LMDB
-#: holds a transaction's pages in memory until it is committed.
+#: Bytes of blobs in a commit to an LMDB: the most that a kill loses. LMDB holds a transaction's
+#: pages in memory until it is committed.
 _COMMIT_SIZE = 128 << 20
 #: Records in a unit at most, whatever their size: bounds the index rows in memory.
 _UNIT_ROWS = 262_144
-#: Files that may be finished ahead of one that takes longer, or whose worker was lost.
+#: Files that may finish ahead of one that takes longer, or whose worker was lost.
 _FILES_AHEAD = 1024
-#: How many records are encoded in advance to estimate the size of the rest.
+#: Records that are encoded first, to estimate the size of the others.
 _ESTIMATE_FROM = 64
-#: What a sample costs beside its blob, in bytes, at most: tar pads three members to blocks
-#: of 512 and gives each a header; LMDB fills up a page of 4096.
+#: Most bytes that a sample takes beside its blob: tar pads three members to blocks of 512 and
+#: gives each a header; LMDB fills up a page of 4096.
 _OVERHEAD = 4_500
-#: What an index row costs, in bytes, twice, since parts stay until the index is whole.
+#: Bytes of an index row, twice, since parts stay until the index is complete.
 _INDEX_ROW = 400
 
 
 class Progress(Protocol):
-    """Is told how packing goes on; a subclass need not want to know all of it."""
+    """Receives the progress of packing; the methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
         """So many records are listed so far."""
@@ -117,11 +117,11 @@ class Progress(Protocol):
 
 
 class Silent(Progress):
-    """Tells nobody."""
+    """Ignores progress."""
 
 
 class Packed(NamedTuple):
-    """What packing made.
+    """The result of packing.
 
     Attributes:
         path: The dataset's folder, or its URL without credentials.
@@ -178,7 +178,7 @@ def pack(
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over. What was packed to ``out`` before is removed once the
             source is listed and there is room.
-        progress: Told how it goes.
+        progress: Receives the progress.
         local: Where ``out`` is a URL: the folder of this machine where files are made before
             they are sent, and where an interrupted run is resumed from; None for one below
             $FASTDATA_CACHE_DIR. Files are removed from it only when they have arrived.
@@ -188,7 +188,7 @@ def pack(
     Raises:
         RemoteError: The bucket cannot be reached, or will not take a file; what is packed
             stays in ``local``, and the same call goes on from there.
-        UsageError: The options contradict each other, or ``out`` holds something else.
+        UsageError: Options contradict each other, or ``out`` holds something else.
         SourceError: The source cannot be listed.
         BadSamplesError: Some images are bad; all others are packed, the bad ones listed in
             ``bad-samples.jsonl``, and there is no manifest.
@@ -290,7 +290,7 @@ def _check_options(
 
 
 def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
-    """Refuses an index that its readers could not follow, or that holds credentials."""
+    """Refuses an index whose paths readers could not open, or that holds credentials."""
     if not is_url(out):
         raise UsageError(
             f"--to folder indexes images where they are, {redact(root)}: a folder cannot name "
@@ -305,7 +305,7 @@ def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
 
 
 def _check_out(source: Source, out: str | os.PathLike[str]) -> None:
-    """Refuses to write into what is read, or around it."""
+    """Refuses an output inside an input, or around one."""
     if not is_utf8(os.fspath(out)):
         raise UsageError(
             f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
@@ -338,11 +338,11 @@ class _Packing:
         source: What is packed.
         out: The folder of this machine that files are made in.
         job: What its tasks have in common.
-        options: What the manifest records of them.
+        options: The options that the manifest records.
         unit_size: Bytes of blobs on reaching which a unit ends.
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over.
-        progress: Told how it goes.
+        progress: Receives the progress.
         uploading: Sends what is finished, where the dataset is to lie in a bucket.
     """
 
@@ -404,8 +404,8 @@ class _Packing:
                 results = executor.run(task, todo, tick, ahead)
                 for unit, _ in zip(todo, results, strict=True):
                     self._send(unit, tick)
-        # What workers that were lost have begun. Where another machine has written parts, this
-        # reading of the folder also has NFS look for them, which this one has found missing.
+        # Files that lost workers have begun. Listing the folder also refreshes NFS's cache, which
+        # may not show parts that other machines have written.
         self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
         return Packed(self._place, self._finish(units, fingerprint), resumed)
@@ -415,11 +415,11 @@ class _Packing:
         return self.out if self.uploading is None else self.uploading.name
 
     def _send(self, unit: Unit, tick: Callable[[], None]) -> None:
-        """Has the output file of a unit that is done sent, where the dataset is in a bucket."""
+        """Sends the output file of a finished unit, if the dataset goes to a bucket."""
         if self.uploading is None:
             return
         part = read_part(self.job.part(unit))
-        if part is None:  # another machine wrote it: have NFS look again
+        if part is None:  # written by another machine: refresh NFS's cache
             os.listdir(self.job.work)
             part = read_part(self.job.part(unit))
         if part is not None and part.file is not None:
@@ -436,10 +436,10 @@ class _Packing:
         }
 
     def _check_plan(self) -> None:
-        """Refuses to go on where another plan has left something to go on with."""
+        """Refuses to resume what was begun with another plan."""
         path = self.job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
-        # With a manifest, parts are only what a kill kept from being cleared away.
+        # With a manifest, remaining parts were only not cleared away before a kill.
         finished = (self.out / MANIFEST_NAME).exists()
         begun = not finished and any(self.job.work.glob("*.part"))
         if begun and not self.force and (not path.exists() or path.read_text("utf-8") != plan):
@@ -451,7 +451,7 @@ class _Packing:
             temporary.write_text(plan, "utf-8")
 
     def _tick(self, executor: Executor) -> Callable[[], None]:
-        # What it has reported before was listing.
+        # Reports so far were of listing.
         listed, _ = executor.reported()
 
         def tick() -> None:
@@ -482,7 +482,7 @@ class _Packing:
         """LMDB's map size. A function of the source, since LMDB writes it into the file."""
         if self.job.encoding.kind == "original" and listing.lengths_are_exact():
             return lmdb.map_size(source_bytes)
-        # What images grow to is only estimated; address space costs nothing.
+        # The encoded size is only estimated; address space costs nothing.
         return lmdb.map_size(64 * source_bytes + (1 << 39))
 
     def _packed_before(self, manifest: Manifest, fingerprint: str) -> Packed:
@@ -498,7 +498,7 @@ class _Packing:
         per_image = _INDEX_ROW if self.job.container == "folder" else _OVERHEAD
         stored = size * (self.job.container != "folder")
         if self.uploading is not None and self.job.container in ("parquet", "shards"):
-            # Files are removed when they have arrived.
+            # Files are removed once they are sent.
             stored = min(stored, self.uploading.files_held() * self.unit_size)
         needed = int(stored) + images * per_image
         free = free_space(self.out) + outputs_size(self.out, self._outputs(done))
@@ -535,8 +535,8 @@ class _Packing:
         return {part.file.name for part in done.values() if part.file is not None}
 
     def _remove_all_but(self, done: dict[int, Part]) -> None:
-        """Removes what earlier runs have left, but for the units that are done."""
-        # The manifest goes first: from then on this is no dataset.
+        """Removes what earlier runs have left, except finished units."""
+        # The manifest first: from now on this is no dataset.
         if self.uploading is not None:
             self.uploading.begin(
                 [part.file for part in done.values() if part.file is not None], self.force
@@ -556,7 +556,7 @@ class _Packing:
                 path.unlink(missing_ok=True)
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
-        """A unit's part, where it is current and its bad images need no second look."""
+        """A unit's part, if it is current and its bad images need no second attempt."""
         path = self.job.part(unit)
         part = read_part(path.with_name(path.name + suffix))
         if part is None or part.fingerprint != unit.fingerprint:
@@ -566,10 +566,10 @@ class _Packing:
         return part
 
     def _find_committed(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """The units that are committed to the LMDB, where nothing else is."""
+        """The units committed to the LMDB; none if it holds anything else."""
         job, data = self.job, self._lmdb_data
         if data.with_name(lmdb.DATA_NAME).exists():
-            # Killed between its last commit and the manifest: go on as before it was named.
+            # Killed between renaming the file and the manifest: undo the renaming.
             os.replace(data.with_name(lmdb.DATA_NAME), data)
         committed = lmdb.entries(data)
         done: dict[int, Part] = {}
@@ -577,7 +577,7 @@ class _Packing:
         for unit in units:
             part = self._part(unit)
             if part is None:
-                # A commit whose part was written, but not yet named.
+                # A commit whose part was written, but not yet renamed.
                 part = self._part(unit, PARTIAL_SUFFIX)
                 if part is None or samples + part.samples != committed:
                     break
@@ -585,7 +585,7 @@ class _Packing:
                 os.replace(path.with_name(path.name + PARTIAL_SUFFIX), path)
             done[unit.number] = part
             samples += part.samples
-        # Commits cannot be undone without leaving traces.
+        # Commits cannot be undone without changing the file's bytes.
         return done if samples == committed else {}
 
     @property
@@ -602,7 +602,7 @@ class _Packing:
             return (piece for unit in todo for piece in pieces(job, unit))
 
         committed = sum(part.samples for part in done.values())
-        # Where results are rows alone, workers may go on through a whole commit.
+        # Results without blobs are small: workers need not wait for a commit.
         ahead = _COMMIT_SIZE // PIECE_BYTES if self.job.encoding.kind == "original" else 0
         prepare = Prepare(job, same_process=isinstance(executor, InProcess))
         results = executor.run(prepare, work(), self._tick(executor), ahead)
@@ -617,8 +617,8 @@ class _Packing:
                         part.add(row)
                     for bad in piece.bad:
                         part.add_bad(bad)
-                # The part is on the disk before the commit, and gets its name after: so
-                # whichever of the two a kill leaves last, what is committed is known.
+                # The part is synced before the commit and renamed after it, so that after a kill
+                # at any point it is known what is committed.
                 temporary = path.with_name(path.name + PARTIAL_SUFFIX)
                 part.write(temporary, unit.fingerprint, file_number=0)
                 sync(temporary)
@@ -693,7 +693,7 @@ class _Packing:
                 f"{self.out}: none of the {len(bad)} images can be packed; {first}; {listed}",
                 "Check that --root holds images.",
             )
-        # An LMDB is written in order and cannot be mended in its middle.
+        # An LMDB is written in order; samples cannot be inserted.
         again = "LMDB is then packed anew" if self.job.container == "lmdb" else "it resumes"
         return BadSamplesError(
             f"{self.out}: {len(bad)} of {samples + len(bad)} images cannot be packed; "
@@ -703,7 +703,7 @@ class _Packing:
         )
 
     def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
-        """The index rows of all units; for LMDB with the offsets, which are final only now."""
+        """The index rows of all units; for LMDB with offsets from the finished file."""
         if self.job.container != "lmdb":
             for unit in units:
                 yield from read_rows(self.job.part(unit))

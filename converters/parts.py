@@ -1,7 +1,7 @@
 """Parts: the index rows of one unit, kept until the whole dataset is packed.
 
-A part is written after everything it speaks of is safely on the disk, so a part that is
-there, with the right fingerprint, is what makes a unit done. Resuming needs nothing else.
+A part is written after the output it describes has reached the disk, so a unit is done exactly
+if its part exists and has the right fingerprint. Resuming needs nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastdata.storage.arrow import array
 from fastdata.storage.index import SCHEMA, Row, rows_to_batch
 from fastdata.storage.manifest import FileEntry
 
-#: Rows that are held as Python objects, which take five times the memory of a batch.
+#: Rows held as Python objects before they become a batch, which takes a fifth of the memory.
 _ROWS_HELD = 1024
 
 
@@ -29,7 +29,7 @@ class Bad(NamedTuple):
         key: The sample's key.
         path: The file it lies in.
         reason: What is wrong with it.
-        unread: Whether it could not be read at all, which may be mended without changing it.
+        unread: Whether reading it failed, so that it may succeed with the same file later.
     """
 
     key: str
@@ -42,8 +42,8 @@ class Prepared(NamedTuple):
     """A run of records, ready to be written.
 
     Attributes:
-        rows: Their index rows; where the blobs will lie is not known yet.
-        blobs: Their bytes, one a row; None where they are to be read from the source.
+        rows: Their index rows; offsets are not known yet.
+        blobs: Their bytes, one a row; None if they are to be read again from the source.
         bad: The images that are not among them, and why.
     """
 
@@ -53,10 +53,10 @@ class Prepared(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a part says beside its index rows.
+    """The metadata of a part.
 
     Attributes:
-        fingerprint: That of the unit it was made from.
+        fingerprint: The unit's.
         samples: Number of its index rows.
         blob_bytes: Sum of their blobs' lengths.
         file: The unit's output file; None where it has none of its own.
@@ -108,11 +108,11 @@ class PartBuilder:
         """Writes the part.
 
         Args:
-            path: Where to.
-            fingerprint: That of the unit.
-            file_number: What the rows' ``file`` is to be.
+            path: The file to write.
+            fingerprint: The unit's.
+            file_number: Value of the column ``file``.
             file: The unit's output file, if it has one.
-            offsets: What the rows' ``offset`` is to be; as it is if None.
+            offsets: Values of the column ``offset``; None to keep those of the rows.
         """
         self._flush()
         about = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad)._asdict()
@@ -132,7 +132,7 @@ def _with_column(rows: pa.Table, name: str, values: Sequence[int]) -> pa.Table:
 
 
 def read_part(path: Path) -> Part | None:
-    """What a part says, or None where there is no readable part."""
+    """A part's metadata; None if there is no readable part."""
     try:
         with pa.memory_map(str(path)) as source:
             metadata = pa.ipc.open_file(source).schema.metadata

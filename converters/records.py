@@ -1,7 +1,7 @@
-"""What a source is: classes, and records in a fixed order.
+"""Sources: classes, and records in a fixed order.
 
-A record says where an image's bytes lie, not what they are: an extent again. So listing
-ImageNet costs no reading, a worker reads what it packs, and an archive is never unpacked.
+A record is an extent: it says where an image's bytes lie. So listing ImageNet reads no image,
+each worker reads what it packs, and archives are never unpacked.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Record(NamedTuple):
         path: The file that holds the image's bytes, or its URL.
         offset: Where in that file they begin.
         length: How many they are.
-        mtime_ns: When that file was last changed, in nanoseconds (behind a URL: any number that
-            changes with it): tells whether what was packed before an interruption is current.
+        mtime_ns: Modification time of that file in nanoseconds (behind a URL: any number that
+            changes with it); tells whether what an interrupted run packed is still current.
         pixels: Where the source holds pixels, not files: height, width, and the pixels
             themselves, uint8 HWC RGB, or None where they lie in ``path`` as they are.
-        problem: Why the image cannot be packed, where listing already shows it.
-        column: Where ``path`` is Parquet: the column of images. Then ``offset`` is the row, and
-            ``length`` about what its image has.
+        problem: Why the image cannot be packed, if listing has found out.
+        column: The column of images, if ``path`` is Parquet. Then ``offset`` is the row, and
+            ``length`` the approximate size of its image.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Source(Protocol):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the manifest records of where the data came from; JSON values."""
+        """Where the data came from, for the manifest; JSON values."""
 
     @property
     def inputs(self) -> Sequence[Path | str]:
@@ -63,9 +63,9 @@ class Source(Protocol):
 
     @property
     def root(self) -> str | None:
-        """The folder or URL that all images lie in as files of their own; None where they do not.
+        """The folder or URL that holds all images as single files; None if they are in archives.
 
-        The ``folder`` container needs one, to leave them there.
+        The ``folder`` container needs one.
         """
 
     def records(self) -> Iterator[Record]:
@@ -84,7 +84,7 @@ class Listable(Protocol):
 
 
 class Sharded:
-    """A source that can be listed in shards, which are listed by as many tasks."""
+    """A source whose shards are listed by one task each."""
 
     def shards(self) -> Sequence[Listable]:
         """The shards of its listing, in order."""
@@ -97,7 +97,7 @@ class Sharded:
 
 
 def listing_shards(source: Source) -> Sequence[Listable]:
-    """The shards that a source can be listed in; it is its only one if it has no ``shards()``."""
+    """A source's shards; the source itself if it has no ``shards()``."""
     found: Sequence[Listable] = source.shards() if hasattr(source, "shards") else [source]
     return found
 
@@ -107,7 +107,7 @@ def read_record(path: str, offset: int, length: int) -> bytes:
 
     Raises:
         UnreadableError: The file cannot be read.
-        SampleError: It is no longer what was listed.
+        SampleError: It has changed since it was listed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

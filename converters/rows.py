@@ -1,4 +1,4 @@
-"""Values of Parquet columns, read by row: in order, each row group once."""
+"""Reading single rows of Parquet columns; in row order, each row group is read once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _path(schema: pa.Schema, column: str) -> list[str]:
 
 
 class _Column:
-    """One column of one file, read forwards; going back begins at the row group's start."""
+    """One column of one file, read forwards; going back restarts at the row group."""
 
     def __init__(self, file: SourceFile, column: str) -> None:
         self._source = file.open()
@@ -88,7 +88,7 @@ class _Column:
         self._source.close()
 
 
-# One a thread: where a thread reads ahead, it must not move another's place.
+# One reader a thread: each has a position of its own.
 _open = threading.local()
 
 
@@ -104,7 +104,7 @@ def read_row(
     Raises:
         RemoteError: The file is behind a URL that cannot be reached.
         UnreadableError: The file cannot be read.
-        SampleError: There are no bytes, or the file has changed.
+        SampleError: The value is null, or the file has changed.
     """
     wanted = path, column, mtime_ns
     try:

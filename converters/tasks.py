@@ -1,7 +1,7 @@
-"""What a worker does: read, judge and encode images, and write whole output files.
+"""The tasks of packing: read, check and encode images, and write whole output files.
 
-Everything here is a function of the job and of a run of its listing, so the result is the
-same wherever and however often it runs.
+A task is a function of the job and of a run of its listing, so its result is the same wherever
+and however often it runs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from fastdata.storage.index import Row
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.probe import ImageInfo, probe
 
-#: Bytes of blobs, and records, that a task prepares for a file that another process writes.
-#: A few such pieces a worker are in flight, so this bounds memory.
+#: Bytes of blobs, and records, in a piece, which one process prepares and another writes.
+#: Bounds memory: a few pieces a worker are in flight.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
-#: Pieces whose blobs are read ahead of the one that is being written.
+#: Pieces whose blobs are read ahead of the writer.
 _PIECES_AHEAD = 4
 
 
@@ -55,8 +55,8 @@ class Job:
         encoding: How images are stored.
         root: The folder that paths are relative to, for the ``folder`` container.
         stride: Pixels between seek points; None for none.
-        growth: Bytes of blobs that are expected for each byte of the source.
-        mean_blob: Bytes that are expected of a blob.
+        growth: Estimated bytes of blobs per byte of the source.
+        mean_blob: Estimated mean bytes of a blob.
         storage_options: Options of the drivers of a source that lies behind URLs.
     """
 
@@ -82,12 +82,12 @@ class Job:
         return self.work / "listing"
 
     def part(self, unit: Unit) -> Path:
-        """Where a unit's part goes."""
+        """The path of a unit's part."""
         return self.work / f"{unit.number:06d}.part"
 
 
 class Piece(NamedTuple):
-    """A run of records that is prepared at a time."""
+    """A run of records that one task prepares."""
 
     unit: Unit
     start: int
@@ -96,7 +96,7 @@ class Piece(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _open_listing(folder: Path, mtime_ns: int) -> Listing:
-    """A listing, opened once a process; ``mtime_ns`` tells a new one from an old one."""
+    """Opens a listing once per process; ``mtime_ns`` identifies its version."""
     return Listing(folder)
 
 
@@ -119,10 +119,10 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
 
 
 def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad]:
-    """Reads, judges and encodes the records from ``start`` to ``stop``, a few at a time.
+    """Reads, checks and encodes the records from ``start`` to ``stop``, a few at a time.
 
     Yields:
-        A sample's index row and blob, or what is wrong with it.
+        A sample's index row and blob, or the bad image.
     """
     for group in _groups(job, start, stop):
         judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
@@ -148,7 +148,7 @@ def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad
 
 
 def _groups(job: Job, start: int, stop: int) -> Iterator[list[Record]]:
-    """Cuts records into groups that are held in memory at a time."""
+    """Cuts records into groups small enough to be held in memory."""
     group: list[Record] = []
     held = 0.0
     for record in _listing(job).records(start, stop):
@@ -186,7 +186,7 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
 def reader(
     records: Sequence[Record], storage_options: Mapping[str, Any]
 ) -> Callable[[Record], bytes]:
-    """What reads these records; those behind URLs are fetched here, all at once."""
+    """Returns a function that reads these records; those behind URLs are fetched now, at once."""
     return fetch(records, storage_options) if is_remote(records) else _read
 
 
@@ -196,7 +196,7 @@ def encode(
     """Reads one record and makes its blob.
 
     Raises:
-        SampleError: It cannot be read, or is not a whole image.
+        SampleError: It cannot be read, or is no complete image.
     """
     if record.problem:
         raise SampleError(record.problem)
@@ -248,7 +248,7 @@ class PackFile:
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """Makes a unit's index rows over files that stay where they are."""
+    """Writes a unit's index rows for files that stay where they are."""
 
     job: Job
 
@@ -268,8 +268,8 @@ class IndexFolder:
 class Prepare:
     """Prepares a piece for a file that another process writes.
 
-    Blobs that are the source's own bytes are left out where another process writes: they are in
-    the page cache now, and reading them again there (`with_blobs`) costs a third of sending them.
+    Blobs that are the source's bytes are not sent to that process: they are in the page cache
+    now, and reading them again (`with_blobs`) costs a third of sending them.
     """
 
     job: Job
@@ -297,12 +297,12 @@ class Prepare:
 def with_blobs(
     job: Job, prepared: Iterable[tuple[Piece, Prepared]]
 ) -> Iterator[tuple[Unit, Prepared, list[bytes]]]:
-    """Supplies the blobs of prepared pieces, reading again those that were left out.
+    """Adds the blobs of prepared pieces, reading again those that were not sent.
 
-    They are read a few pieces ahead by a thread, while LMDB commits what came before.
+    A thread reads a few pieces ahead, while LMDB commits earlier ones.
 
     Raises:
-        SourceError: An image is no longer what it was.
+        SourceError: An image has changed since it was prepared.
     """
     with ThreadPoolExecutor(1, "fastdata-read") as reader:
         waiting: deque[tuple[Unit, Prepared, Future[list[bytes]]]] = deque()

@@ -1,4 +1,4 @@
-"""Where a source's files lie: trees of folders and the files in them, here or behind a URL.
+"""A source's files: trees of folders, on this machine or behind a URL.
 
 A tree of images is ``<class>/**/<image>``, in torchvision's order: classes are the folders at
 the top, sorted by name; within one, ``sorted(os.walk())`` and then the sorted file names.
@@ -22,15 +22,15 @@ from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import is_url, join_url, listed_name, redact
 from fastdata.storage.probe import is_image_name
 
-#: What names begin with that are not data.
+#: Prefixes of names that are not data.
 _NO_DATA = ("_", ".")
 
 
 class SourceFile(Protocol):
-    """A file as readers of archives and of Parquet need it; picklable.
+    """A file as readers of archives and Parquet need it; picklable.
 
-    Its text is its name in messages, without credentials. `fastdata.remote.files.RemotePath` is
-    one, too.
+    ``str()`` gives its name for messages, without credentials. `fastdata.remote.files.RemotePath`
+    is one as well.
     """
 
     @property
@@ -49,7 +49,7 @@ class SourceFile(Protocol):
         """Opens it: something with ``read``, ``seek``, ``tell`` and ``close``.
 
         Raises:
-            OSError: It is not there, or cannot be read.
+            OSError: It is missing, or cannot be read.
         """
 
 
@@ -128,14 +128,14 @@ class Tree(Protocol):
         """A file in it; None where there is none.
 
         Raises:
-            SourceError: One may not even ask.
+            SourceError: Its folder may not be searched.
         """
 
     def files(self, extension: str) -> Mapping[str, SourceFile]:
         """The files of an extension at any depth, by their paths below it.
 
-        They come in the order of folders and names. What begins with ``_`` or ``.``, a file or a
-        folder, is left out: Spark and Hadoop keep there what is not data.
+        Sorted by folder, then name. Files and folders whose names begin with ``_`` or ``.`` are
+        left out: Spark and Hadoop keep metadata there.
 
         Raises:
             SourceError: A folder cannot be read.
@@ -145,10 +145,10 @@ class Tree(Protocol):
 def source_tree(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Tree:
-    """The folder that a source lies in, or what is behind its URL; nothing is asked of that yet.
+    """The folder that a source lies in, or the one behind its URL, which is not contacted yet.
 
     Raises:
-        SourceError: The folder is not there, or cannot be read.
+        SourceError: The folder is missing, or cannot be read.
     """
     if is_url(root):
         return RemoteTree(os.fspath(root), storage_options)
@@ -197,7 +197,7 @@ class LocalTree:
         key, problem = storable(key)
         try:
             stat = entry.stat()
-        except OSError as error:  # a link to nowhere, most likely
+        except OSError as error:  # most likely a dangling link
             problem = f"cannot be read: {error.strerror}"
             return Record(key, label, entry.path, 0, 0, 0, problem=problem)
         return Record(key, label, entry.path, 0, stat.st_size, stat.st_mtime_ns, problem=problem)
@@ -219,8 +219,7 @@ class LocalTree:
 class RemoteTree:
     """A folder behind a URL; a `Tree`.
 
-    A class is listed at a time, so memory is bounded by the largest; a request of most drivers
-    lists 1,000 images.
+    One class is listed at a time, which bounds memory; most drivers list 1,000 images a request.
 
     Args:
         url: The folder's URL.
@@ -249,7 +248,7 @@ class RemoteTree:
             for folder, _, file in [path.rpartition("/")]
             if is_image_name(file)
         ]
-        # As a walk over sorted folders has it, each with its sorted files.
+        # The order of a walk over sorted folders and their sorted files.
         images.sort(key=lambda image: (f"{name}/{image[0]}".rstrip("/"), image[1]))
         for folder, file, entry in images:
             path = "/".join(filter(None, (name, folder, file)))
@@ -325,9 +324,9 @@ def _is_class_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself is no more than one to nowhere
+        if error.errno == errno.ELOOP:  # a link to itself, like a dangling one, is no folder
             return False
-        # A class must not be missing in silence: the labels after it would be others.
+        # Leaving a class out silently would shift the labels after it.
         raise _unreadable(entry.path, error.strerror) from None
 
 
@@ -358,19 +357,19 @@ def is_utf8(name: str) -> bool:
 
 
 def printable(name: str) -> str:
-    r"""A file name with what is not UTF-8 written as ``\xNN``."""
+    r"""A file name whose bytes that are not UTF-8 are written as ``\xNN``."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def storable(key: str) -> tuple[str, str | None]:
-    """A key as it can be stored, and what is wrong with it where it is not UTF-8."""
+    """A key made storable, and the problem with it if it is not UTF-8."""
     if is_utf8(key):
         return key, None
     return printable(key), "its name is not UTF-8; rename it"
 
 
 def require_utf8(root: Path) -> Path:
-    """A path as it is, if it can be stored in a manifest.
+    """Returns a path unchanged, if a manifest can store it.
 
     Raises:
         SourceError: It is not UTF-8.

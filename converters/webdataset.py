@@ -1,7 +1,7 @@
 """Existing tar shards in the WebDataset convention.
 
-Members of one sample stand in a row and share their name up to the first dot of its last
-component, the key; what follows is what the member is: an image, ``cls``, ``json``.
+Members of one sample are consecutive and share the key, their name up to the first dot of its
+last component; what follows says what the member is: an image, ``cls``, ``json``.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 
-#: The class list is held in memory and in the manifest, so a stray label must not size it.
+#: Bounds the class list, which is held in memory and in the manifest, against a stray label.
 _MOST_CLASSES = 1 << 22
 #: Records that are pickled together.
 _KEPT_AT_ONCE = 1024
-#: Bytes in which the header of a .npy ends: NumPy's own are 128.
+#: Longest header of a .npy in bytes: NumPy's own have 128.
 _NPY_HEAD = 4096
-#: Those of torchvision, and those that the shards container uses.
+#: torchvision's, and those of the shards container.
 _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
 
@@ -56,10 +56,9 @@ class WebDataset(Sharded):
     An image is a file of any format, or raw pixels as the `shards` container has them: a
     ``.npy`` of version 1.0, uint8, height x width x 3.
 
-    The shards are walked twice, once for the classes and once for the records. Classes must be
-    known before the first record is, since who packs decides by them whether it may go on; and
-    what a walk finds may be more than fits in memory. Behind a URL, a walk reads all that there
-    is: there it is one, and what it has found is kept in a temporary file ($TMPDIR).
+    The shards are walked twice: for the classes, which packing needs before the first record,
+    and for the records, which may be more than fit in memory. Behind a URL, where a walk reads
+    whole shards, there is one walk, and its records are kept in a temporary file ($TMPDIR).
 
     Args:
         root: A folder of ``*.tar``, or one tar file; or the URL of either.
@@ -83,7 +82,7 @@ class WebDataset(Sharded):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._shard_keys = shard_keys
-        self._kept: Any = None  # a file of pickled records, where a second walk costs too much
+        self._kept: Any = None  # a file of pickled records, instead of a second walk
         self.inputs: list[Path | str]
         self._files: Sequence[SourceFile]
         if is_url(root):
@@ -92,7 +91,7 @@ class WebDataset(Sharded):
                 list_paths(os.fspath(root), ".tar", storage_options),
                 [os.fspath(root)],
             )
-            # Without a name: it is gone when this object, or this process, is.
+            # Unnamed: it goes with this object, or with the process.
             self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
             weakref.finalize(self, self._kept.close)
         else:
@@ -152,7 +151,7 @@ _Read: TypeAlias = Callable[[Member], bytes]
 
 
 class _Sample(NamedTuple):
-    """What a shard says of one sample; ``pixels`` as `Record` has it."""
+    """One sample of a shard; ``pixels`` as in `Record`."""
 
     key: str
     label: int
@@ -269,7 +268,7 @@ class TarListing(NamedTuple):
         return about
 
     def _pixels(self, member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
-        """Raw pixels without the header that NumPy has before them, and their size."""
+        """The raw pixels after NumPy's header, and their size."""
         head = io.BytesIO(read(member._replace(size=min(member.size, _NPY_HEAD))))
         try:
             with warnings.catch_warnings():
@@ -296,12 +295,12 @@ class TarListing(NamedTuple):
 
 
 class _Walked:
-    """Shards that have been walked, and what was found: one shard of a listing.
+    """Shards that have been walked, with their records: one shard of a listing.
 
     Args:
         shards: The tar files.
-        kept: A file of pickled records. It is this process's own: in another one, the shards are
-            walked again.
+        kept: A file of pickled records. It is not pickled along: another process walks the
+            shards again.
     """
 
     def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:

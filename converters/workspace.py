@@ -1,4 +1,4 @@
-"""The folder that packing works in: whose it is, who holds it, and what may be removed."""
+"""The folder that packing works in: ownership, locking, and which files may be removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OURS = re.compile(
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[None]:
-    """Makes and locks the folder of the packing's state; removes it where it holds nothing.
+    """Makes and locks the folder of the packing state; removes it if nothing is to be resumed.
 
     Args:
         out: The dataset's folder; made if missing.
@@ -38,7 +38,7 @@ def work_folder(out: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             held.enter_context(file_lock(work / "lock", busy=busy))
-        except FileNotFoundError:  # that process has just ended, and removed its work folder
+        except FileNotFoundError:  # the other process has just removed its work folder
             raise busy from None
         try:
             yield
@@ -46,8 +46,8 @@ def work_folder(out: Path) -> Iterator[None]:
             finished = (out / MANIFEST_NAME).exists()
             if finished or not any(work.glob("*.part*")):
                 if not finished:
-                    # What was begun is of no use; and left here without the work folder, it
-                    # would pass for somebody else's.
+                    # Without the work folder, what was begun could not be resumed, and would
+                    # be taken for somebody else's.
                     remove_outputs(out, keep=set())
                 shutil.rmtree(work, ignore_errors=True)
                 if not any(out.iterdir()):
@@ -73,12 +73,12 @@ def _make(out: Path, work: Path) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of this name in a dataset's folder is one that packing makes."""
+    """Whether packing makes files of this name."""
     return _OURS.fullmatch(name) is not None
 
 
 def remove_outputs(out: Path, keep: set[str]) -> None:
-    """Removes what packing has made in a folder, but for some names."""
+    """Removes the files that packing has made in a folder, except some."""
     for path in out.iterdir():
         if is_ours(path.name) and path.name not in keep:
             path.unlink()

@@ -1,4 +1,4 @@
-"""What a run tells: lines, TensorBoard scalars, and which samples each step saw."""
+"""What a run reports: rates, TensorBoard scalars, and which samples each step saw."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from fastdata.profile import StepTimer
 
 
 class Meter:
-    """Rates since the last look, over all ranks."""
+    """Scalars of the steps since the last look, over all ranks."""
 
     def __init__(self, ranks: Ranks, timer: StepTimer) -> None:
         self._ranks = ranks
         self._timer = timer
-        self.begin()
+        self._begun, self._waited = self._now()
 
-    def begin(self) -> None:
-        """Leaves out what has passed till now."""
-        self._begun = time.perf_counter()
-        self._waited = self._timer.totals().get("wait", 0.0)
+    def _now(self) -> tuple[float, float]:
+        """The clock, and the seconds waited so far."""
+        return time.perf_counter(), self._timer.totals().get("wait", 0.0)
 
     def look(self, sums: torch.Tensor) -> dict[str, float]:
         """Scalars of the steps since the last look; every rank must look.
 
         Args:
-            sums: What `Sums.take` gave.
+            sums: What `Stepper.take_sums` returned.
 
         Returns:
             "loss", "top1", "top5" (0 to 1), "images_per_second" of all ranks together,
@@ -39,14 +38,13 @@ class Meter:
         """
         sums = sums.double()
         if sums.device.type == "cuda":
-            torch.cuda.synchronize(sums.device)  # or the time would be that of asking
-        seconds = time.perf_counter() - self._begun
-        waited = self._timer.totals().get("wait", 0.0) - self._waited
-        times = torch.tensor([seconds, waited], dtype=torch.float64, device=sums.device)
+            torch.cuda.synchronize(sums.device)  # so that the time includes the GPU's work
+        now, total = self._now()
+        times = sums.new_tensor([now - self._begun, total - self._waited])
+        self._begun, self._waited = now, total
         loss, top1, top5, images, seconds, waited = self._ranks.sum(
             torch.cat((sums, times))
         ).tolist()
-        self.begin()
         return {
             "loss": loss / max(images, 1),
             "top1": top1 / max(images, 1),
@@ -56,35 +54,24 @@ class Meter:
         }
 
 
-class Board:
-    """TensorBoard scalars, on the first rank.
+def open_board(folder: Path, step: int) -> Any:
+    """A writer of TensorBoard scalars.
 
     Args:
-        folder: Where to.
-        step: The steps that are done; what an earlier run wrote of later ones was undone.
+        folder: The folder to write to.
+        step: Steps done; what an earlier run wrote of later ones is dropped.
 
     Raises:
         UsageError: TensorBoard is not installed.
     """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"TensorBoard scalars need {error.name}, which is not installed",
-                "pip install 'fastdata-torch[train]', or give --no-tensorboard.",
-            ) from error
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
-
-    def add(self, group: str, values: dict[str, float], step: int) -> None:
-        """Writes scalars under group/name."""
-        for name, value in values.items():
-            self._writer.add_scalar(f"{group}/{name}", value, step)
-
-    def close(self) -> None:
-        """Writes what is still in memory."""
-        self._writer.close()
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"TensorBoard scalars need {error.name}, which is not installed",
+            "pip install 'fastdata-torch[train]', or give --no-tensorboard.",
+        ) from error
+    return SummaryWriter(str(folder), purge_step=step + 1)
 
 
 class SampleLog:

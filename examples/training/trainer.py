@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fastdata.examples.training import checkpoint, data, schedule, setup
 from fastdata.examples.training.config import Config
 from fastdata.examples.training.evaluate import Score, evaluate
 from fastdata.examples.training.ranks import Ranks
-from fastdata.examples.training.reports import Board, Meter, SampleLog
+from fastdata.examples.training.reports import Meter, SampleLog, open_board
 from fastdata.examples.training.step import Stepper, weights
 
 from fastdata.errors import UsageError
@@ -56,6 +57,8 @@ class Trainer:
         self.epoch_steps = math.ceil(len(self.data.epoch) / config.accumulate)
         self.step = 0
         self.best: float | None = None
+        self.board: Any = None
+        self.samples: SampleLog | None = None
         self.about = {name: getattr(config, name) for name in _SHARED} | {"classes": len(classes)}
         state = checkpoint.find(config.resume, self.out, self.about)
         self.resumed = state is not None
@@ -131,31 +134,27 @@ class Trainer:
             self._say(f"nothing is left to train: {written} is of the run that did")
             found: dict[str, Any] = json.loads(written.read_text())
             return found
-        board = None
-        if self.config.tensorboard and self.ranks.first:
-            board = Board(self.out / "tensorboard", self.step)
-        samples = None
-        if self.config.log_samples:
-            samples = SampleLog(self.out, self.ranks.rank, self.step, self.resumed)
-        try:
-            return self._run(board, samples)
-        finally:
-            for one in (board, samples):
-                if one is not None:
-                    one.close()
+        with ExitStack() as stack:
+            if self.config.tensorboard and self.ranks.first:
+                board = open_board(self.out / "tensorboard", self.step)
+                self.board = stack.enter_context(closing(board))
+            if self.config.log_samples:
+                log = SampleLog(self.out, self.ranks.rank, self.step, self.resumed)
+                self.samples = stack.enter_context(closing(log))
+            return self._run()
 
-    def _run(self, board: Board | None, samples: SampleLog | None) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
         score: Score | None = None
         last: dict[str, float] = {}
         epoch = self.data.loader.state_dict()["epoch"]
         while epoch < self.config.epochs and not self._enough():
-            scalars, ended = self._train(epoch, board, samples)
+            scalars, ended = self._train(epoch)
             last = scalars or last
             if not ended:
                 self.save()
                 break
             if self.validation is not None:
-                score = self._validate(epoch, board)
+                score = self._validate(epoch)
                 if self.best is None or score.top1 > self.best:
                     self.best = score.top1
                     self.save(checkpoint.BEST_NAME)
@@ -166,9 +165,7 @@ class Trainer:
     def _enough(self) -> bool:
         return 0 < self.config.max_steps <= self.step
 
-    def _train(
-        self, epoch: int, board: Board | None, samples: SampleLog | None
-    ) -> tuple[dict[str, float], bool]:
+    def _train(self, epoch: int) -> tuple[dict[str, float], bool]:
         """One epoch, or what is left of it.
 
         Returns:
@@ -183,40 +180,38 @@ class Trainer:
         last: dict[str, float] = {}
         unreported = False
         for numbers in self.stepper.epoch(self.timer.batches(self.data.loader), places):
-            if samples is not None:
-                samples.add(epoch, self.step, [i for batch in numbers for i in batch.tolist()])
+            if self.samples is not None:
+                seen = [number for batch in numbers for number in batch.tolist()]
+                self.samples.add(epoch, self.step, seen)
             self.step += 1
             self._set_rate(epoch, end - self.step)
             unreported = True
             if self.step % self.config.log_every == 0:
-                last, unreported = self._report(epoch, meter, board), False
+                last, unreported = self._report(epoch, meter), False
             every = self.config.checkpoint_every
             if every and self.step % every == 0:
                 self.save()
             if self._enough() and self.step < end:  # else the loader ends its epoch, too
                 break
-        return self._report(epoch, meter, board) if unreported else last, self.step >= end
+        return self._report(epoch, meter) if unreported else last, self.step >= end
 
-    def _report(self, epoch: int, meter: Meter, board: Board | None) -> dict[str, float]:
+    def _report(self, epoch: int, meter: Meter) -> dict[str, float]:
         rate = float(self.stepper.optimiser.param_groups[0]["lr"])
         scalars = meter.look(self.stepper.take_sums()) | {"lr": rate}
-        if board is not None:
-            board.add("train", scalars, self.step)
+        self._show("train", scalars)
         self._say(
             "epoch {} step {}: loss {loss:.3f}, top-1 {top1:.1%}, {images_per_second:,.0f} "
             "images/s, waiting {wait_share:.1%}".format(epoch, self.step, **scalars)
         )
         return scalars
 
-    def _validate(self, epoch: int, board: Board | None) -> Score:
+    def _validate(self, epoch: int) -> Score:
         assert self.validation is not None
         autocast = setup.autocast(self.config, self.ranks.device)
         # Running means differ a little from rank to rank; the first one's are those that are saved.
         self.ranks.share(self.model.buffers())
         score = evaluate(self.model, data.counted(self.validation), self.ranks, autocast)
-        if board is not None:
-            values = {"loss": score.loss, "top1": score.top1, "top5": score.top5}
-            board.add("val", values, self.step)
+        self._show("val", {"loss": score.loss, "top1": score.top1, "top5": score.top5})
         self._say(
             f"epoch {epoch} validated: loss {score.loss:.3f}, top-1 {score.top1:.2%}, "
             f"top-5 {score.top5:.2%} of {score.samples:,}"
@@ -239,6 +234,12 @@ class Trainer:
         if self.ranks.first:
             (self.out / _SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
         return summary
+
+    def _show(self, group: str, values: dict[str, float]) -> None:
+        """Adds scalars to TensorBoard, where there is one."""
+        if self.board is not None:
+            for name, value in values.items():
+                self.board.add_scalar(f"{group}/{name}", value, self.step)
 
     def _say(self, line: str) -> None:
         if self.ranks.first:

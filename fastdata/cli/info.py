@@ -56,9 +56,9 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
 
 
 def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
-    """Everything that is known of a dataset, as JSON values."""
+    """A description of a dataset, as JSON values."""
     manifest = blobs.manifest
-    # Counted rather than collected: there are few different values, however many rows.
+    # Counted, not collected: rows are many, distinct values few.
     counters: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTED}
     with_seek_points = 0
     for batch in blobs.index.batches(columns=(*_COUNTED, "seek_points")):
@@ -90,13 +90,13 @@ def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
 
 
 def _spread(counter: Counter[int]) -> dict[str, int]:
-    """Smallest, middle and largest of the values that a counter has counted."""
+    """Minimum, median and maximum of counted values."""
     values = sorted(counter)
     ends = list(accumulate(counter[value] for value in values))
     total = ends[-1] if ends else 0
     if not total:
         return {"min": 0, "median": 0, "max": 0}
-    # Of an even number of values, the mean of the two in the middle, rounded down.
+    # For an even number of values, the mean of the middle two, rounded down.
     middle = [values[bisect_right(ends, at)] for at in ((total - 1) // 2, total // 2)]
     return {"min": values[0], "median": sum(middle) // 2, "max": values[-1]}
 

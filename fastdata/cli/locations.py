@@ -1,4 +1,4 @@
-"""Arguments that name a folder or a URL, and the options of URLs' drivers."""
+"""Arguments that name a folder or a URL, and options of the drivers of URLs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Location(click.ParamType):  # type: ignore[type-arg]
 
 
 class Folder(click.ParamType):  # type: ignore[type-arg]
-    """A folder of this machine: a URL is refused, which would become a folder ``gs:``."""
+    """A local folder; a URL is refused, since it would become a folder named ``gs:``."""
 
     name = "path"
 
@@ -45,12 +45,12 @@ class Folder(click.ParamType):  # type: ignore[type-arg]
 
 
 def named(location: Path | str) -> str:
-    """A location as messages may hold it: a URL without credentials."""
+    """A location for messages: a URL without credentials."""
     return redact(location) if isinstance(location, str) else str(location)
 
 
 def require_url(options: dict[str, Any] | None, *locations: Path | str | None) -> None:
-    """Refuses options of drivers where nothing is behind a URL.
+    """Refuses driver options if no location is a URL.
 
     Raises:
         UsageError: They would be ignored.

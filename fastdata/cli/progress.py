@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -24,13 +23,13 @@ _LINE_EVERY = 10.0
 
 
 class ProgressReport:
-    """Shows how a long operation goes on; a context manager.
+    """Shows the progress of a long operation; a context manager.
 
-    Serves as the ``progress`` of `fastdata.converters.pack`, and by `advance` any other.
+    Serves as the ``progress`` of `fastdata.converters.pack`; other operations call `advance`.
 
     Args:
         title: What is being done.
-        stream: Where to; standard error if None.
+        stream: Output; standard error if None.
     """
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
@@ -57,12 +56,7 @@ class ProgressReport:
             self._task = self._bar.add_task(self._title, total=None, rate="")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

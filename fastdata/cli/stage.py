@@ -1,4 +1,4 @@
-"""``fastdata stage``: copies a dataset to where reading is fast."""
+"""``fastdata stage``: copies a dataset to faster storage."""
 
 from __future__ import annotations
 

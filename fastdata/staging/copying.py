@@ -1,7 +1,7 @@
-"""Copying files in blocks, by several threads, so that the copy is known to be right.
+"""Copying files in blocks by several threads, checking the copy.
 
-A block of a large file is noted in a journal when it is copied, with its checksum, so that a
-run which was killed goes on within the file.
+A journal notes each copied block of a large file with its checksum, so that a killed run resumes
+within the file.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fastdata.storage.manifest import FileEntry
 #: Name of the journal, in the copy while it is partial.
 JOURNAL_NAME = "copied-blocks"
 
-_BLOCK = 64 << 20  # bytes that one thread copies at a time, and that a killed run need not redo
+_BLOCK = 64 << 20  # bytes that one thread copies at a time: the unit of resuming
 _CHUNK = 256 << 10  # bytes between two looks at the stop flag; stays in the L2 cache
-#: Bytes that one request of a thread asks a bucket for: enough for its latency to matter little.
+#: Bytes of one request to a bucket: enough to make its latency small in comparison.
 _FETCHED = 8 << 20
 _TICK = 0.1  # seconds between two calls of `progress`
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file to copy: what it must be, where from and where to.
+    """A file to copy.
 
     Attributes:
-        entry: What it must be.
-        source: Where it lies; of a URL its text without credentials.
-        target: Where the copy lies.
+        entry: Its name, size and checksum.
+        source: The original; of a URL its text without credentials.
+        target: The copy.
         fetch: Reads the bytes from one offset to before another, where ``source`` is a URL.
     """
 
@@ -51,19 +51,18 @@ class CopiedFile:
         return int(self.entry.crc32c, 16)
 
     def blocks(self) -> range:
-        """Where its blocks begin; an empty file has one, too."""
+        """Offsets of its blocks; an empty file has one."""
         return range(0, max(self.entry.size, 1), _BLOCK)
 
 
 class _StoppedError(Exception):
-    """Another thread has failed, or the user has had enough."""
+    """Another thread has failed, or the user has interrupted."""
 
 
 class Copying:
     """Copies files in blocks, by several threads.
 
-    A block of a file of several is noted in the journal when it is copied, with its
-    checksum; with it, the next run can tell which blocks are there.
+    Blocks of files that have several are noted in the journal.
 
     Attributes:
         copied: Bytes copied so far; those found in the copy do not count.
@@ -126,7 +125,7 @@ class Copying:
             raise
 
     def _do(self, file: CopiedFile, offset: int) -> None:
-        """Copies a block, if it is not there; checks the file if it was the last one."""
+        """Copies a block unless it is there; checks the file after its last one."""
         blocks = file.blocks()
         length = min(_BLOCK, file.entry.size - offset)
         line = f"{offset} {file.entry.name}"
@@ -161,7 +160,7 @@ class Copying:
             return self._crc(file.target, target, offset, length) == crc
 
     def _copy(self, file: CopiedFile, offset: int, length: int) -> int:
-        """Copies a block; returns its CRC-32C, as the copy gives it back."""
+        """Copies a block; returns its CRC-32C, as read back from the copy."""
         if file.fetch is not None:
             return self._write_all(file, self._fetch(file, offset, length), offset)
         with _source(file) as source:
@@ -172,7 +171,7 @@ class Copying:
         with _target(file) as target:
             for chunk in chunks:
                 _write(target, chunk, offset)
-                # Reading back costs a tenth of the speed, and checks the copy, not the source.
+                # Read back, at a tenth of the speed: this checks the copy.
                 crc = crc32c(read_exactly(target, offset, len(chunk)), crc)
                 offset += len(chunk)
                 self._count(len(chunk), len(chunk))
@@ -184,7 +183,7 @@ class Copying:
             self.copied += copied
 
     def _fetch(self, file: CopiedFile, offset: int, length: int) -> Iterator[bytes]:
-        """Yields a block of a remote file in as many pieces as it takes requests."""
+        """Yields a block of a remote file, a piece per request."""
         assert file.fetch is not None
         for start in range(offset, offset + length, _FETCHED):
             if self._stop.is_set():
@@ -216,11 +215,11 @@ class Copying:
         return crc
 
     def _check(self, file: CopiedFile, crcs: dict[int, int]) -> None:
-        """Checks a copied file; if it is wrong, reads the original again to say which one is."""
+        """Checks a copied file; if it is wrong, reads the original again to tell which one is."""
         if _combined(file, crcs) == file.crc:
             return
         if file.fetch is not None:
-            # What came over the network is checked only here: it may have come wrong.
+            # It may have been damaged on the way.
             self._fetch_again(file, crcs)
             if _combined(file, crcs) == file.crc:
                 return

@@ -1,4 +1,4 @@
-"""Fetches a remote dataset a file at a time, to be verified or described."""
+"""Fetching a remote dataset a file at a time, to verify or describe it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from fastdata.errors import CorruptionError, SpaceError
@@ -45,7 +44,7 @@ class View(NamedTuple):
 
 
 class Fetching:
-    """A remote dataset: its manifest and index here, its files by and by; a context manager.
+    """A remote dataset whose manifest and index are fetched first, its files one by one.
 
     Args:
         url: The dataset's URL.
@@ -79,12 +78,7 @@ class Fetching:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._temporary.cleanup()
 
     def _fetch_index(self) -> None:
@@ -124,7 +118,7 @@ class Fetching:
                 yield root.shown(row.path or ""), _size_problem(found, row.length, "index")
 
     def views(self) -> Iterator[View]:
-        """Yields the dataset in parts; one goes when the next is asked for.
+        """Yields the dataset in parts, each removed when the next is asked for.
 
         The next part is fetched while one is in use.
 
@@ -164,7 +158,7 @@ class Fetching:
         for number in files:
             entry = manifest.files[number]
             self._require_space(entry.size)
-            # Whoever checks the part finds what is missing.
+            # Checking the part will report the missing file.
             with suppress(FileNotFoundError):
                 self._fetch_file(entry, folder / entry.name)
         if manifest.root is not None:
@@ -172,7 +166,7 @@ class Fetching:
         return View(folder, files, start, stop)
 
     def _fetch_file(self, entry: FileEntry, path: Path) -> None:
-        """Fetches a file; a damaged one as it is, for whoever checks it."""
+        """Fetches a file, also a damaged one: checking the part will report it."""
         url = join_url(self._url, entry.name)
         if file_info(url, self._options).size != entry.size:
             return

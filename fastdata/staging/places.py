@@ -1,4 +1,4 @@
-"""Where the files of a dataset are copied from: a folder of this machine, or a URL."""
+"""Where a dataset is copied from: a local folder, or a URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastdata.storage.manifest import FileEntry
 
 
 class Place:
-    """A folder of this machine that files are read from; `RemotePlace` is one behind a URL."""
+    """A local folder that files are read from; `RemotePlace` is one behind a URL."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,12 +30,12 @@ class Place:
         return CopiedFile(entry, self._folder / (name or entry.name), target)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """The sizes in bytes of those files that are there, by name."""
+        """Sizes in bytes of the files that exist, by name."""
         paths = {name: self._folder / name for name in names}
         return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
     def shown(self, name: str) -> str:
-        """A file of it as messages name it."""
+        """A file's name for messages."""
         return str(self._folder / name)
 
     def read(self, name: str) -> bytes:
@@ -51,11 +51,11 @@ class Place:
         return Place(self._folder / root)
 
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """The index as a file of this machine; ``copy`` is the folder that it is copied to."""
+        """The index as a local file; ``copy`` is the folder that it is copied to."""
         return self._folder / entry.name
 
     def require_sizes(self, entries: Iterable[FileEntry]) -> None:
-        """Checks that files are there in their sizes.
+        """Checks that files exist and have the right sizes.
 
         Raises:
             CorruptionError: One is not.

@@ -1,4 +1,4 @@
-"""Staging: a whole, checked copy of a dataset where reading is fast, usually in memory."""
+"""Staging: a complete, checked copy of a dataset on faster storage, usually in memory."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _MEND_SPACE = (
 
 
 class Staged(NamedTuple):
-    """What staging did.
+    """The result of staging.
 
     Attributes:
         path: The copy's folder.
         copied_bytes: Bytes copied in this run.
-        reused: Whether a whole and current copy was there already.
+        reused: Whether a complete and current copy existed.
         freed_bytes: Bytes freed by removing copies of an older state of the dataset.
     """
 
@@ -67,7 +67,7 @@ class Staged(NamedTuple):
 
 
 class Unstaged(NamedTuple):
-    """What unstaging removed.
+    """The result of unstaging.
 
     Attributes:
         paths: The folders that were removed; empty if there were none.
@@ -97,8 +97,8 @@ def stage(
     Args:
         dataset: The dataset's folder, or its URL.
         to: The place, a folder that exists or whose parent does; None for `default_place`.
-        threads: How many threads copy; None for 2 a CPU, but 4 to 16.
-        progress: Called in this thread with the bytes done and the bytes there are.
+        threads: Number of copying threads; None for 2 a CPU, within 4 to 16.
+        progress: Called in this thread with the bytes done and the total.
         waiting: Called once, before waiting for another process that is staging it.
         storage_options: Options of the driver of a URL.
 
@@ -107,7 +107,7 @@ def stage(
         UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
         DatasetError: There is no finished dataset, or it cannot be read.
         CorruptionError: A file does not match its checksum: nothing is staged.
-        SpaceError: There is no room; unless it vanished meanwhile, nothing was written.
+        SpaceError: There is no room; nothing was written, unless room vanished meanwhile.
         BusyError: Another process is staging an older state of the dataset.
         DataError: The copy cannot be written.
     """
@@ -155,7 +155,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     current: Original | None = None
     if is_url(dataset):
         marker = None
-        # Only what is noted here counts: the bucket need not be there any more.
+        # Decided by local markers alone: the bucket may be gone.
         original = redact(os.fspath(dataset).rstrip("/"))
     else:
         marker = Marker.read(given)
@@ -200,7 +200,7 @@ def _open(
         raise UsageError(
             f"{dataset}: is itself a staged copy", f"Stage the original, {marker.original}."
         )
-    # Parsed from the very bytes that the id is of, should the dataset be packed anew now.
+    # Parsed from the bytes that were hashed: the dataset may be replaced meanwhile.
     return original.manifest(), original
 
 
@@ -238,7 +238,7 @@ def _remove_copy(final: Path) -> tuple[list[Path], int]:
 
 
 def _remove_folder(folder: Path) -> int:
-    """Removes a folder, the marker last: whose it is stays known if this is killed."""
+    """Removes a folder, its marker last, so that a killed removal can be recognised."""
     freed = _allocated(folder)
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MARKER_NAME):
         if path.is_dir() and not path.is_symlink():
@@ -297,7 +297,7 @@ class _Staging:
         except RemoteError:
             raise  # the network may be back soon: as after an interruption
         except (DataError, OSError):
-            # What cannot be completed must not occupy memory; an interrupted run can be.
+            # A failed copy must not occupy memory; only an interrupted one is kept to be resumed.
             with suppress(OSError):
                 _remove_folder(self._partial)
             raise
@@ -316,7 +316,7 @@ class _Staging:
         return freed
 
     def _is_reusable(self) -> bool:
-        """Whether the copy is there; what has its name but has lost files is removed."""
+        """Whether the copy is complete; one that has lost files is removed."""
         final = self._final
         for folder in (final, self._partial):
             if os.path.lexists(folder) and not self._original.trusts(folder):
@@ -342,7 +342,7 @@ class _Staging:
         _check_space(self._place, needed - _allocated(self._partial))
 
     def _begin(self) -> None:
-        """Makes the partial copy's folder, closed to whom the original is closed to."""
+        """Makes the partial copy's folder, readable by those who can read the original."""
         self._partial.mkdir(mode=0o700, exist_ok=True)
         if self._partial.lstat().st_uid != os.geteuid():
             raise UsageError(
@@ -355,7 +355,7 @@ class _Staging:
         """Whether every user of this machine can read the original."""
         dataset, root = self._original.path, self._manifest.root
         if not isinstance(dataset, Path):
-            return False  # who may read a bucket, this machine does not know
+            return False  # access rights of a bucket are not known here
         paths = [dataset / entry.name for entry in self._entries]
         paths += [dataset / MANIFEST_NAME, *([dataset / root / "any"] if root else [])]
         folders = {folder for path in paths for folder in path.parents}
@@ -391,7 +391,7 @@ class _Staging:
             (self._partial / BAD_SAMPLES_NAME).write_bytes(self._source.read(BAD_SAMPLES_NAME))
         text = self._original.text
         if self._manifest.root is not None:
-            # Not from the parsed manifest: fields that only a later fastdata knows stay.
+            # From the text, so that fields of a later version are kept.
             fields = {**json.loads(text), "root": _IMAGES_NAME}
             text = (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode()
         (self._partial / MANIFEST_NAME).write_bytes(text)
@@ -403,5 +403,5 @@ class _Staging:
         sync(self._partial)
         os.replace(self._partial, self._final)
         sync(self._final.parent)
-        # Only now: without it a killed run would have to copy everything again.
+        # Last: without it, a killed run would copy everything again.
         (self._final / JOURNAL_NAME).unlink(missing_ok=True)
