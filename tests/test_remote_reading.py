@@ -350,13 +350,12 @@ def test_an_early_break_leaves_nothing_behind(gcs: Bucket, tmp_path: Path) -> No
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):
         for cache in ("ranges", tmp_path / "cache"):
-            options = RemoteOptions(tries=2, max_request=1, piece_bytes=16384, concurrency=2)
+            options = RemoteOptions(tries=2, max_request=1, piece_bytes=16384)
             far = loader(remote(f"{bucket.url}/shards", bucket, cache, options), batch_size=1)
-            proxy.delay = 0.2
+            proxy.inject("stall", lambda e: ".tar" in e.path and proxy.count("", ".tar") > 32, 999)
+            begun = len(proxy.exchanges)
             iterator = iter(far)
             next(iterator)
-            begun = len(proxy.exchanges)
-            proxy.inject("stall", lambda exchange: ".tar" in exchange.path, times=10_000)
             wait_until(lambda: any(e.fault == "stall" for e in proxy.exchanges[begun:]))
             # What closing waited for would be cut off by its time limit, and asked for again.
             del far, iterator
