@@ -31,16 +31,14 @@ def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_small_run(packed, tmp_path):
-    arguments = ["--rounds=1", "--batch=8", "--samples=32"]
+    arguments = ["--rounds=1", "--batch=8"]
     path = tmp_path / "loading.json"
     found = CliRunner().invoke(loading.main, [str(packed), *arguments, "--json", str(path)])
     assert found.exit_code == 0, found.output
     result = json.loads(path.read_text())
     assert result["samples"] == 64
     assert {len(values) for values in result["images_per_second"].values()} == {1}
-    values = loading.derived(result)
-    assert {"times torch's speed", "two threads by one"} <= set(values)
-    assert all(found[0] > 0 for found in values.values())
+    assert all(found[0] > 0 for found in result["images_per_second"].values())
 
     page = CliRunner().invoke(pages.main, ["loading", str(tmp_path)]).output
     for table in loading.figures(result):
@@ -49,7 +47,7 @@ def test_a_small_run(packed, tmp_path):
 
 
 def test_wrong_pixels_are_not_timed(packed):
-    measured = loading.Loading(loading.Options(packed, 2, 8, 1, 32))
+    measured = loading.Loading(packed, 8)
     loading.verify(measured)
     # Of a loader that never flips:
     measured.program = compile_recipe(RandomResizedCrop(224)).programs[0]
