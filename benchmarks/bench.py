@@ -143,7 +143,7 @@ def bench(
                 _fail(result, error)
         whole = {
             "benchmark": "loader",
-            "machine": machine() | {"simd": _native.simd(), "cpu_flags": _cpu_flags()},
+            "machine": machine() | {"simd": _native.simd()},
             "options": asdict(options) | {"images": data.images},
             "contenders": list(results.values()),
         }
@@ -341,16 +341,6 @@ def _fail(result: dict[str, Any], error: Exception) -> None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _cpu_flags() -> list[str]:
-    """Instruction sets that matter to decoders."""
-    known = {"sse4_2", "avx2", "bmi2", "avx512f", "avx512bw", "avx512vbmi", "asimd"}
-    try:
-        words = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return []
-    return sorted(known & set(words))
 
 
 def save(result: dict[str, Any], path: Path) -> None:

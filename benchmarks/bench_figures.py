@@ -129,21 +129,6 @@ def ratios(result: dict[str, Any]) -> Figures:
     return Figures("Times as fast", ["", "ratio of images/s"], rows)
 
 
-def margins(result: dict[str, Any]) -> list[str]:
-    """By how little fastdata is ahead of those that decode natively, or store pixels."""
-    stored = {c["name"]: c["data_bytes"] / c["samples"] for c in result["contenders"]}
-    lines = []
-    for ours, theirs, _ in _PAIRS[1:4]:
-        pairs = list(zip(_most(result, ours), _most(result, theirs), strict=False))
-        if pairs:
-            times = statistics.median(rate(our) / rate(their) for our, their in pairs)
-            part = stored[ours] / stored[theirs]
-            lines.append(
-                f"{ours} is {times:.1f} times as fast as {theirs}, at {part:.2f} of its bytes."
-            )
-    return lines
-
-
 def limits(result: dict[str, Any], decoding: dict[str, Any]) -> Figures | None:
     """What a core does for an image that fastdata loads from JPEG.
 

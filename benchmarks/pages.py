@@ -42,9 +42,6 @@ Every measure in which a peer is ahead of fastdata on the same kind of data: JPE
 beside JPEGs in LMDB, pixels beside pixels.
 
 {losses_table}
-Where the margin is least, on the same images:
-
-{margins}
 Beyond what is measured:
 
 {limitations}
@@ -171,7 +168,6 @@ def _benchmarks(results: Path) -> str:
         failures="".join(failures),
         losses=losses,
         losses_table=losses.markdown(),
-        margins="".join(f"- {line}\n" for line in bench_figures.margins(result)),
         limitations=_read(results / "bench-notes.md"),
         notes="".join(notes),
         versions=_versions(result),

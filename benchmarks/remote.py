@@ -3,7 +3,7 @@
     python -m fastdata.benchmarks.remote DATASET [--out docs/results/remote.json]
 
 An HTTP server on this machine sends byte ranges over a link with a latency and a rate
-(`fastdata.benchmarks.range_server`, tested by itself first). The loader reads the dataset from it
+(`fastdata.benchmarks.range_server`). The loader reads the dataset from it
 with ``cache="ranges"``, whole epochs, from ``iter`` to the last batch. The baseline is one
 request at a time, a sample each. Batches are compared with the local dataset's before anything
 is timed.
@@ -12,9 +12,7 @@ is timed.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -52,7 +50,6 @@ def main() -> None:
     near = ImageDataset(arguments.dataset, _CROPS, staged=False)
     size = near.manifest.blob_bytes / len(near)
     with range_server(arguments.dataset, arguments.latency, arguments.rate) as url:
-        link = _measure_link(url, near.manifest.files[0].name, near.manifest.files[0].size)
         _compare(url, near)
         details: dict[str, Any] = {}
         runs = interleave(
@@ -69,7 +66,6 @@ def main() -> None:
         "link": {
             "latency_s": arguments.latency,
             "bytes_per_second": arguments.rate,
-            "bytes_per_second_measured": round(link),
             "images_per_second": round(allowed, 1),
         },
         "batch_size": _BATCH,
@@ -131,34 +127,6 @@ def _compare(url: str, near: ImageDataset) -> None:
     ):
         for one, other in zip(far, local, strict=True):
             assert (one == other).all(), "the batches differ from the local dataset's"
-
-
-def _measure_link(url: str, name: str, size: int) -> float:
-    """Bytes a second that plain requests get, 16 at a time, without decoding."""
-    size = min(size, 200_000_000)
-    step = 4 << 20
-
-    async def fetch() -> None:
-        starts = iter(range(0, size, step))
-
-        async def some() -> None:
-            host, port = url.removeprefix("http://").split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            for start in starts:
-                stop = min(start + step, size)
-                head = f"GET /{name} HTTP/1.1\r\nRange: bytes={start}-{stop - 1}\r\n\r\n"
-                writer.write(head.encode())
-                await reader.readuntil(b"\r\n\r\n")
-                await reader.readexactly(stop - start)
-            writer.close()
-
-        await asyncio.gather(*(some() for _ in range(16)))
-
-    began = time.perf_counter()
-    asyncio.run(fetch())
-    rate = size / (time.perf_counter() - began)
-    print(f"link: {rate / 1e6:.1f} MB/s", file=sys.stderr)
-    return rate
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _holds_images(folder: Path) -> bool:
     return is_folder(folder) and any(is_image_name(entry.name) for entry in scan(folder))
 
 
-_Layout: TypeAlias = "_Folders | _KaggleVal | _TrainArchive | _ValArchive"
+_Layout: TypeAlias = "_Folders | _Flat | _TrainArchive"
 
 
 def _find(root: Tree, split: str) -> Callable[[], _Layout] | None:
@@ -152,13 +152,13 @@ def _find(root: Tree, split: str) -> Callable[[], _Layout] | None:
     if split == "train" and _has_wnids(data / "train"):
         return partial(_Folders, data / "train", "kaggle")
     if split == "val" and "val" in _folders(data):
-        return partial(_KaggleVal, root)
+        return partial(_kaggle_val, root)
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
         return None
     if split == "train":
         return partial(_TrainArchive, archive)
-    return partial(_ValArchive, archive, root)
+    return partial(_val_archive, archive, root)
 
 
 def _has_wnids(tree: Tree) -> bool:
@@ -195,67 +195,70 @@ class _Folders:
         return class_shards(self._folder, self.wnids(), classes, allow_empty=allow_empty)
 
 
-class _KaggleVal:
-    """A flat folder of images, their wnids in ``LOC_val_solution.csv``."""
+class _Flat(NamedTuple):
+    """Images in no class folders: another file tells their classes.
 
-    name = "kaggle"
+    Attributes:
+        name: The layout's.
+        root: What the paths of the records begin with; None where they are in an archive.
+        inputs: What is read.
+        images: The wnid of each image, and a record whose key lacks it; in the order of names.
+    """
 
-    def __init__(self, root: Tree) -> None:
-        self._data = root / _KAGGLE_DATA
-        folder = self._data / "val"
-        self.root: str | None = folder.root
-        self.inputs = [folder.location]
-        self._solution = str(root / _KAGGLE_VAL)
-        self._wnid_of = self._read_solution(root.file(_KAGGLE_VAL))
-
-    def _read_solution(self, file: SourceFile | None) -> dict[str, str]:
-        """Reads ``ImageId,PredictionString``: the string begins with the wnid."""
-        try:
-            if file is None:
-                raise FileNotFoundError("it is not there")
-            with file.open() as opened:
-                text = opened.read().decode("utf-8")
-            rows = list(csv.DictReader(io.StringIO(text, newline="")))
-            wnids = {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
-        except (OSError, LookupError, AttributeError, UnicodeDecodeError, csv.Error) as error:
-            raise SourceError(
-                f"{self._solution}: cannot be read: {error!r}",
-                "It comes with Kaggle's download and says each validation image's class.",
-            ) from None
-        _check_wnids(self._solution, wnids.values())
-        return wnids
+    name: str
+    root: str | None
+    inputs: list[Path | str]
+    images: list[tuple[str, Record]]
 
     def wnids(self) -> list[str]:
-        return sorted({wnid for wnid, _ in self._images()})
-
-    def _images(self) -> Iterator[tuple[str, Record]]:
-        """The wnid of each image, and its record in a class ``val``."""
-        for record in self._data.records("val", 0):
-            folder, _, stem = record.key.rpartition("/")
-            if folder != "val":  # in a subfolder
-                continue
-            wnid = self._wnid_of.get(stem)
-            if wnid is None:
-                raise SourceError(
-                    f"{self._data / record.key}: {_KAGGLE_VAL} does not name this image",
-                    "Remove the image, or complete the file.",
-                )
-            yield wnid, record
+        return sorted({wnid for wnid, _ in self.images})
 
     def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Images]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         # The sort is stable: within a class, images stay in the order of their names.
-        images = sorted(self._images(), key=lambda image: image[0])
-        return [
-            _Images(
-                [
-                    record._replace(
-                        key=f"{wnid}/{record.key.rpartition('/')[2]}", label=labels[wnid]
-                    )
-                    for wnid, record in images
-                ]
-            )
+        images = sorted(self.images, key=lambda image: image[0])
+        found = [
+            record._replace(key=f"{wnid}/{record.key}", label=labels[wnid])
+            for wnid, record in images
         ]
+        return [_Images(found)]
+
+
+def _kaggle_val(root: Tree) -> _Flat:
+    """A flat folder of images, their wnids in ``LOC_val_solution.csv``."""
+    data = root / _KAGGLE_DATA
+    wnid_of = _read_solution(str(root / _KAGGLE_VAL), root.file(_KAGGLE_VAL))
+    images = []
+    for record in data.records("val", 0):
+        below, _, stem = record.key.rpartition("/")
+        if below != "val":  # in a subfolder
+            continue
+        if stem not in wnid_of:
+            raise SourceError(
+                f"{data / record.key}: {_KAGGLE_VAL} does not name this image",
+                "Remove the image, or complete the file.",
+            )
+        images.append((wnid_of[stem], record._replace(key=stem)))
+    val = data / "val"
+    return _Flat("kaggle", val.root, [val.location], images)
+
+
+def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
+    """Reads ``ImageId,PredictionString``: the string begins with the wnid."""
+    try:
+        if file is None:
+            raise FileNotFoundError("it is not there")
+        with file.open() as opened:
+            text = opened.read().decode("utf-8")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        wnids = {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
+    except (OSError, LookupError, AttributeError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(
+            f"{name}: cannot be read: {error!r}",
+            "It comes with Kaggle's download and says each validation image's class.",
+        ) from None
+    _check_wnids(name, wnids.values())
+    return wnids
 
 
 class _Images(NamedTuple):
@@ -309,39 +312,26 @@ class _ClassArchive(NamedTuple):
             )
         mtime_ns = self.archive.mtime_ns
         for image in images:
-            yield _archived(self.archive, image, self.wnid, self.label, mtime_ns)
+            record = _archived(self.archive, image, mtime_ns)
+            yield record._replace(key=f"{self.wnid}/{record.key}", label=self.label)
 
 
-class _ValArchive:
+def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
     """A flat tar of images, their classes in the development kit."""
-
-    name = "archives"
-    root: str | None = None
-
-    def __init__(self, archive: SourceFile, root: Tree) -> None:
-        self._archive = archive
-        self.inputs = [archive.location]
-        wnid_of_id, truth = _read_devkit(root)
-        images = [image for image in members(archive) if is_image_name(image.name)]
-        try:
-            self._images = sorted((wnid_of_id[truth[_number(i)]], i.name, i) for i in images)
-        except (KeyError, IndexError, ValueError) as error:
-            raise SourceError(
-                f"{archive}: an image is not in the development kit's ground truth: {error!r}",
-                f"Use the {_DEVKIT} that belongs to it.",
-            ) from None
-
-    def wnids(self) -> list[str]:
-        return sorted({wnid for wnid, _, _ in self._images})
-
-    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Images]:
-        labels = {wnid: label for label, wnid in enumerate(classes)}
-        mtime_ns = self._archive.mtime_ns
-        found = [
-            _archived(self._archive, image, wnid, labels[wnid], mtime_ns)
-            for wnid, _, image in self._images
+    wnid_of_id, truth = _read_devkit(root)
+    mtime_ns = archive.mtime_ns
+    found = sorted(image for image in members(archive) if is_image_name(image.name))
+    try:
+        images = [
+            (wnid_of_id[truth[_number(image)]], _archived(archive, image, mtime_ns))
+            for image in found
         ]
-        return [_Images(found)]
+    except (KeyError, IndexError, ValueError) as error:
+        raise SourceError(
+            f"{archive}: an image is not in the development kit's ground truth: {error!r}",
+            f"Use the {_DEVKIT} that belongs to it.",
+        ) from None
+    return _Flat("archives", None, [archive.location], images)
 
 
 def _number(image: Member) -> int:
@@ -352,10 +342,11 @@ def _number(image: Member) -> int:
     return number
 
 
-def _archived(archive: SourceFile, image: Member, wnid: str, label: int, mtime_ns: int) -> Record:
-    key, problem = storable(f"{wnid}/{Path(image.name).stem}")
+def _archived(archive: SourceFile, image: Member, mtime_ns: int) -> Record:
+    """The record of an image in an archive; its class is still to be added."""
+    key, problem = storable(Path(image.name).stem)
     path = archive.location
-    return Record(key, label, path, image.offset, image.size, mtime_ns, problem=problem)
+    return Record(key, 0, path, image.offset, image.size, mtime_ns, problem=problem)
 
 
 def _check_wnids(path: object, names: Any) -> None:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, images, same
@@ -25,7 +24,6 @@ from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, images, same
 torch = pytest.importorskip("torch")
 
 from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # noqa: E402
-from fastdata.benchmarks.device import main  # noqa: E402
 from torch.utils.data import DistributedSampler, Subset, TensorDataset  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
@@ -597,14 +595,6 @@ held = next(direct), next(wrapped)
 """
     done = run(script, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_benchmark_runs() -> None:
-    options = ["--device", "cpu", "--batch", "2", "--side", "8", "--rounds", "2", "--repeat", "1"]
-    done = CliRunner().invoke(main, options, catch_exceptions=False)
-    assert done.exit_code == 0
-    for dtype in DTYPES:
-        assert f"  normalise to {dtype} " in done.output
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
