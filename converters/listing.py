@@ -12,7 +12,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -105,7 +105,7 @@ def write_listing(
         progress(executor.reported()[0] - before)
 
     numbered = enumerate(listing_shards(source))
-    task = ListShard(folder, rows_per_batch)
+    task = partial(_list_shard, folder, rows_per_batch)
     for shard_rows, shard_size in executor.run(task, numbered, tick, _AHEAD):
         rows.append(shard_rows)
         size += shard_size
@@ -121,7 +121,7 @@ def write_listing(
     temporary.write_text(json.dumps(about), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
     buckets = 1 + total // compared_at_once
-    check = RepeatedHashes(folder, len(rows), buckets)
+    check = partial(_repeated_hashes, folder, len(rows), buckets)
     repeated: set[int] = set()
     for found in executor.run(check, range(buckets), ahead=_AHEAD):
         repeated.update(found)
@@ -144,36 +144,34 @@ def listed_at(folder: Path) -> int:
     return (folder / _SUMMARY).stat().st_mtime_ns
 
 
-@dataclass(frozen=True)
-class ListShard:
-    """Lists one shard of a source into a file of the folder, and its keys' hashes into another.
+def _list_shard(
+    folder: Path, rows_per_batch: int, numbered: tuple[int, Listable]
+) -> tuple[int, int]:
+    """Lists a shard into a file of the folder, and its keys' hashes into another.
 
     Nothing is synced to the disk: an interrupted run lists again.
+
+    Returns:
+        The number of records, and their bytes in the source.
     """
-
-    folder: Path
-    rows_per_batch: int
-
-    def __call__(self, numbered: tuple[int, Listable]) -> tuple[int, int]:
-        """Returns the number of records, and their bytes in the source."""
-        number, shard = numbered
-        path = _shard_path(self.folder, number)
-        temporary, temporary_hashes = map(temporary_name, (path, _hashes_path(path)))
-        rows = size = 0
-        with (
-            pa.OSFile(str(temporary), "wb") as sink,
-            pa.ipc.new_file(sink, _SCHEMA) as writer,
-            temporary_hashes.open("wb") as hash_file,
-        ):
-            for batch in _batches(shard.records(), self.rows_per_batch):
-                hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
-                writer.write_batch(batch)
-                rows += batch.num_rows
-                size += int(as_numpy(batch.column("length")).sum())
-                report(batch.num_rows, 0)
-        os.replace(temporary_hashes, _hashes_path(path))
-        os.replace(temporary, path)
-        return rows, size
+    number, shard = numbered
+    path = _shard_path(folder, number)
+    temporary, temporary_hashes = map(temporary_name, (path, _hashes_path(path)))
+    rows = size = 0
+    with (
+        pa.OSFile(str(temporary), "wb") as sink,
+        pa.ipc.new_file(sink, _SCHEMA) as writer,
+        temporary_hashes.open("wb") as hash_file,
+    ):
+        for batch in _batches(shard.records(), rows_per_batch):
+            hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
+            writer.write_batch(batch)
+            rows += batch.num_rows
+            size += int(as_numpy(batch.column("length")).sum())
+            report(batch.num_rows, 0)
+    os.replace(temporary_hashes, _hashes_path(path))
+    os.replace(temporary, path)
+    return rows, size
 
 
 def _shard_path(folder: Path, number: int) -> Path:
@@ -216,27 +214,16 @@ def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), np.uint64)
 
 
-@dataclass(frozen=True)
-class RepeatedHashes:
-    """Finds the repeated hashes of one bucket.
-
-    Checking a bucket at a time takes the same memory for any number of keys.
-    """
-
-    folder: Path
-    shards: int
-    buckets: int
-
-    def __call__(self, bucket: int) -> list[int]:
-        """Returns the repeated hashes."""
-        pieces = [np.empty(0, np.uint64)]
-        for number in range(self.shards):
-            with _hashes_path(_shard_path(self.folder, number)).open("rb") as file:
-                while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
-                    pieces.append(hashes[hashes % np.uint64(self.buckets) == bucket])
-        values = np.sort(np.concatenate(pieces))
-        found: list[int] = values[1:][values[1:] == values[:-1]].tolist()
-        return found
+def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> list[int]:
+    """The repeated hashes of one bucket: a part of all, so that memory has a bound."""
+    pieces = [np.empty(0, np.uint64)]
+    for number in range(shards):
+        with _hashes_path(_shard_path(folder, number)).open("rb") as file:
+            while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
+                pieces.append(hashes[hashes % np.uint64(buckets) == bucket])
+    values = np.sort(np.concatenate(pieces))
+    found: list[int] = values[1:][values[1:] == values[:-1]].tolist()
+    return found
 
 
 def _require_unique(listing: Listing, repeated: set[int]) -> None:
@@ -386,7 +373,7 @@ class Listing:
         """
         runs = list(self.runs(0, len(self), most_bytes, most_rows))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
-        task = Fingerprints(self._folder, json.dumps(options, sort_keys=True))
+        task = partial(_fingerprints, self._folder, json.dumps(options, sort_keys=True))
         made = (each for found in executor.run(task, groups, ahead=_AHEAD) for each in found)
         previous = ""
         for number, ((first, stop, size), fingerprint) in enumerate(zip(runs, made, strict=True)):
@@ -396,21 +383,14 @@ class Listing:
             yield Unit(number, first, stop, size, fingerprint)
 
 
-@dataclass(frozen=True)
-class Fingerprints:
-    """Makes the fingerprints of some runs of a listing."""
-
-    folder: Path
-    options: str
-
-    def __call__(self, runs: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Returns a hash for each run, of its records and the options."""
-        listing = Listing(self.folder)
-        found = []
-        for first, stop, _ in runs:
-            digest = hashlib.blake2b(self.options.encode(), digest_size=16)
-            for batch in listing.batches(first, stop):
-                for column in batch.columns:
-                    update_digest(digest, column)
-            found.append(digest.hexdigest())
-        return found
+def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, int, int]]) -> list[str]:
+    """A hash for each of some runs of a listing, of its records and the options."""
+    listing = Listing(folder)
+    found = []
+    for first, stop, _ in runs:
+        digest = hashlib.blake2b(options.encode(), digest_size=16)
+        for batch in listing.batches(first, stop):
+            for column in batch.columns:
+                update_digest(digest, column)
+        found.append(digest.hexdigest())
+    return found

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -30,13 +31,13 @@ from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source
 from fastdata.converters.tasks import (
     PIECE_BYTES,
-    IndexFolder,
     Job,
-    PackFile,
     Piece,
-    Prepare,
     encode,
+    index_files,
+    pack_file,
     pieces,
+    prepare,
     reader,
     with_blobs,
 )
@@ -396,8 +397,7 @@ class _Packing:
             if job.container == "lmdb":
                 self._pack_lmdb(executor, todo, done, self._map_size(listing, total))
             else:
-                task: Callable[[Unit], None]
-                task = IndexFolder(job) if job.container == "folder" else PackFile(job)
+                task = partial(index_files if job.container == "folder" else pack_file, job)
                 tick = self._tick(executor)
                 # Files that wait to be sent in turn lie on this disk.
                 ahead = _FILES_AHEAD if self.uploading is None else 0
@@ -604,8 +604,8 @@ class _Packing:
         committed = sum(part.samples for part in done.values())
         # Results without blobs are small: workers need not wait for a commit.
         ahead = _COMMIT_SIZE // PIECE_BYTES if self.job.encoding.kind == "original" else 0
-        prepare = Prepare(job, same_process=isinstance(executor, InProcess))
-        results = executor.run(prepare, work(), self._tick(executor), ahead)
+        task = partial(prepare, job, isinstance(executor, InProcess))
+        results = executor.run(task, work(), self._tick(executor), ahead)
         prepared = zip(work(), results, strict=True)
         filled = with_blobs(job, prepared)
         for unit, group in groupby(filled, key=lambda entry: entry[0]):

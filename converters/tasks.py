@@ -215,83 +215,64 @@ def _read(record: Record) -> bytes:
     return read_record(record.path, record.offset, record.length)
 
 
-@dataclass(frozen=True)
-class PackFile:
-    """Packs a unit into an output file of its own."""
-
-    job: Job
-
-    def __call__(self, unit: Unit) -> None:
-        """Writes the unit's output file, then its part."""
-        job, part = self.job, PartBuilder()
-        path = job.out / formats.file_name(job.container, unit.number)
-        temporary = temporary_name(path)
-        with (
-            closing(formats.open_writer(job.container, temporary, job.classes)) as writer,
-            written_behind(temporary),
-        ):
-            for sample in samples(job, unit.start, unit.stop):
-                if isinstance(sample, Bad):
-                    part.add_bad(sample)
-                else:
-                    writer.add(*sample)
-                    part.add(sample[0])
-            offsets = writer.finish()
-            checksum = writer.checksum()
-        entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
-        publish(temporary, path)
-        with whole_file(job.part(unit)) as temporary:
-            part.write(
-                temporary, unit.fingerprint, file_number=unit.number, file=entry, offsets=offsets
-            )
-
-
-@dataclass(frozen=True)
-class IndexFolder:
-    """Writes a unit's index rows for files that stay where they are."""
-
-    job: Job
-
-    def __call__(self, unit: Unit) -> None:
-        """Writes the unit's part."""
-        part = PartBuilder()
-        for sample in samples(self.job, unit.start, unit.stop):
+def pack_file(job: Job, unit: Unit) -> None:
+    """Packs a unit into an output file of its own, and then writes its part."""
+    part = PartBuilder()
+    path = job.out / formats.file_name(job.container, unit.number)
+    temporary = temporary_name(path)
+    with (
+        closing(formats.open_writer(job.container, temporary, job.classes)) as writer,
+        written_behind(temporary),
+    ):
+        for sample in samples(job, unit.start, unit.stop):
             if isinstance(sample, Bad):
                 part.add_bad(sample)
             else:
+                writer.add(*sample)
                 part.add(sample[0])
-        with whole_file(self.job.part(unit)) as temporary:
-            part.write(temporary, unit.fingerprint, file_number=-1)
+        offsets = writer.finish()
+        checksum = writer.checksum()
+    entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
+    publish(temporary, path)
+    with whole_file(job.part(unit)) as temporary:
+        part.write(
+            temporary, unit.fingerprint, file_number=unit.number, file=entry, offsets=offsets
+        )
 
 
-@dataclass(frozen=True)
-class Prepare:
-    """Prepares a piece for a file that another process writes.
+def index_files(job: Job, unit: Unit) -> None:
+    """Writes the part of a unit whose files stay where they are."""
+    part = PartBuilder()
+    for sample in samples(job, unit.start, unit.stop):
+        if isinstance(sample, Bad):
+            part.add_bad(sample)
+        else:
+            part.add(sample[0])
+    with whole_file(job.part(unit)) as temporary:
+        part.write(temporary, unit.fingerprint, file_number=-1)
 
-    Blobs that are the source's bytes are not sent to that process: they are in the page cache
+
+def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
+    """Prepares a piece for a file that another process, or this one, writes.
+
+    Blobs that are the source's bytes are not sent to another process: they are in the page cache
     now, and reading them again (`with_blobs`) costs a third of sending them.
     """
-
-    job: Job
-    same_process: bool = False
-
-    def __call__(self, piece: Piece) -> Prepared:
-        """Prepares a piece; ``blobs`` is None where they are left out."""
-        read_again = (
-            self.job.encoding.kind == "original"
-            and not self.same_process
-            and not self.job.is_remote  # nothing of it is in the page cache
-        )
-        prepared = Prepared([], None if read_again else [], [])
-        for sample in samples(self.job, piece.start, piece.stop):
-            if isinstance(sample, Bad):
-                prepared.bad.append(sample)
-                continue
-            row, blob = sample
-            prepared.rows.append(row)
-            if prepared.blobs is not None:
-                prepared.blobs.append(blob)
-        return prepared
+    read_again = (
+        job.encoding.kind == "original"
+        and not same_process
+        and not job.is_remote  # nothing of it is in the page cache
+    )
+    prepared = Prepared([], None if read_again else [], [])
+    for sample in samples(job, piece.start, piece.stop):
+        if isinstance(sample, Bad):
+            prepared.bad.append(sample)
+            continue
+        row, blob = sample
+        prepared.rows.append(row)
+        if prepared.blobs is not None:
+            prepared.blobs.append(blob)
+    return prepared
 
 
 def with_blobs(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
-from fastdata.executors import Executor, local_executor, report
+from fastdata.executors import Executor, Result, local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching
@@ -232,7 +233,7 @@ def _check_local(
         if fast:
             tasks = (task for _, task in _row_tasks(_check_loose_size, blobs, _LOOSE_ROWS))
             for found in executor.run(_call, tasks, tick):
-                findings.add(found.findings)
+                findings.add(found)
         else:
             numbers = range(-1, len(blobs.manifest.files))
             _check_files(executor, tick, blobs, numbers, 0, samples, findings)
@@ -255,14 +256,14 @@ def _check_files(
     rows = _row_tasks(_check_sample, blobs, _ROWS, start, stop)
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
     for found in executor.run(_call, (task for _, task in mixed), tick):
-        findings.add(found.findings)
-        if found.checksum is not None:
-            checksums.add(found.checksum)
+        if isinstance(found, _RangeChecksum):
+            checksums.add(found)
+        else:
+            findings.add(found)
     findings.add(checksums.findings())
     # A damaged file is not walked: its blobs are known to be in doubt.
-    walks = (_CheckContainer(blobs, number) for number in checksums.sound())
-    for found in executor.run(_call, walks, tick):
-        findings.add(found.findings)
+    for walked in executor.run(partial(_check_container, blobs), checksums.sound(), tick):
+        findings.add(walked)
 
 
 def _ticker(
@@ -281,39 +282,25 @@ class _RangeChecksum(NamedTuple):
     Attributes:
         number: Which of the manifest's files; -1 for the index.
         length: Of the part, in bytes.
-        crc: Its checksum; None if it could not be read.
+        crc: Its checksum; in words, why it could not be read.
     """
 
     number: int
     length: int
-    crc: int | None
+    crc: int | str
 
 
-class _Result(NamedTuple):
-    """What a task returns."""
-
-    findings: list[_Finding]
-    checksum: _RangeChecksum | None = None
-
-
-class _Task(Protocol):
-    """A picklable check that runs in a worker."""
-
-    def __call__(self) -> _Result:
-        """Does the check."""
-
-
-def _call(task: _Task) -> _Result:
+def _call(task: Callable[[], Result]) -> Result:
     return task()
 
 
 def _row_tasks(
     check: _Check, blobs: Blobs, rows: int, first: int = 0, last: int | None = None
-) -> Iterator[tuple[float, _Task]]:
+) -> Iterator[tuple[float, Callable[[], list[_Finding]]]]:
     """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
     end = blobs.manifest.samples if last is None else last
     for start in range(first, end, rows):
-        task = _CheckRows(blobs, start, min(start + rows, end), check)
+        task = partial(_check_rows, blobs, start, min(start + rows, end), check)
         yield (start - first) / (end - first), task
 
 
@@ -331,9 +318,9 @@ class _Checksums:
             for number, entry in ((number, entries[number]) for number in numbers)
             if not _file_problem(blobs.path / entry.name, entry.size)
         }
-        self._found: dict[int, int | None] = dict.fromkeys(self._entries, 0)
+        self._found: dict[int, int | str] = dict.fromkeys(self._entries, 0)
 
-    def tasks(self) -> Iterator[tuple[float, _Task]]:
+    def tasks(self) -> Iterator[tuple[float, Callable[[], _RangeChecksum]]]:
         """Tasks for all ranges, in order, each with how far in the dataset it begins."""
         total = sum(entry.size for entry in self._entries.values())
         before = 0
@@ -341,26 +328,26 @@ class _Checksums:
             for start in range(0, entry.size, _RANGE):
                 length = min(_RANGE, entry.size - start)
                 path = self._path / entry.name
-                yield (before + start) / total, _ChecksumRange(path, number, start, length)
+                task = partial(_checksum_range, path, number, start, length)
+                yield (before + start) / total, task
             before += entry.size
 
     def add(self, piece: _RangeChecksum) -> None:
         """Adds the checksum of a file's next range."""
         found = self._found[piece.number]
-        if found is not None and piece.crc is not None:
+        if isinstance(piece.crc, str):
+            self._found[piece.number] = piece.crc
+        elif isinstance(found, int):
             self._found[piece.number] = crc32c_combine(found, piece.crc, piece.length)
-        else:
-            self._found[piece.number] = None
 
     def findings(self) -> Iterator[_Finding]:
-        """The files whose checksum is not the manifest's."""
+        """The files whose checksum is not the manifest's, and those that cannot be read."""
         for number, entry in self._entries.items():
             found = self._found[number]
-            if found is not None and not self._is_right(number):
-                yield _Finding(
-                    str(self._path / entry.name),
-                    f"has CRC-32C {found:08x}, the manifest says {entry.crc32c}",
-                )
+            if not self._is_right(number):
+                if isinstance(found, int):
+                    found = f"has CRC-32C {found:08x}, the manifest says {entry.crc32c}"
+                yield _Finding(str(self._path / entry.name), found)
 
     def sound(self) -> Iterator[int]:
         """The container's files whose checksum is right."""
@@ -370,46 +357,31 @@ class _Checksums:
         return self._found[number] == int(self._entries[number].crc32c, 16)
 
 
-class _ChecksumRange(NamedTuple):
+def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeChecksum:
     """Checksums a part of a file."""
-
-    path: Path
-    number: int
-    start: int
-    length: int
-
-    def __call__(self) -> _Result:
-        try:
-            crc = crc32c_range(self.path, self.start, self.length)
-        except OSError as error:
-            finding = _Finding(str(self.path), _reason(error))
-            return _Result([finding], _RangeChecksum(self.number, self.length, None))
-        return _Result([], _RangeChecksum(self.number, self.length, crc))
+    try:
+        return _RangeChecksum(number, length, crc32c_range(path, start, length))
+    except OSError as error:
+        return _RangeChecksum(number, length, _reason(error))
 
 
-class _CheckContainer(NamedTuple):
+def _check_container(blobs: Blobs, number: int) -> list[_Finding]:
     """Checks that a file's container and the index agree on where its blobs are."""
-
-    blobs: Blobs
-    number: int
-
-    def __call__(self) -> _Result:
-        blobs = self.blobs
-        path = blobs.path / blobs.manifest.files[self.number].name
-        start, stop = (blobs.index.find_file(number) for number in (self.number, self.number + 1))
-        try:
-            walk = formats.extents(blobs.manifest.container, path)
-            first = _first_difference(walk, blobs.index.batches(start, stop, _EXTENT))
-            if first is None:
-                return _Result([])
-            found = sum(1 for _ in formats.extents(blobs.manifest.container, path))
-        except CorruptionError as error:
-            return _Result([_Finding(str(path), error.what)])
-        what = (
-            f"holds {found} blobs, the index names {stop - start} in it; "
-            f"they differ from its blob {first} on"
-        )
-        return _Result([_Finding(str(path), what)])
+    path = blobs.path / blobs.manifest.files[number].name
+    start, stop = (blobs.index.find_file(at) for at in (number, number + 1))
+    try:
+        walk = formats.extents(blobs.manifest.container, path)
+        first = _first_difference(walk, blobs.index.batches(start, stop, _EXTENT))
+        if first is None:
+            return []
+        found = sum(1 for _ in formats.extents(blobs.manifest.container, path))
+    except CorruptionError as error:
+        return [_Finding(str(path), error.what)]
+    what = (
+        f"holds {found} blobs, the index names {stop - start} in it; "
+        f"they differ from its blob {first} on"
+    )
+    return [_Finding(str(path), what)]
 
 
 _EXTENT = ("offset", "length")
@@ -437,23 +409,16 @@ def _first_difference(
 _Check: TypeAlias = Callable[[Blobs, Row, int, dict[Path, "str | None"]], _Finding | None]
 
 
-class _CheckRows(NamedTuple):
+def _check_rows(blobs: Blobs, start: int, stop: int, check: _Check) -> list[_Finding]:
     """Checks some samples."""
-
-    blobs: Blobs
-    start: int
-    stop: int
-    check: _Check
-
-    def __call__(self) -> _Result:
-        files: dict[Path, str | None] = {}
-        findings = []
-        for number, row in enumerate(self.blobs.index.rows(self.start, self.stop), self.start):
-            finding = self.check(self.blobs, row, number, files)
-            if finding is not None:
-                findings.append(finding)
-            report(1, row.length)
-        return _Result(findings)
+    files: dict[Path, str | None] = {}
+    findings = []
+    for number, row in enumerate(blobs.index.rows(start, stop), start):
+        finding = check(blobs, row, number, files)
+        if finding is not None:
+            findings.append(finding)
+        report(1, row.length)
+    return findings
 
 
 def _sample(row: Row, number: int) -> str:
