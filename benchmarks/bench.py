@@ -322,16 +322,8 @@ def _of_dataset(path: Path, count: int) -> Iterator[tuple[Image.Image, int]]:
 
 
 def _about(contender: Contender) -> dict[str, Any]:
-    return {
-        "name": contender.name,
-        "note": contender.note,
-        "dtype": contender.dtype,
-        "tolerance": contender.tolerance,
-        "mean_tolerance": contender.mean_tolerance,
-        "why": contender.why,
-        "error": "",
-        "runs": [],
-    }
+    shown = ("name", "note", "dtype", "tolerance", "mean_tolerance", "why")
+    return {name: getattr(contender, name) for name in shown} | {"error": "", "runs": []}
 
 
 def _fail(result: dict[str, Any], error: Exception) -> None:

@@ -99,18 +99,10 @@ def command(
     against: str | None,
     ways: str | None,
     threads: tuple[int, ...] | None,
-    seconds: float,
-    warmup: float,
-    rounds: int,
-    batch_size: int,
-    crop: str,
-    dtype: str,
-    order: str,
-    cold: bool,
-    timeout: float,
     json_path: Path | None,
     plot_path: Path | None,
     compare: tuple[Path, Path] | None,
+    **options: Any,
 ) -> None:
     """Measure how fast DATASET is loaded, without training.
 
@@ -165,25 +157,14 @@ def command(
             contenders += [contender for contender in ours if contender.name not in taken]
         names = None if against is None else against.split(",")
         contenders += choose(names, PEERS, environments, gpu=has_gpu())
-    options = bench.Options(
-        threads=threads or bench.default_threads(),
-        seconds=seconds,
-        warmup=warmup,
-        rounds=rounds,
-        batch_size=batch_size,
-        crop=crop,
-        dtype=dtype,
-        order=order,
-        cold=cold,
-        timeout=timeout,
-    )
+    how = bench.Options(threads=threads or bench.default_threads(), **options)
     data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
 
     def keep(result: dict[str, Any]) -> None:
         if json_path is not None:
             bench.save(result, json_path)
 
-    result = bench.bench(contenders, data, options, environments, keep)
+    result = bench.bench(contenders, data, how, environments, keep)
     bench_figures.figures(result).show()
     failures = bench_figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):

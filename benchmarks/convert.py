@@ -173,13 +173,9 @@ def _make_tree(work: Path, root: Path | None, images: int) -> tuple[Path, int, i
         root = work / "made"
         make_sample(root, images=1000, val_images=0, workers=2)
         root /= "train"
-    files = [path for path in root.rglob("*") if path.is_file()]
     tree = work / "tree"
-    for copy in range(-(-images // len(files))):
-        for path in files:
-            target = tree / f"copy-{copy:03d}" / path.relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+    for copy in range(-(-images // sum(path.is_file() for path in root.rglob("*")))):
+        shutil.copytree(root, tree / f"copy-{copy:03d}")
     copied = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
     return tree, len(copied), sum(copied)
 

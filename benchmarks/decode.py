@@ -225,17 +225,10 @@ def figures(result: dict[str, Any]) -> Figures:
             if turbo is None
             else str(Spread.of([theirs / ours for theirs, ours in zip(turbo, values, strict=True)]))
         )
-        spread = Spread.of(values)
-        rows.append([name, f"{spread.median:.3f} ({spread.low:.3f} to {spread.high:.3f})", ratio])
-    building = Spread.of(result["building_milliseconds"])
-    growth = f"{result['growth']:.2%} of the JPEGs' bytes"
-    rows.append(
-        [
-            f"building seek points, {growth}",
-            f"{building.median:.3f} ({building.low:.3f} to {building.high:.3f})",
-            "",
-        ]
-    )
+        rows.append([name, f"{Spread.of(values):.3f}", ratio])
+    building = f"{Spread.of(result['building_milliseconds']):.3f}"
+    growth = f"building seek points, {result['growth']:.2%} of the JPEGs' bytes"
+    rows.append([growth, building, ""])
     return Figures(
         f"RandomResizedCrop({SIZE}) and flip to uint8, {result['images']:,} images, one thread",
         ["", "ms an image", "times libjpeg-turbo's speed"],

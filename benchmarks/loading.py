@@ -191,11 +191,13 @@ def main(dataset: Path, threads: int, batch: int, rounds: int, json_path: Path |
 def figures(result: dict[str, Any]) -> list[Figures]:
     """The results as people read them; ratios are taken round by round."""
     rates = result["images_per_second"]
-    speeds = [[name.format(**result), _shown(rates[key], 0)] for key, name in _NAMES.items()]
-    ratios = [
-        [name, _shown([by * a / b for a, b in zip(rates[one], rates[other], strict=True)], 2)]
-        for name, by, one, other in _RATIOS
+    speeds = [
+        [name.format(**result), f"{Spread.of(rates[key]):,.0f}"] for key, name in _NAMES.items()
     ]
+    ratios = []
+    for name, by, one, other in _RATIOS:
+        pairs = zip(rates[one], rates[other], strict=True)
+        ratios.append([name, str(Spread.of([by * a / b for a, b in pairs]))])
     title = (
         f"Loading {result['samples']:,} images, {result['container']}, batches of {result['batch']}"
     )
@@ -216,11 +218,6 @@ _RATIOS = (
     ("% of the core's, one thread", 100, "loader, one thread", "core, one thread"),
     ("two threads by one", 1, "loader", "loader, one thread"),
 )
-
-
-def _shown(values: list[float], digits: int) -> str:
-    spread = Spread.of(values)
-    return f"{spread.median:,.{digits}f} ({spread.low:,.{digits}f} to {spread.high:,.{digits}f})"
 
 
 if __name__ == "__main__":

@@ -28,8 +28,11 @@ class Spread(NamedTuple):
     low: float
     high: float
 
+    def __format__(self, form: str) -> str:
+        return "{:{form}} ({:{form}} to {:{form}})".format(*self, form=form or ".2f")
+
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return format(self, ".2f")
 
     @classmethod
     def of(cls, values: list[float]) -> Spread:

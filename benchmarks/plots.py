@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from fastdata.errors import UsageError
 INK = "#808080"
 OURS = "#2b8cbe"
 THEIRS = "#b07d2b"
+_COLOURED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+_COLOURS: Any = dict.fromkeys(_COLOURED, INK)
 
 
 def check(path: Path) -> None:
@@ -42,6 +44,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         UsageError: Another suffix, or matplotlib is not installed.
     """
     check(path)
+    import matplotlib
     from matplotlib.figure import Figure
 
     grouped = [(c["name"], runs_by_threads(c)) for c in result["contenders"] if c["runs"]]
@@ -51,15 +54,17 @@ def plot(result: dict[str, Any], path: Path) -> None:
     scaling = len({threads for _, runs in grouped for threads in runs}) > 1
     parts = 2 + scaling
     heights = [max(2.0, 0.3 * len(grouped))] * 2 + [4.0] * scaling
-    figure = Figure(figsize=(8, sum(heights) + parts), layout="constrained")
-    axes = figure.subplots(parts, 1, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
     last = {name: runs[max(runs)] for name, runs in grouped if max(runs) == most}
-    _bars(axes[0], f"throughput with {most} threads", "images/s", last, rate)
     first = "time to the first batch"
-    _bars(axes[1], first, "seconds", last, lambda run: float(run["first_s"]))
-    if scaling:
-        _curves(axes[2], grouped)
-    _finish(figure, list(axes), path)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with matplotlib.rc_context(_COLOURS):
+        figure = Figure(figsize=(8, sum(heights) + parts), layout="constrained")
+        axes = figure.subplots(parts, 1, gridspec_kw={"height_ratios": heights})
+        _bars(axes[0], f"throughput with {most} threads", "images/s", last, rate)
+        _bars(axes[1], first, "seconds", last, lambda run: float(run["first_s"]))
+        if scaling:
+            _curves(axes[2], grouped)
+        figure.savefig(path, transparent=True, metadata=metadata, dpi=120)
 
 
 def _bars(
@@ -68,7 +73,7 @@ def _bars(
     heights = {name: median(some, value) or 0.0 for name, some in runs.items()}
     names = sorted(heights, key=lambda name: heights[name])
     bars = axis.barh(names, [heights[name] for name in names], color=[_colour(n) for n in names])
-    axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}", color=INK)
+    axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.2g}")
     axis.set_title(title)
     axis.set_xlabel(unit)
     axis.set_ylabel("contender")
@@ -80,9 +85,8 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
         threads = sorted(runs)
         speeds = [median(runs[number], rate) or 0.0 for number in threads]
         axis.plot(threads, speeds, marker="o", color=_colour(name))
-        axis.annotate(
-            name, (threads[-1], speeds[-1]), (5, 0), textcoords="offset points", color=INK, size=7
-        )
+        last = threads[-1], speeds[-1]
+        axis.annotate(name, last, (5, 0), textcoords="offset points", size=7)
     axis.set_title("throughput by threads")
     axis.set_xlabel("threads")
     axis.set_ylabel("images/s")
@@ -93,16 +97,3 @@ def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
 
 def _colour(name: str) -> str:
     return OURS if name.startswith("fastdata") else THEIRS
-
-
-def _finish(figure: Any, axes: Iterable[Any], path: Path) -> None:
-    """Colours a figure of matplotlib's for light and dark pages, and writes it."""
-    for axis in axes:
-        axis.patch.set_alpha(0)
-        axis.tick_params(colors=INK)
-        for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
-            text.set_color(INK)
-        for spine in axis.spines.values():
-            spine.set_color(INK)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, transparent=True, metadata=metadata, dpi=120)

@@ -268,6 +268,9 @@ def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
     _pack_all(name, root, {"": source}, options)
 
 
+_PARQUET_COLUMNS = ("image_column", "label_column", "key_column")
+
+
 def _parquet(kind: str, about: str) -> None:
     @command.command(
         kind,
@@ -290,27 +293,15 @@ def _parquet(kind: str, about: str) -> None:
         "--key-column", metavar="NAME", help="Keys. [default: key, else file and row number]"
     )
     @_shared
-    def run(
-        root: Path | str,
-        image_column: str | None,
-        label_column: str | None,
-        key_column: str | None,
-        **options: Any,
-    ) -> None:
+    def run(root: Path | str, **options: Any) -> None:
         drivers = options["storage_options"]
         if kind == "petastorm" and not is_petastorm(root, drivers):
             raise SourceError(
                 f"{named(root)}: petastorm has left no _common_metadata of its own here",
                 "Other Parquet is read by: fastdata convert parquet.",
             )
-        source = partial(
-            ParquetImages,
-            root,
-            image_column=image_column,
-            label_column=label_column,
-            key_column=key_column,
-            storage_options=drivers,
-        )
+        columns = {name: options.pop(name) for name in _PARQUET_COLUMNS}
+        source = partial(ParquetImages, root, storage_options=drivers, **columns)
         _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,12 +48,10 @@ def command(
     dataset: Path | str,
     step_ms: float | None,
     batch_size: int | None,
-    num_workers: int | None,
-    ranks: int | None,
     crop: str,
     size: int,
-    seconds: float,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Find out what limits loading DATASET on this machine, and what would be faster.
 
@@ -80,10 +79,8 @@ def command(
         transform=transform,
         step_ms=step_ms,
         batch_size=batch_size,
-        num_workers=num_workers,
-        ranks=ranks,
-        seconds=seconds,
         progress=_progress,
+        **options,
     )
     if as_json:
         click.echo(json.dumps(report.as_json(diagnosis), indent=1, ensure_ascii=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,14 +33,7 @@ from fastdata.storage.files import human_bytes
     "--seed", type=int, default=0, show_default=True, help="The same seed gives the same bytes."
 )
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
-def command(
-    out: Path,
-    images: int,
-    val_images: int,
-    classes: int,
-    seed: int,
-    workers: int | None,
-) -> None:
+def command(out: Path, images: int, val_images: int, workers: int | None, **options: Any) -> None:
     """Make a tree of synthetic photographs, laid out and encoded as ImageNet is.
 
     \b
@@ -52,10 +46,9 @@ def command(
             out,
             images=images,
             val_images=val_images,
-            classes=classes,
-            seed=seed,
             workers=usable_cpus() if workers is None else workers,
             progress=lambda done: progress.advance(done, 0),
+            **options,
         )
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.kinds.items()))
     click.echo(

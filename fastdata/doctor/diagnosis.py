@@ -101,8 +101,8 @@ def diagnose(
     # All ranks read from it at the same time, and each has its part.
     readers = min(machine.threads * machine.ranks, _READERS)
     storage = reading.measure(opened, reading.draw_samples(opened), readers, seconds * 0.35)
-    images, problems = decoding.load(opened, storage.blobs, recipe)
-    problems |= storage.problems
+    images, problems = decoding.load(opened, storage.first.blobs, recipe)
+    problems |= storage.first.problems
 
     progress("decoding")
     learnt = _learnt(opened, images)
@@ -141,9 +141,9 @@ def diagnose(
         ),
         machine=machine,
         rates=Rates(
-            storage_cold=_divided(storage.cold, machine.ranks),
-            storage_warm=_divided(storage.warm, machine.ranks),
-            read_cpu_s=storage.cpu_s,
+            storage_cold=None if storage.note else _divided(storage.first.rate, machine.ranks),
+            storage_warm=_divided(storage.warm.rate, machine.ranks),
+            read_cpu_s=storage.warm.cpu_seconds / max(storage.warm.images, 1),
             decode_core=rates["core"],
             decode=rates["threads"] * slack,
             decode_all=rates["all"] * slack,
@@ -156,13 +156,13 @@ def diagnose(
             **{f"decode_{name}": rate * slack for name, rate in other.items()},
         ),
         notes={
-            "storage, cold": storage.cold_note,
+            "storage, cold": storage.note,
             "decode": _decoding_note(learnt, images, bool(recipe.tail)),
             "host to device": device,
             "step": "not given: --step-ms, --batch-size" if step_ms is None else "as given",
             "loader": path,
         },
-        image_bytes=storage.mean_bytes,
+        image_bytes=storage.first.size / storage.first.images,
         batch_bytes=image_bytes,
         batch_size=batch_size,
         transform=recipe.describe(),

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,29 +56,20 @@ class Reads:
         return self.images / self.seconds if self.images and self.seconds > 0 else None
 
 
-@dataclass(frozen=True)
-class Storage:
-    """What was measured of the storage; see `fastdata.doctor.findings.Rates`.
+class Storage(NamedTuple):
+    """What was measured of the storage.
 
     Attributes:
-        cold: Images/s of what is not in memory; None where that cannot be had.
-        cold_note: Why not.
-        warm: Images/s of what is.
-        cpu_s: CPU seconds of reading one image.
+        first: The first reads, of what is not in memory unless there is a note.
+        note: Why it was in memory; else empty.
+        warm: Reads of what is.
         in_order: Images/s, cold, of neighbours.
-        blobs: By sample number, some of what was read.
-        mean_bytes: Of an image.
-        problems: By sample number, why it could not be read.
     """
 
-    cold: float | None
-    cold_note: str
-    warm: float | None
-    cpu_s: float
+    first: Reads
+    note: str
+    warm: Reads
     in_order: float | None
-    blobs: dict[int, bytes]
-    mean_bytes: float
-    problems: dict[int, str]
 
 
 def draw_samples(opened: Opened) -> npt.NDArray[np.int64]:
@@ -121,16 +113,7 @@ def measure(
         if note == "" and opened.data.root is None:
             in_order = reader.in_order(seconds * 0.2)
         warm = reader.warm(np.array(sorted(first.blobs), np.int64), seconds * 0.2)
-    return Storage(
-        cold=first.rate if note == "" else None,
-        cold_note=note,
-        warm=warm.rate,
-        cpu_s=warm.cpu_seconds / max(warm.images, 1),
-        in_order=in_order,
-        blobs=first.blobs,
-        mean_bytes=first.size / first.images,
-        problems=first.problems,
-    )
+    return Storage(first, note, warm, in_order)
 
 
 def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
