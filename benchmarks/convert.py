@@ -200,6 +200,7 @@ def figures(result: dict[str, Any]) -> Figures:
     tar = Spread.of(seconds["tar"])
     rows = [["tar, sync", str(tar), "", f"{images / tar.median:,.0f}", "1.0", ""]]
     for name in (*_PACKINGS, *result.get("writers", ())):
+        peak = result["peak_private_bytes"].get(name)
         whole = Spread.of(seconds[name])
         start = Spread.of(seconds[f"{name} start-up"]).median
         # Ratios round by round, since the disk's mood lasts longer than a round.
@@ -212,7 +213,7 @@ def figures(result: dict[str, Any]) -> Figures:
                 f"{start:.2f}",
                 f"{images / (whole.median - start):,.0f}",
                 str(ratio),
-                _megabytes(result["peak_private_bytes"].get(name)),
+                "" if peak is None else f"{peak / 1e6:,.0f}",
             ]
         )
     return Figures(
@@ -220,10 +221,6 @@ def figures(result: dict[str, Any]) -> Figures:
         ["", "seconds", "of it start-up", "images/s without", "times tar without", "private MB"],
         rows,
     )
-
-
-def _megabytes(size: int | None) -> str:
-    return "" if size is None else f"{size / 1e6:,.0f}"
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Verdict:
     """What limits, and what would be better.
 
     Attributes:
-        limit: The stage that limits once an epoch has been read; one of `findings.STAGES`.
+        limit: The stage that limits once an epoch has been read; a key of `stage_rates`.
         images_per_second: What training gets then: the slowest of stages and loader.
         first_epoch_limit: The stage that limits in the first epoch from now.
         first_epoch_images_per_second: What training gets in it.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: What may limit training, in the order that an image passes them.
-STAGES = ("storage", "decode", "host to device", "step")
-
 
 @dataclass(frozen=True)
 class Data:

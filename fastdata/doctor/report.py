@@ -17,7 +17,7 @@ class StageLine(NamedTuple):
 
     Attributes:
         name: For people.
-        stage: Which of `fastdata.doctor.findings.STAGES` it belongs to; empty for the loader.
+        stage: ``storage``, ``decode``, ``host to device`` or ``step``; empty for the loader.
         rate: Images/s; None if it was not measured.
         bytes: Bytes of an image in this stage; 0 where they do not matter.
         note: What else is to be known.
