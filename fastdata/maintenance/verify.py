@@ -254,6 +254,7 @@ def _check_files(
     # A file's samples are checked at about the time of its checksum, so that it is read
     # from the disk once, and so that the progress of samples is that of the whole.
     rows = _row_tasks(_check_sample, blobs, _ROWS, start, stop)
+    mixed: Iterable[tuple[float, Callable[[], list[_Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
     for found in executor.run(_call, (task for _, task in mixed), tick):
         if isinstance(found, _RangeChecksum):
