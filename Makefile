@@ -7,7 +7,7 @@ ROOT   ?=
 DATASET ?=
 ARGS   ?=
 SECONDS ?= 60
-JOBS    ?= 2
+JOBS    ?= 3
 PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.errors import CorruptionError, SampleError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.remote.opening import RANGES, RemoteBlobs
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
@@ -95,6 +95,12 @@ class ImageDataset:
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
+        for name, one in (("transform", transform), ("target_transform", target_transform)):
+            if one is not None and not callable(one):
+                raise UsageError(
+                    f"{name}={one!r} cannot be called",
+                    "Put several transforms into fastdata.transforms.Compose.",
+                )
         self.folder: Any = None if isinstance(path, (str, os.PathLike)) else path
         if self.folder is not None:
             _check_folder(self.folder)
@@ -242,7 +248,7 @@ class ImageDataset:
         decoder = self._decoder[1]
         if decoder is None:
             return [self[index] for index in indices]
-        return decoder.samples([index + len(self) if index < 0 else index for index in indices])
+        return decoder.samples(indices)
 
     def open_image(self, index: int) -> Image.Image:
         """One sample's image, untransformed: a PIL image of mode RGB.
@@ -261,10 +267,15 @@ class ImageDataset:
         path = self.folder.samples[index][0]
         try:
             image: Image.Image = self.folder.loader(path)
+        except FileNotFoundError:
+            raise DatasetError(
+                f"{path}: sample {index}: the file is missing",
+                "Put it back, or make torchvision's dataset anew.",
+            ) from None
         except Exception as error:  # Pillow's plugins raise almost anything
             raise SampleError(
                 f"{path}: sample {index}: {error}",
-                "Mend the file, or make torchvision's dataset without it.",
+                "Repair the file, or make torchvision's dataset without it.",
             ) from None
         return image
 
@@ -336,6 +347,8 @@ class ImageDataset:
     @property
     def targets(self) -> list[int]:
         """All labels in a list, as torchvision's datasets have them."""
+        if self.folder is not None:  # whose samples may be changed
+            return [label for _, label in self.folder.samples]
         if self._targets is None:
             self._targets = self.labels.tolist()
         return self._targets
@@ -363,6 +376,9 @@ class ImageDataset:
     @property
     def class_to_idx(self) -> dict[str, int]:
         """The label of each class, as torchvision's datasets have it."""
+        if self.folder is not None:
+            found: dict[str, int] = self.folder.class_to_idx
+            return found
         return {name: label for label, name in enumerate(self.classes)}
 
     @property
@@ -402,6 +418,14 @@ def _check_folder(folder: Any) -> None:
             f"a {type(folder).__name__} is neither a path nor a folder of torchvision's",
             "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
         )
+    for name in ("__getitem__", "__getitems__", "__len__"):
+        method = getattr(type(folder), name, None)
+        if method is not None and not method.__module__.startswith(("torchvision.", "torch.")):
+            raise UsageError(
+                f"a {type(folder).__name__} has a {name} of its own, which would not be called",
+                "Give it to the DataLoader itself; or do with transform and target_transform "
+                f"what {name} does.",
+            )
 
 
 def _by_pillow(dataset: ImageDataset) -> BatchDecoder | None:

@@ -182,7 +182,7 @@ def test_closing_and_dropping_do_not_hang():
     began = time.monotonic()
     pending.pop(0)  # dropped while under way
     engine.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     for one in pending:
         assert one.done() or one.failures() is not None
     with pytest.raises(RuntimeError, match="closed"):
@@ -228,7 +228,7 @@ def test_fork_while_batches_run():
         code = 1
         try:
             again = np.zeros_like(EXPECTED)
-            engine.submit(IMAGES, again).result(timeout=30)
+            engine.submit(IMAGES, again).result(timeout=100)
             code = 0 if np.array_equal(again, EXPECTED) else 2
         finally:
             os._exit(code)

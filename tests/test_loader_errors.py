@@ -157,6 +157,20 @@ def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int)
                 assert not view[~whole].any()
 
 
+@pytest.mark.filterwarnings("ignore:.*could not be decoded:UserWarning")
+@pytest.mark.parametrize("fields", [None, ("index", "image"), ("label",)])
+def test_zeros_are_zeros_on_a_device(broken: ImageDataset, fields: Any) -> None:
+    """Where batches are normalised on the device, which makes something else of zeros."""
+    transform = Compose([CROPS, Normalize((0.5, 0.5, 0.5), (1, 1, 1))])
+    data = ImageDataset(broken.path, transform)
+    options = {"on_error": "zero", "fields": fields, "batch_size": 8, "seed": 1}
+    for host, there in zip(
+        DataLoader(data, **options), DataLoader(data, device="cpu", **options), strict=True
+    ):
+        pairs = zip(*(b.values() if fields else b for b in (host, there)), strict=True)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
 def test_zeros_warning_names_what_is_wrong(broken: ImageDataset) -> None:
     with pytest.warns(UserWarning, match="zeroed") as record:
         list(make(broken, on_error="zero"))

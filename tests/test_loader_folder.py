@@ -410,6 +410,21 @@ class Own:
         return Folder
 
 
+def test_a_folder_with_methods_of_its_own_is_not_taken_over(tree: Path, torchvision: Any) -> None:
+    with pytest.raises(UsageError, match="Folder has a __getitem__ of its own"):
+        ImageDataset(Own.folder(torchvision)(tree))
+
+
+def test_labels_are_the_folders_own(tree: Path, torchvision: Any) -> None:
+    folder = torchvision.datasets.ImageFolder(tree)
+    folder.class_to_idx = {name: 7 - label for name, label in folder.class_to_idx.items()}
+    data = ImageDataset(folder)
+    assert data.class_to_idx == folder.class_to_idx
+    assert data.targets == [label for _, label in folder.samples]
+    del folder.samples[1:]
+    assert len(data.targets) == len(data) == 1
+
+
 def own_loader(path: str) -> Image.Image:
     with Image.open(path) as image:
         return image.convert("RGB").transpose(Image.Transpose.FLIP_TOP_BOTTOM)

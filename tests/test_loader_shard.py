@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from loader_data import CROPS, SAMPLES, images
@@ -51,6 +52,25 @@ def test_auto_prefers_the_process_group(tmp_path: Path, monkeypatch: pytest.Monk
         dist.destroy_process_group()
 
 
+def test_auto_is_not_what_it_was_before_the_process_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    early = loader_of("auto")
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with pytest.raises(UsageError, match="rank 1 of 2, and this is now rank 0 of 1"):
+            next(iter(early))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_whole_numbers_of_any_kind_are_a_share() -> None:
+    assert numbers(loader_of(np.array([0, 2]))) == numbers(loader_of((0, 2)))
+
+
 @pytest.mark.parametrize("said", [("0", None), (None, "2"), ("2", "2"), ("x", "2"), ("-1", "2")])
 def test_an_environment_that_is_half_set_is_an_error(
     said: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
@@ -89,3 +109,31 @@ def test_a_loader_over_images_without_a_transform_says_what_is_missing() -> None
     loader = DataLoader(images(None), 8)
     with pytest.raises(UsageError, match="transform"):
         iter(loader)
+
+
+def test_numbers_of_no_sample_are_an_error_on_every_path() -> None:
+    data = images(CROPS)
+    n = len(data)
+    for wrong in ([n], [0, n + 5], [-n - 1]):
+        with pytest.raises(IndexError, match=f"no sample {wrong[-1]} among {n}"):
+            data.__getitems__(wrong)
+        with pytest.raises(IndexError):
+            next(iter(torch.utils.data.DataLoader(data, len(wrong), sampler=wrong)))
+    assert data.__getitems__([]) == []
+    [(_, label)] = data.__getitems__([-1])
+    assert label == data[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("batch_transform", 5), ("worker_init_fn", 5), ("require_native", "yes"), ("fields", ([],))],
+)
+def test_wrong_arguments_are_named(argument: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{argument}="):
+        DataLoader(images(CROPS), 8, **{argument: value})
+
+
+@pytest.mark.parametrize("transform", [5, [CROPS]])
+def test_a_transform_that_cannot_be_called_is_an_error(transform: object) -> None:
+    with pytest.raises(UsageError, match="transform="):
+        images(transform)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +27,7 @@ FIELDS = ("image", "label", "index", "key")
 ON_ERROR = ("raise", "skip", "zero")
 
 _PATHS = {
-    "native": "native: {} in this process",
+    "native": "native: images are decoded by {}",
     "workers": "workers: fastdata decodes in torch's worker processes",
     "torch": "torch: torch's own loader, unchanged",
 }
@@ -110,6 +112,12 @@ class LoaderConfig:
             raise UsageError(f"order={self.order!r}", f"Give one of {', '.join(ORDERS)}.")
         if self.on_error not in ON_ERROR:
             raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")
+        for name in ("batch_transform", "worker_init_fn"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise UsageError(f"{name}={value!r} cannot be called", "Give a function, or None.")
+        if not isinstance(self.require_native, bool):
+            raise UsageError(f"require_native={self.require_native!r}", "Give True or False.")
         if self.fields is not None:
             _check_fields(self.fields)
         if self.device is not None and destination(self.device).device.type == "cuda":
@@ -128,6 +136,22 @@ class LoaderConfig:
         """What is called with a batch on the host; with a device it is called there."""
         return self.batch_transform if self.device is None else None
 
+    def check_ranks(self) -> None:
+        """See that ``shard="auto"`` still stands for what it stood for.
+
+        Raises:
+            UsageError: A process group was initialised after the loader was made.
+        """
+        if not isinstance(self.shard, str):
+            return
+        before, now = self.ranks or (0, 1), _own_ranks()
+        if before != now:
+            raise UsageError(
+                'shard="auto": the loader was made by rank {} of {}, and this is now '
+                "rank {} of {}".format(*before, *now),
+                "Make the loader after torch.distributed.init_process_group.",
+            )
+
     def choose(self, dataset: Any) -> Choice:
         """The path for a dataset.
 
@@ -140,7 +164,7 @@ class LoaderConfig:
                 raise choice.refusal(argument)
         if self.device is None:
             return choice
-        return _on_device(choice, self.device)
+        return _on_device(choice, self.device, self.fields is None or "image" in self.fields)
 
     def _native_only(self) -> Iterator[str]:
         """The arguments given that only the native path can honour."""
@@ -159,7 +183,8 @@ class LoaderConfig:
             return Choice("torch", why, "Give a map-style dataset, such as an ImageDataset.")
         images = recognise(dataset)
         if isinstance(images, Refusal):
-            return Choice("torch", images.reason, "Give an ImageDataset, or torchvision's folders.")
+            hint = "Give an ImageDataset, or one of torchvision's folders, as it is."
+            return Choice("torch", images.reason, hint)
         fast = self.collate_fn is fast_collate
         recipe = compile_recipe(images.transform)
         if self.collate_fn not in (None, default_collate) and not fast:
@@ -207,7 +232,9 @@ class LoaderConfig:
     def explain(self, choice: Choice, order: str) -> str:
         """Which path is taken and why; ``order`` says which order a native path's samples have."""
         lines = [
-            _PATHS[choice.path].format(f"{self.num_workers or 'no'} decode threads"),
+            _PATHS[choice.path].format(
+                f"{self.num_workers} threads of this process" if self.num_workers else "the caller"
+            ),
             f"because: {choice.reason}",
         ]
         if choice.hint:
@@ -222,7 +249,11 @@ class LoaderConfig:
 
 
 def _check_fields(fields: Sequence[str]) -> None:
-    named = isinstance(fields, Sequence) and not isinstance(fields, str)
+    named = (
+        isinstance(fields, Sequence)
+        and not isinstance(fields, str)
+        and all(isinstance(name, str) for name in fields)
+    )
     if named and fields and len(set(fields)) == len(fields) and set(fields) <= set(FIELDS):
         return
     hint = f"Give a tuple of {', '.join(map(repr, FIELDS))}, each at most once."
@@ -238,8 +269,8 @@ def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -
     return Choice("workers", reason, hint, images)
 
 
-def _on_device(choice: Choice, device: str | torch.device) -> Choice:
-    """The same, with batches on a device; what would normalise them on the host does so there.
+def _on_device(choice: Choice, device: str | torch.device, images: bool) -> Choice:
+    """The same, with batches on a device; where they have images, those are normalised there.
 
     A batch of bytes crosses the bus in a quarter of a float32 batch's time.
     """
@@ -247,7 +278,7 @@ def _on_device(choice: Choice, device: str | torch.device) -> Choice:
         return replace(choice, where=destination(device))
     formats = {program.output[:3] for program in choice.recipe.programs}
     recipe, where = _with_output(choice.recipe, channels_last=True), destination(device)
-    if len(formats) == 1:
+    if len(formats) == 1 and images:
         dtype, mean, std = formats.pop()
         if dtype != "uint8":
             recipe = _with_output(recipe, dtype="uint8", mean=None, std=None)
@@ -271,10 +302,11 @@ def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
     """
     if shard is None:
         return None
-    if shard == "auto":
+    if isinstance(shard, str) and shard == "auto":
         return _own_ranks()
-    match shard:
-        case (int(rank), int(world_size)) if 0 <= rank < world_size:
+    with suppress(TypeError, ValueError):
+        rank, world_size = map(operator.index, shard)
+        if 0 <= rank < world_size:
             return rank, world_size
     raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')
 

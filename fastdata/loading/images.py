@@ -62,7 +62,7 @@ def recognise(dataset: Any) -> Images | Refusal:
         if isinstance(whole, Refusal):
             return whole
         indices = np.asarray(dataset.indices, np.int64)
-        # Numbers that no sample has are for whoever reads them to complain of.
+        # Out-of-range indices are rejected when they are read.
         indices = np.where(indices < 0, indices + len(dataset.dataset), indices)  # type: ignore[arg-type]
         return replace(
             whole,
@@ -77,6 +77,8 @@ def recognise(dataset: Any) -> Images | Refusal:
         return _images(repr(dataset), dataset, dataset, lambda learns: PackedSource(dataset))
     folders = sys.modules.get("torchvision.datasets.folder")
     if folders is not None and isinstance(dataset, folders.DatasetFolder):
+        if refusal := _own_method(dataset, folders.DatasetFolder, *_FOLDER_METHODS):
+            return refusal
         return _recognise_folder(dataset, dataset, ImageDataset(dataset))
     return Refusal(f"{type(dataset).__name__} is not a dataset that fastdata knows how to read")
 
@@ -90,6 +92,8 @@ def reads_remotely(dataset: Any) -> bool:
 
 # What decides which samples an `ImageDataset` has, and what they are.
 _METHODS = ("__getitem__", "__getitems__", "__len__", "open_image", "row", "blobs", "_blob")
+
+_FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
 
 
 def _own_method(dataset: Any, base: type, *names: str) -> Refusal | None:
@@ -112,9 +116,6 @@ def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Image
     name = type(folder).__name__
     if folders is None or not isinstance(folder, folders.DatasetFolder):
         return Refusal(f"{name} is not a folder of torchvision's")
-    names = "__getitem__", "__getitems__", "__len__"
-    if refusal := _own_method(folder, folders.DatasetFolder, *names):
-        return refusal
     if folder.loader not in (folders.default_loader, folders.pil_loader):
         return Refusal(f"{name} has a loader of its own")
     import torchvision

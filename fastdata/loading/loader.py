@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import index
 from typing import Any, Generic, SupportsIndex, TypeVar
 
@@ -20,7 +21,7 @@ from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.dataset import ImageDataset
-from fastdata.device.delivery import DeviceIterator, Tracker
+from fastdata.device.delivery import DeviceIterator, Tracker, transformed
 from fastdata.errors import SlowPathWarning, UsageError
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images, reads_remotely
@@ -97,8 +98,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             shape (N,)) and "key" (a list of sample names): it is a dict in that order. None: the
             list [images, labels], as torch has it.
         on_error: What to do about a sample that cannot be read or decoded: "raise" in the batch's
-            place; "skip", its place taken by the order's next sample; "zero" its pixels, and add
-            "valid" to the batch, bool, shape (N,): the dict's last entry, or the list's.
+            place; "skip", its place taken by the order's next sample; "zero" its part of
+            the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
+            entry, or the list's.
         batch_transform: Called with a batch's elements, or its dict; what it returns is the batch
             (CutMix, MixUp, transforms on the GPU).
         require_native: Whether any other path than the native one is an error, which says why.
@@ -244,6 +246,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     def __iter__(self) -> Any:
         """One pass over the samples: on the native path an iterator of its own each time."""
         self._warn_unsharded()
+        self._config.check_ranks()
         if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
             self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
         images = self._choice.images
@@ -270,7 +273,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         where = self._choice.where
         if where is None:
             return batches
-        return DeviceIterator(batches, where, tracker, self.batch_transform)
+        transform = self.batch_transform
+        if self._config.on_error == "zero":
+            transform = partial(_zero_invalid, batch_transform=self.batch_transform)
+        return DeviceIterator(batches, where, tracker, transform)
 
     def _native_iterator(self, native: NativePath) -> Iterator[Any]:
         resume, self._resume = self._resume, None
@@ -529,3 +535,15 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
         set_epoch = getattr(one, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
+
+
+def _zero_invalid(*batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
+    """Zero bad samples on the device, which has normalised the zeros of the host."""
+    whole: Any = batch[0] if isinstance(batch[0], Mapping) else list(batch)
+    if isinstance(whole, Mapping):
+        images, valid = whole.get("image", []), whole["valid"]
+    else:
+        images, valid = whole[0], whole[-1]
+    for view in images if isinstance(images, list) else [images]:
+        view[~valid] = 0
+    return transformed(whole, batch_transform)

@@ -63,11 +63,18 @@ class NativePrefix:
         Crops and flips come from torch's global generator, as torchvision's do.
 
         Raises:
+            IndexError: There is no such sample.
             FastdataError: One of them cannot be read or decoded.
         """
-        numbers = np.array(indices, np.int64)
+        numbers, n = np.array(indices, np.int64), self._numbering.n
+        wrong = numbers[(numbers < -n) | (numbers >= n)]
+        if len(wrong):
+            raise IndexError(f"there is no sample {wrong[0]} among {n}")
+        if not len(numbers):
+            return []
+        numbers %= n
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        draws = numbers + occurrences_within(numbers) * self._numbering.n
+        draws = numbers + occurrences_within(numbers) * n
         batch = self._pipeline.begin(self._numbering.plan(draws), epoch_key(seed, 0))
         for error in self._pipeline.finish(batch).values():
             raise error
