@@ -67,6 +67,18 @@ def random_resized_crops(
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
     """(packed, code, detail, offset) of each."""
 
+OPERATIONS: dict[str, int]
+"""Each augmentation of the core, and the number of its values (``native/augment/operations.h``)."""
+
+def augment(
+    pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], key: int = 0
+) -> npt.NDArray[np.uint8]:
+    """What one augmentation makes of an image: for tests and measurements.
+
+    ``pixels``: (H, W, 3) or (H, W), contiguous. ``key``: what operations that draw, draw from.
+    ValueError: no such operation, or values that are not for it, or not for such an image.
+    """
+
 class Extents:
     """N samples: where they lie and what they are. Here: one whole file each.
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "python/bindings_augment.h"
 #include "python/bindings_extents.h"
 #include "python/bindings_job.h"
 #include "io/crc32c.h"
@@ -168,6 +169,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
         py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"), py::arg("out"));
 
+  bind_augment(m);
   bind_extents(m);
   bind_job(m);
   // Called last of all that fastdata registers, as this is the first.
