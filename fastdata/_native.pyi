@@ -79,6 +79,12 @@ def augment(
     ValueError: no such operation, or values that are not for it, or not for such an image.
     """
 
+def time_augment(
+    pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], rounds: int
+) -> list[float]:
+    """Seconds that it takes in the core, (rounds,): without what ``augment`` does to get the pixels
+    into planes and back."""
+
 class Extents:
     """N samples: where they lie and what they are. Here: one whole file each.
 

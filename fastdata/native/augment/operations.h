@@ -17,7 +17,7 @@ namespace fastdata {
 // Interpolation: 0 nearest, 1 bilinear, 2 bicubic. Filter: enum class Filter. Fills are 0 to 255, a
 // grey image takes the first.
 #define FASTDATA_OPERATIONS(O)                                                               \
-  /* factor: 0 and more, finite; 1 changes nothing */                                        \
+  /* factor: 0 to 1e6; 1 changes nothing */                                                  \
   O(brightness, 1)                                                                           \
   O(contrast, 1)                                                                             \
   O(saturation, 1)                                                                           \
@@ -26,7 +26,7 @@ namespace fastdata {
   O(hue, 1)                                                                                  \
   /* channels of the result: 1, or 3 equal ones */                                           \
   O(grayscale, 1)                                                                            \
-  /* bits that are kept: 0 to 8 */                                                           \
+  /* bits that are kept: 1 to 8 */                                                           \
   O(posterize, 1)                                                                            \
   /* values from this one on are inverted: 0 to 256 */                                       \
   O(solarize, 1)                                                                             \

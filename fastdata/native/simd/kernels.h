@@ -60,6 +60,19 @@ struct Kernels {
                      uint16_t* out);
   void (*to_bfloat16)(const uint8_t* in, int n, const float* scale, const float* offset,
                       uint16_t* out);
+
+  // Augmentations, of bytes or of pixels that lie in three planes. Those that take a size_t take
+  // whole rows, padding included (augment/canvas.h): `n` is a multiple of 64.
+  void (*look_up)(uint8_t* pixels, size_t n, const uint8_t* table);  // of 256
+  void (*grey)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, uint8_t* out);
+  uint64_t (*sum)(const uint8_t* row, int n);
+  void (*find_range)(const uint8_t* row, int n, uint8_t* low, uint8_t* high);  // widens it
+  void (*saturate)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float factor);
+  void (*turn_hue)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, int shift);
+  // n is 3 or more.
+  void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int n,
+                  float factor, uint8_t* out);
+  void (*reverse)(const uint8_t* row, int n, uint8_t* out);
 };
 
 extern const Kernels kScalarKernels;

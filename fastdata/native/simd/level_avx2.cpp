@@ -27,6 +27,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
+#include "augment/point_core.h"
 
 namespace fastdata {
 namespace {
@@ -86,6 +87,33 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
                                     shuffled(third, kFromInterleaved[p][2])));
   }
   deinterleave_from(x, in, n, r, g, b);
+}
+
+/// A shuffle looks up in 16 bytes and gives 0 where the index is negative. Table by table the index
+/// falls by 16, so that it is negative from its own table on; what came from those before it
+/// cancels out, as each table is XORed with the one before. The second half of the tables is for
+/// bytes above 127, whose sign is flipped.
+void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
+  I differences[16];
+  for (int half = 0; half < 2; half++)
+    for (int t = 0; t < 8; t++) {
+      const I values = broadcast128(table + 128 * half + 16 * t);
+      const I before = t ? broadcast128(table + 128 * half + 16 * (t - 1)) : zero();
+      differences[8 * half + t] = _mm256_xor_si256(values, before);
+    }
+  const I step = set8(16), sign = set8(0x80);
+  for (size_t i = 0; i < n; i += kVectorBytes) {
+    I low = load(pixels + i), high = _mm256_xor_si256(low, sign);
+    I found = _mm256_xor_si256(_mm256_shuffle_epi8(differences[0], low),
+                               _mm256_shuffle_epi8(differences[8], high));
+    for (int t = 1; t < 8; t++) {
+      low = _mm256_subs_epi8(low, step);
+      high = _mm256_subs_epi8(high, step);
+      found = _mm256_xor_si256(found, _mm256_shuffle_epi8(differences[t], low));
+      found = _mm256_xor_si256(found, _mm256_shuffle_epi8(differences[8 + t], high));
+    }
+    store(pixels + i, found);
+  }
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/wide_core.h"
+#include "augment/look_up_core.h"
+#include "augment/point_core.h"
 
 namespace fastdata {
 namespace {

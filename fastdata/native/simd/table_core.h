@@ -27,6 +27,14 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .to_float32 = to_float32,
       .to_float16 = to_float16,
       .to_bfloat16 = to_bfloat16,
+      .look_up = look_up,
+      .grey = grey,
+      .sum = sum,
+      .find_range = find_range,
+      .saturate = saturate,
+      .turn_hue = turn_hue,
+      .sharpen = sharpen,
+      .reverse = reverse,
   };
 }
 

@@ -1,0 +1,61 @@
+"""What an augmentation of the core should make of an image, by Pillow and numpy.
+
+As torchvision.transforms.functional calls them; tests/test_native_augment.py compares with
+torchvision itself where it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+Values = Sequence[float]
+
+
+def _enhanced(enhancer: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+    return lambda image, values: enhancer(image).enhance(values[0])
+
+
+def _hue(image: Image.Image, values: Values) -> Image.Image:
+    if image.mode == "L":
+        return image
+    h, s, v = image.convert("HSV").split()
+    turned = (np.asarray(h).astype(int) + int(values[0] * 255)) % 256
+    h = Image.fromarray(turned.astype(np.uint8))
+    return Image.merge("HSV", (h, s, v)).convert("RGB")
+
+
+def _grayscale(image: Image.Image, values: Values) -> Image.Image:
+    grey = image.convert("L")
+    return grey if values[0] == 1 else Image.merge("RGB", (grey, grey, grey))
+
+
+def _permute(image: Image.Image, values: Values) -> Image.Image:
+    return Image.merge("RGB", [image.getchannel(int(channel)) for channel in values])
+
+
+Operation = Callable[[Image.Image, Values], Image.Image]
+
+OPERATIONS: dict[str, Operation] = {
+    "brightness": _enhanced(ImageEnhance.Brightness),
+    "contrast": _enhanced(ImageEnhance.Contrast),
+    "saturation": _enhanced(ImageEnhance.Color),
+    "sharpness": _enhanced(ImageEnhance.Sharpness),
+    "hue": _hue,
+    "grayscale": _grayscale,
+    "posterize": lambda image, values: ImageOps.posterize(image, int(values[0])),
+    "solarize": lambda image, values: ImageOps.solarize(image, values[0]),
+    "autocontrast": lambda image, values: ImageOps.autocontrast(image),
+    "equalize": lambda image, values: ImageOps.equalize(image),
+    "invert": lambda image, values: ImageOps.invert(image),
+    "permute": _permute,
+    "flip_horizontal": lambda image, values: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "flip_vertical": lambda image, values: image.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+}
+
+
+def apply(pixels: np.ndarray, operation: str, values: Values) -> np.ndarray:
+    """The operation's pixels: uint8, (H, W, 3) or (H, W), as ``_native.augment`` gives them."""
+    return np.asarray(OPERATIONS[operation](Image.fromarray(pixels), values))

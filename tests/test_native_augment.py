@@ -1,0 +1,143 @@
+"""The core's augmentations: Pillow's pixels, whatever the image, on every instruction set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pillow_operations
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fastdata import _native
+
+Values = Sequence[float]
+LEVELS = _native.simd_levels()
+
+
+def on_level(level: str, pixels: np.ndarray, operation: str, values: Values) -> np.ndarray:
+    before = _native.simd()
+    _native.set_simd(level)
+    try:
+        return _native.augment(pixels, operation, values, 7)
+    finally:
+        _native.set_simd(before)
+
+
+def augment(pixels: np.ndarray, operation: str, values: Values) -> np.ndarray:
+    """The pixels, which must not depend on the instruction set."""
+    kept = pixels.copy()
+    found = {level: on_level(level, pixels, operation, values) for level in LEVELS}
+    for level, one in found.items():
+        np.testing.assert_array_equal(one, found["scalar"], f"{level}, {operation} {values}")
+    np.testing.assert_array_equal(pixels, kept, "the caller's image was changed")
+    return found["scalar"]
+
+
+def check(pixels: np.ndarray, operation: str, values: Values, within: int = 0) -> None:
+    found = augment(pixels, operation, values)
+    expected = pillow_operations.apply(pixels, operation, values)
+    assert found.shape == expected.shape
+    difference = np.abs(found.astype(int) - expected.astype(int)).max()
+    assert difference <= within, (operation, values, pixels.shape, difference)
+
+
+def picture(kind: str, width: int, height: int, channels: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    shape = (height, width, channels)
+    if kind == "noise":
+        pixels = rng.integers(0, 256, shape)
+    elif kind == "constant":
+        pixels = np.broadcast_to(rng.integers(0, 256, channels), shape)
+    elif kind == "two values":
+        pixels = rng.choice(rng.integers(0, 256, 2), shape)
+    elif kind == "dark":
+        pixels = rng.integers(40, 60, shape)
+    else:  # smooth
+        y, x = np.mgrid[:height, :width]
+        waves = [np.sin(x / a + y / b) for a, b in rng.uniform(2, 40, (channels, 2))]
+        pixels = np.stack(waves, -1) * 120 + 128
+    pixels = np.ascontiguousarray(pixels.astype(np.uint8))
+    return pixels[..., 0].copy() if channels == 1 else pixels
+
+
+KINDS = ["noise", "constant", "two values", "dark", "smooth"]
+SIZES = st.one_of(st.integers(1, 5), st.integers(60, 70), st.integers(1, 200))
+IMAGES = st.builds(
+    picture, st.sampled_from(KINDS), SIZES, SIZES, st.sampled_from([1, 3]), st.integers(0, 1 << 16)
+)
+FACTORS = st.one_of(st.floats(0, 2), st.sampled_from([0.0, 1.0, 1e6]), st.floats(0, 30))
+EXACT = {
+    "brightness": st.tuples(FACTORS),
+    "contrast": st.tuples(FACTORS),
+    "saturation": st.tuples(FACTORS),
+    "sharpness": st.tuples(FACTORS),
+    "hue": st.tuples(st.floats(-0.5, 0.5)),
+    "grayscale": st.tuples(st.sampled_from([1, 3])),
+    "posterize": st.tuples(st.integers(1, 8)),
+    "solarize": st.tuples(st.one_of(st.floats(0, 256), st.integers(0, 256))),
+    "autocontrast": st.just(()),
+    "equalize": st.just(()),
+    "invert": st.just(()),
+    "flip_horizontal": st.just(()),
+    "flip_vertical": st.just(()),
+}
+
+
+@pytest.mark.parametrize("operation", sorted(EXACT))
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), pixels=IMAGES)
+def test_pixels_are_pillows(operation: str, data: st.DataObject, pixels: np.ndarray) -> None:
+    check(pixels, operation, data.draw(EXACT[operation]))
+
+
+@settings(deadline=None, max_examples=30)
+@given(IMAGES, st.tuples(*3 * [st.integers(0, 2)]))
+def test_channels_are_permuted(pixels: np.ndarray, channels: tuple[int, int, int]) -> None:
+    assume(pixels.ndim == 3)
+    check(pixels, "permute", channels)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 77, 127, -1, -127])
+def test_all_colours_turn_as_pillows(shift: int) -> None:
+    every = np.arange(1 << 24, dtype=np.uint32)
+    colours = np.stack([every >> 16, every >> 8 & 255, every & 255], -1).astype(np.uint8)
+    pixels = colours.reshape(4096, 4096, 3)
+    expected = pillow_operations.apply(pixels, "hue", [shift / 255 * (1 + 1e-9)])
+    found = _native.augment(pixels, "hue", [shift / 255 * (1 + 1e-9)])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("operation", "values", "message"),
+    [
+        ("brightness", [-0.1], "factor"),
+        ("contrast", [math.nan], "not finite"),
+        ("saturation", [math.inf], "not finite"),
+        ("hue", [0.51], "-0.5 to 0.5"),
+        ("grayscale", [2], "1 or 3 channels"),
+        ("posterize", [0], "1 to 8"),
+        ("posterize", [2.5], "1 to 8"),
+        ("solarize", [257], "0 to 256"),
+        ("permute", [0, 1, 3], "0 to 2"),
+        ("permute", [0, 1], "3 values, not 2"),
+        ("dance", [], "not one of _native.OPERATIONS"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(
+    operation: str, values: Values, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _native.augment(np.zeros((4, 5, 3), np.uint8), operation, values)
+
+
+def test_only_contiguous_bytes_are_taken() -> None:
+    for pixels in [np.zeros((4, 5, 2), np.uint8), np.zeros((4, 5, 3), np.float32)]:
+        with pytest.raises(TypeError, match=r"\(H, W\) or \(H, W, 3\)"):
+            _native.augment(pixels, "invert", [])
+    with pytest.raises(TypeError):
+        _native.augment(np.zeros((4, 5, 3), np.uint8)[:, ::-1], "invert", [])
+    with pytest.raises(ValueError, match="without pixels"):
+        _native.augment(np.zeros((0, 5, 3), np.uint8), "invert", [])
