@@ -7,11 +7,18 @@ torchvision itself where it is installed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 Values = Sequence[float]
+
+INTERPOLATIONS = (
+    Image.Resampling.NEAREST,
+    Image.Resampling.BILINEAR,
+    Image.Resampling.BICUBIC,
+)
 
 
 def _enhanced(enhancer: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
@@ -36,6 +43,26 @@ def _permute(image: Image.Image, values: Values) -> Image.Image:
     return Image.merge("RGB", [image.getchannel(int(channel)) for channel in values])
 
 
+def _fill(image: Image.Image, fill: Values) -> Any:
+    return int(fill[0]) if image.mode == "L" else tuple(int(value) for value in fill)
+
+
+def _affine(image: Image.Image, values: Values) -> Image.Image:
+    *matrix, interpolation, _, _, _, width, height = values
+    fill = _fill(image, values[7:10])
+    size = (int(width), int(height))
+    return image.transform(
+        size, Image.Transform.AFFINE, matrix, INTERPOLATIONS[int(interpolation)], fillcolor=fill
+    )
+
+
+def _perspective(image: Image.Image, values: Values) -> Image.Image:
+    fill = _fill(image, values[9:12])
+    method = Image.Transform.PERSPECTIVE
+    interpolation = INTERPOLATIONS[int(values[8])]
+    return image.transform(image.size, method, values[:8], interpolation, fillcolor=fill)
+
+
 Operation = Callable[[Image.Image, Values], Image.Image]
 
 OPERATIONS: dict[str, Operation] = {
@@ -51,6 +78,8 @@ OPERATIONS: dict[str, Operation] = {
     "equalize": lambda image, values: ImageOps.equalize(image),
     "invert": lambda image, values: ImageOps.invert(image),
     "permute": _permute,
+    "affine": _affine,
+    "perspective": _perspective,
     "flip_horizontal": lambda image, values: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
     "flip_vertical": lambda image, values: image.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
 }

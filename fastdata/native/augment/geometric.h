@@ -6,6 +6,8 @@
 
 namespace fastdata {
 
+Status affine(const Call& call, Canvas& canvas);
+Status perspective(const Call& call, Canvas& canvas);
 Status flip_horizontal(const Call& call, Canvas& canvas);
 Status flip_vertical(const Call& call, Canvas& canvas);
 

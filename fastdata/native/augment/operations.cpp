@@ -26,6 +26,8 @@ constexpr Run run_of(Operation operation) {
     case Operation::equalize: return equalize;
     case Operation::invert: return invert;
     case Operation::permute: return permute;
+    case Operation::affine: return affine;
+    case Operation::perspective: return perspective;
     case Operation::flip_horizontal: return flip_horizontal;
     case Operation::flip_vertical: return flip_vertical;
     default: return nullptr;

@@ -80,14 +80,12 @@ void turn_hue(uint8_t* __restrict r_row, uint8_t* __restrict g_row, uint8_t* __r
     const int range = high > low ? high - low : 1;
     const float distance = static_cast<float>(high - middle) / static_cast<float>(range);
     // The sextant: which channel is the greatest, which the least.
-    const bool b_least = b == low, g_least = g == low;
-    const float base_r = b_least ? 1.f : -1.f;
-    const float base_g = b_least ? 1.f : 3.f;
-    const float base_b = g_least ? 5.f : 3.f;
-    const float base = r == high ? base_r : g == high ? base_g : base_b;
-    const bool minus_r = b_least, minus_g = !b_least, minus_b = g_least;
-    const bool minus = r == high ? minus_r : g == high ? minus_g : minus_b;
-    float h = (base + (minus ? -distance : distance)) / 6.f;
+    const int base_r = b == low ? 1 : -1, sign_r = b == low ? -1 : 1;
+    const int base_g = b == low ? 1 : 3, sign_g = b == low ? 1 : -1;
+    const int base_b = g == low ? 5 : 3, sign_b = g == low ? -1 : 1;
+    const int base_gb = g == high ? base_g : base_b, base = r == high ? base_r : base_gb;
+    const int sign_gb = g == high ? sign_g : sign_b, sign = r == high ? sign_r : sign_gb;
+    float h = (static_cast<float>(base) + static_cast<float>(sign) * distance) / 6.f;
     h = h < 0.f ? h + 1.f : h;
     const float s =
         static_cast<float>(high - low) / static_cast<float>(high > 0 ? high : 1) * 255.f;

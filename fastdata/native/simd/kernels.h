@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "augment/warp.h"
 #include "simd/cpu.h"
 #include "jpeg/entropy.h"
 #include "jpeg/entropy_vector.h"
@@ -73,6 +74,8 @@ struct Kernels {
   void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int n,
                   float factor, uint8_t* out);
   void (*reverse)(const uint8_t* row, int n, uint8_t* out);
+  void (*pack)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint32_t* out);
+  WarpRow warp_row;
 };
 
 extern const Kernels kScalarKernels;

@@ -23,6 +23,9 @@
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "augment/point_core.h"
+#include "augment/warp_block_core.h"
+#include "augment/warp_taps_core.h"
+#include "augment/warp_core.h"
 
 namespace fastdata {
 namespace {

@@ -15,6 +15,9 @@
 #include "resample/wide_core.h"
 #include "augment/look_up_core.h"
 #include "augment/point_core.h"
+#include "augment/warp_block_core.h"
+#include "augment/warp_taps_core.h"
+#include "augment/warp_core.h"
 
 namespace fastdata {
 namespace {

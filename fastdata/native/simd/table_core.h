@@ -35,6 +35,8 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .turn_hue = turn_hue,
       .sharpen = sharpen,
       .reverse = reverse,
+      .pack = pack,
+      .warp_row = warp_row,
   };
 }
 
