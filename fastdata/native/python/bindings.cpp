@@ -9,6 +9,7 @@
 #include "python/bindings_augment.h"
 #include "python/bindings_extents.h"
 #include "python/bindings_job.h"
+#include "python/bindings_program.h"
 #include "io/crc32c.h"
 #include "simd/kernels.h"
 #include "jpeg/probe.h"
@@ -171,6 +172,7 @@ PYBIND11_MODULE(_native, m) {
 
   bind_augment(m);
   bind_extents(m);
+  bind_program(m);
   bind_job(m);
   // Called last of all that fastdata registers, as this is the first.
   Released::watch_forks();
