@@ -212,6 +212,28 @@ class ExtentTable:
         ValueError: their record batches were not added. IndexError: no such row.
         """
 
+class PixelProgram:
+    """Augmentations as a tree, which `fastdata.transforms.pixels` makes.
+
+    ``nodes``: in pre-order, (kind, operation, end, first value, values, first draw) of each;
+    ``values``: as `fastdata.transforms.pixels.Number`. ValueError: they make no tree.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[tuple[str, str, int, int, int, int]],
+        values: Sequence[tuple[Any, ...]],
+        tables: Sequence[float],
+    ) -> None: ...
+    def draw(
+        self, key: int, width: int, height: int
+    ) -> tuple[list[tuple[str, list[float]]], list[tuple[int, int, int, int]], int, int]:
+        """What an image of so many pixels gets, of a sample's key.
+
+        ([(operation, values)], [(left, top, width, height) that is erased], width, height after
+        it). ValueError: it cannot be done to such an image.
+        """
+
 class Job:
     """A batch; holds its samples' memory until it is done and dropped. Runs once.
 
@@ -224,7 +246,9 @@ class Job:
     ``sizes``: int32, N x 2: the width and height that each box is resized to; ``windows``:
     int32, N x 2: the left and upper of the output in that, default 0, 0. ``flips`` mirror the
     window. ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0,
-    JPEGs without seek points get some first.
+    JPEGs without seek points get some first. ``program``: augmentations, done to the window, whose
+    size is that of ``canvases``, int32, N x 2, default the output's; drawn from ``keys``, uint64,
+    N.
     """
 
     def __init__(
@@ -246,6 +270,9 @@ class Job:
         skip: Buffer | None = None,
         stride: int = 0,
         check: bool = True,
+        program: PixelProgram | None = None,
+        keys: Buffer | None = None,
+        canvases: Buffer | None = None,
     ) -> None: ...
     def run(self) -> None:
         """Decode in the calling thread."""

@@ -265,17 +265,10 @@ def _prepare(images: Images, program: Program, key: int, *, scaled: bool = False
     return PendingBatch(
         images.data,
         out,
-        regions=cut.boxes,
-        sizes=cut.sizes,
-        windows=cut.windows,
-        flips=cut.flips,
         seek_points=images.tables,
         skip=skip,
-        filter=program.filter,
-        dtype=output.dtype,
-        mean=output.mean,
-        std=output.std,
         dct_scaling=scaled,
+        **program.batch_options(cut),
     )
 
 

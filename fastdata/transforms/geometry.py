@@ -41,6 +41,9 @@ class Geometry(NamedTuple):
         flips: uint8 (N,): 1 where the output is mirrored left to right, last of all.
         odd: bool (N,): True where a box reaches outside the image, or a window outside the
             resized box, and zeros stand for what is missing; None: nowhere.
+        canvases: int32 (N, 2): the outputs' (width, height), where a pixel program makes others of
+            them; None: what the program's output has.
+        keys: uint64 (N,): what a pixel program draws from; None: there is none.
         too_small: Images that are smaller than a random crop that may not pad, by their row, and
             in words what is wrong; their other values mean nothing.
     """
@@ -50,6 +53,8 @@ class Geometry(NamedTuple):
     windows: npt.NDArray[np.int32] | None
     flips: npt.NDArray[np.uint8]
     odd: npt.NDArray[np.bool_] | None
+    canvases: npt.NDArray[np.int32] | None = None
+    keys: npt.NDArray[np.uint64] | None = None
     too_small: Mapping[int, str] = MappingProxyType({})
 
 
@@ -60,6 +65,11 @@ class _Frame(NamedTuple):
     top: _Ints
     width: _Ints
     height: _Ints
+
+
+def canvases(count: int, width: _Ints, height: _Ints) -> npt.NDArray[np.int32]:
+    """Outputs' sizes of :func:`compose`, for `Geometry.canvases`."""
+    return _columns(count, width, height)
 
 
 def is_random(step: Transform) -> bool:
@@ -133,7 +143,7 @@ def compose(
             odd |= windows[:, 1] + frame.height > sizes[:, 1]
         odd = odd if odd.any() else None
     flipped = np.zeros(count, np.uint8) if flips is None else flips.view(np.uint8)
-    found = Geometry(boxes, sizes, windows, flipped, odd, too_small)
+    found = Geometry(boxes, sizes, windows, flipped, odd, too_small=too_small)
     return found, frame.width, frame.height
 
 

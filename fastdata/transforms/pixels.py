@@ -89,6 +89,11 @@ class Number(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Nothing(Transform):
+    """What a choice may come to."""
+
+
+@dataclass(frozen=True)
 class Erase(Transform):
     """A RandomErasing in the units of the output.
 
@@ -449,6 +454,10 @@ def _erase(tree: Builder, step: Erase) -> None:
         tree.leaf("erase", *values, *(step.deviations or (0, 0, 0)), draws=23)
 
 
+def _nothing(tree: Builder, step: Nothing) -> None:
+    tree.leaf("sequence")
+
+
 # --- policies --------------------------------------------------------------------------------
 
 # What torchvision's ``_augmentation_space`` has: strengths are evenly spaced from 0 to these; those
@@ -648,6 +657,7 @@ _EMIT: dict[type, Callable[[Builder, Any], None]] = {
     GaussianBlur: _blur,
     GaussianNoise: _noise,
     Grayscale: _grayscale,
+    Nothing: _nothing,
     Pad: _pad,
     RandAugment: _rand_augment,
     RandomAdjustSharpness: _sharpness,

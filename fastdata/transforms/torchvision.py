@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fastdata.errors import UsageError
+from fastdata.transforms import torchvision_pixels
+from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomOrder
 from fastdata.transforms.descriptions import (
     FLOATS,
     CenterCrop,
@@ -64,11 +66,13 @@ def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion |
     Returns:
         What it does; or why that is not known, in words.
     """
-    version = _version(transform)
+    version, name = _version(transform), type(transform).__name__
     if version is None or not is_known(transform):
-        return NOT_KNOWN
+        return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
     try:
-        return _TRANSLATORS[type(transform).__name__](transform, version, kind, dtype)
+        if name in _TRANSLATORS:
+            return _TRANSLATORS[name](transform, version, kind, dtype)
+        return torchvision_pixels.translate(transform, version, kind, dtype)
     except (UsageError, TypeError, ValueError) as error:
         # Its own arguments make no sense; torchvision will say so when it is called.
         return f"its arguments are not known: {getattr(error, 'what', error)}"
@@ -76,7 +80,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion |
 
 def is_known(transform: Any) -> bool:
     """Whether there is something in here for a transform of this type."""
-    return _version(transform) is not None and type(transform).__name__ in _TRANSLATORS
+    name = type(transform).__name__
+    known = name in _TRANSLATORS or name in torchvision_pixels.TRANSLATORS
+    return known and _version(transform) is not None
 
 
 def _version(transform: Any) -> int | None:
@@ -212,6 +218,18 @@ def _dtype(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def _apply(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomApply(tuple(transform.transforms), transform.p)
+
+
+def _choice(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomChoice(tuple(transform.transforms), transform.p)
+
+
+def _order(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomOrder(tuple(transform.transforms))
+
+
 def _identity(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     return Conversion()
 
@@ -222,8 +240,11 @@ _TRANSLATORS: dict[str, Callable[[Any, int, str, str], Transform | Conversion | 
     "Identity": _identity,
     "Normalize": _normalize,
     "PILToTensor": _pil_to_tensor,
+    "RandomApply": _apply,
+    "RandomChoice": _choice,
     "RandomCrop": _random_crop,
     "RandomHorizontalFlip": _flip,
+    "RandomOrder": _order,
     "RandomResizedCrop": _random_resized_crop,
     "Resize": _resize,
     "ToDtype": _to_dtype,

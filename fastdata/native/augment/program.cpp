@@ -387,7 +387,7 @@ Status PixelProgram::Drawing::resize(double new_width, double new_height, double
 }
 
 Status PixelProgram::Drawing::resized_crop(uint64_t draw) {
-  if (!(v[3] >= 0 && v[4] <= 1 && v[5] > 0 && v[6] > 0))
+  if (!(v[3] >= 0 && v[5] > 0 && v[6] > 0))
     return {Code::bad_parameters, "a random crop of parts or ratios that there are not"};
   const CropBox box = random_resized_crop({v[3], v[4], v[5], v[6]}, width(), height(), key, draw);
   if (Status s =
