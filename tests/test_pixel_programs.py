@@ -128,9 +128,11 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
 
 
 def canonical(calls: list[Call]) -> tuple[Call, ...]:
-    """Calls without what does nothing: which of two copies was made does not matter."""
+    """Calls without what does nothing, and without crops: only what is tested was drawn."""
     found = []
     for name, values in calls:
+        if name in ("crop", "pad"):
+            continue
         values = tuple(values)
         if name == "affine":
             values = values[:6]
@@ -246,7 +248,7 @@ PILLOW: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", PILLOW)
 def test_draws_are_distributed_as_torchvisions(v1: Any, name: str) -> None:
     transform = PILLOW[name](v1)
-    pipeline = v1.Compose([v1.Resize(SIZE[::-1]), transform])
+    pipeline = v1.Compose([v1.Resize(SIZE[::-1]), transform, v1.CenterCrop(300)])
     assert_same_distribution(ours(pipeline, COUNT), theirs(transform, COUNT))
 
 

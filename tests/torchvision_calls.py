@@ -98,7 +98,8 @@ def recording() -> Iterator[list[Call]]:
         return self
 
     def erase(image: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = False) -> Any:
-        calls.append(("erase", (j, i, w, h)))
+        if v is not image:  # what it erases with where no rectangle was found
+            calls.append(("erase", (j, i, w, h)))
         return image
 
     def blur(image: Any, kernel_size: Any, sigma: Any) -> Any:

@@ -22,14 +22,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fastdata.errors import UsageError
-from fastdata.transforms.descriptions import INTERPOLATIONS, Transform
+from fastdata.transforms.descriptions import (
+    INTERPOLATIONS,
+    Transform,
+    check_padding_mode,
+    pixel_fill,
+)
 
 _Range: TypeAlias = tuple[float, float]
 
 #: What an image can be rotated and warped with.
 WARPS = ("nearest", "bilinear", "bicubic")
-
-PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 POLICIES = ("imagenet", "cifar10", "svhn")
 
@@ -318,7 +321,7 @@ class RandomRotation(Transform):
         object.__setattr__(self, "degrees", _angles(who, "degrees", self.degrees))
         _check_warp(who, self.interpolation)
         object.__setattr__(self, "center", _center(who, self.center))
-        object.__setattr__(self, "fill", _fill(who, self.fill))
+        object.__setattr__(self, "fill", pixel_fill(who, self.fill))
 
 
 @dataclass(frozen=True)
@@ -366,7 +369,7 @@ class RandomAffine(Transform):
         if self.shear is not None:
             object.__setattr__(self, "shear", _angles(who, "shear", self.shear, (2, 4)))
         _check_warp(who, self.interpolation)
-        object.__setattr__(self, "fill", _fill(who, self.fill))
+        object.__setattr__(self, "fill", pixel_fill(who, self.fill))
         object.__setattr__(self, "center", _center(who, self.center))
 
 
@@ -391,7 +394,7 @@ class RandomPerspective(Transform):
         _check_number(who, "distortion_scale", self.distortion_scale, 0, 1)
         _check_probability(who, self.p)
         _check_warp(who, self.interpolation)
-        object.__setattr__(self, "fill", _fill(who, self.fill))
+        object.__setattr__(self, "fill", pixel_fill(who, self.fill))
 
 
 @dataclass(frozen=True)
@@ -420,12 +423,8 @@ class Pad(Transform):
                 "Give for example padding=4.",
             )
         object.__setattr__(self, "padding", tuple(map(int, values)) * (4 // len(values)))
-        object.__setattr__(self, "fill", _fill("Pad", self.fill))
-        if self.padding_mode not in PADDING_MODES:
-            raise UsageError(
-                f"Pad: padding_mode {self.padding_mode!r} is not one.",
-                f"Give one of {', '.join(PADDING_MODES)}.",
-            )
+        object.__setattr__(self, "fill", pixel_fill("Pad", self.fill))
+        check_padding_mode("Pad", self.padding_mode)
 
 
 # --- containers ------------------------------------------------------------------------------
@@ -684,7 +683,7 @@ class RandomErasing(Transform):
 
 def _check_policy(who: str, policy: Any) -> None:
     _check_warp(who, policy.interpolation)
-    object.__setattr__(policy, "fill", _fill(who, policy.fill))
+    object.__setattr__(policy, "fill", pixel_fill(who, policy.fill))
     if policy.version not in (1, 2):
         raise UsageError(f"{who}: version {policy.version!r} is not 1 or 2.", "Leave it out.")
 
@@ -763,16 +762,6 @@ def _angles(who: str, name: str, given: Any, counts: tuple[int, ...] = (2,)) -> 
 
 def _center(who: str, given: Any) -> tuple[float, ...] | None:
     return None if given is None else _numbers(who, "center", given, 2)
-
-
-def _fill(who: str, given: Any) -> tuple[int, int, int]:
-    """Three values of 0 to 255, whole as Pillow takes them."""
-    values = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
-    values = tuple(values) * 3 if len(values) == 1 else tuple(values)
-    found = tuple(int(value) for value in _numbers(who, "fill", values, 3))
-    if not all(0 <= value <= 255 for value in found):
-        raise UsageError(f"{who}: fill {given!r} is not from 0 to 255.", "Give for example fill=0.")
-    return found[0], found[1], found[2]
 
 
 def _check_warp(who: str, interpolation: Any) -> None:

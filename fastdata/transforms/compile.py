@@ -55,6 +55,7 @@ _Values: TypeAlias = tuple[float, float, float]
 _RETURNED = object()
 _GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip)
 _CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
+_SOME_SIZE = (12345, 6789)  # that no step makes
 # What may come after a conversion to floats: it moves values, and makes none but zeros.
 _MOVES = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 
@@ -446,8 +447,9 @@ class Reading:
             if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
                 return "it is larger than the images, and may not pad them"
         self.pixels.append(resolved)
-        if size != self.fixed:
-            self.fixed, self.last = size, name_of(step)
+        self.fixed = size
+        if pixels.size_after(resolved, _SOME_SIZE) != _SOME_SIZE:
+            self.last = name_of(step)
         return None
 
     def _resolved(self, step: Any) -> Transform | str:
@@ -517,6 +519,8 @@ class Reading:
                 if larger and not padded and not step.pad_if_needed:
                     return "it is larger than the images, and may not pad them"
                 pads = padded or (pads and step.pad_if_needed)
+                if pads and (step.fill, step.padding_mode) != ((0, 0, 0), "constant"):
+                    return "it pads with others than zeros"
             if pads and self.cropped:
                 return "it would pad what was cropped"
             if pads and self.mean is not None:

@@ -32,6 +32,8 @@ Size: TypeAlias = "int | Sequence[int]"
 
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
 
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+
 #: What normalised values may be.
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -150,16 +152,22 @@ class RandomCrop(Transform):
         size: An int for a square, or (height, width).
         pad_if_needed: Pad an image that is smaller with zeros, on both sides by what is missing,
             so that it lies anywhere in the crop. Otherwise it is an error.
-        padding: Zeros around every image before it is cropped: an int; (left and right, top and
+        padding: Pixels around every image before it is cropped: an int; (left and right, top and
             bottom); or (left, top, right, bottom).
+        fill: Of those pixels, and of those that are needed: a value of 0 to 255, or one a channel.
+        padding_mode: As :class:`fastdata.transforms.Pad` has it.
     """
 
     size: Size
     pad_if_needed: bool = False
     padding: int | Sequence[int] = field(default=0, kw_only=True)
+    fill: float | Sequence[float] | None = field(default=0, kw_only=True)
+    padding_mode: str = field(default="constant", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair("RandomCrop", self.size))
+        object.__setattr__(self, "fill", pixel_fill("RandomCrop", self.fill))
+        check_padding_mode("RandomCrop", self.padding_mode)
         given = self.padding
         values = tuple(given) if isinstance(given, Sequence) else (given,)
         if len(values) not in (1, 2, 4) or not all(
@@ -314,6 +322,24 @@ def _pair(who: str, size: Any) -> tuple[int, int]:
             f"{who}: size {size!r} has {len(size)} values.", "Give an int or (height, width)."
         )
     return _whole(who, "size", size[0]), _whole(who, "size", size[1])
+
+
+def pixel_fill(who: str, given: Any) -> tuple[int, int, int]:
+    """Three values of 0 to 255, whole as Pillow takes them."""
+    values = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
+    values = tuple(values) * 3 if len(values) == 1 else tuple(values)
+    found = tuple(int(value) for value in _floats(who, "fill", values, 3))
+    if not all(0 <= value <= 255 for value in found):
+        raise UsageError(f"{who}: fill {given!r} is not from 0 to 255.", "Give for example fill=0.")
+    return found[0], found[1], found[2]
+
+
+def check_padding_mode(who: str, mode: Any) -> None:
+    """UsageError: there is no such padding mode."""
+    if mode not in PADDING_MODES:
+        raise UsageError(
+            f"{who}: padding_mode {mode!r} is not one.", f"Give one of {', '.join(PADDING_MODES)}."
+        )
 
 
 def _floats(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.transforms import geometry
 from fastdata.transforms.augmentations import (
-    PADDING_MODES,
     WARPS,
     AutoAugment,
     ColorJitter,
@@ -50,6 +50,7 @@ from fastdata.transforms.augmentations import (
     TrivialAugmentWide,
 )
 from fastdata.transforms.descriptions import (
+    PADDING_MODES,
     CenterCrop,
     Compose,
     RandomCrop,
@@ -230,7 +231,9 @@ def size_after(step: Transform, size: Fixed) -> Fixed:
     if isinstance(step, (RandomResizedCrop, CenterCrop, RandomCrop)):
         return step.size[1], step.size[0]  # type: ignore[index]
     if isinstance(step, Resize):
-        return (step.size[1], step.size[0]) if isinstance(step.size, tuple) else None
+        if isinstance(step.size, tuple):
+            return step.size[1], step.size[0]
+        return size and geometry.resized_size(step, *size)  # type: ignore[return-value]
     if isinstance(step, RandomRotation):
         return None if step.expand else size
     if isinstance(step, (ScaleJitter, RandomShortestSize, RandomResize)):
@@ -425,7 +428,9 @@ def _center_crop(tree: Builder, step: CenterCrop) -> None:
 def _random_crop(tree: Builder, step: RandomCrop) -> None:
     height, width = step.size  # type: ignore[misc]
     padding: Any = step.padding
-    tree.leaf("random_crop", width, height, *padding, step.pad_if_needed, 0, 0, 0, 0, draws=2)
+    fill: Any = step.fill
+    mode = PADDING_MODES.index(step.padding_mode)
+    tree.leaf("random_crop", width, height, *padding, step.pad_if_needed, mode, *fill, draws=2)
 
 
 def _scale_jitter(tree: Builder, step: ScaleJitter) -> None:

@@ -142,14 +142,15 @@ def _random_crop(transform: Any, version: int, kind: str, dtype: str) -> Transfo
     if version == 2 and given is not None:
         left, right, top, bottom = given  # its constructor has put them in this order
         padding = (left, top, right, bottom)
-    if any(padding) or transform.pad_if_needed:
-        if transform.padding_mode != "constant":
-            return f"padding by {transform.padding_mode!r} is not known"
-        fill = transform.fill
-        fills = fill if isinstance(fill, (list, tuple)) else (fill,)
-        if any(value not in (None, 0) for value in fills):
-            return f"padding with {fill!r} is not known, only with 0"
-    return RandomCrop(transform.size, bool(transform.pad_if_needed), padding=tuple(padding))
+    if isinstance(transform.fill, dict):
+        return "a dict of fills is not known"
+    needs = bool(transform.pad_if_needed)
+    mode = transform.padding_mode
+    if version == 2 and needs and any(padding) and mode in ("reflect", "symmetric"):
+        return f"padding twice by {mode!r} is not known"
+    return RandomCrop(
+        transform.size, needs, padding=tuple(padding), fill=transform.fill, padding_mode=mode
+    )
 
 
 def _flip(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
