@@ -19,6 +19,8 @@ INTERPOLATIONS = (
     Image.Resampling.BILINEAR,
     Image.Resampling.BICUBIC,
 )
+FILTERS = (*INTERPOLATIONS, Image.Resampling.LANCZOS)
+PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 def _enhanced(enhancer: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
@@ -63,6 +65,40 @@ def _perspective(image: Image.Image, values: Values) -> Image.Image:
     return image.transform(image.size, method, values[:8], interpolation, fillcolor=fill)
 
 
+def _blur(image: Image.Image, values: Values) -> Image.Image:
+    pixels = np.asarray(image).astype(float)
+    for axis, (kernel, sigma) in enumerate([(values[1], values[3]), (values[0], values[2])]):
+        half = int(kernel) // 2
+        weights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
+        margins = [(half, half) if i == axis else (0, 0) for i in range(pixels.ndim)]
+        windows = np.lib.stride_tricks.sliding_window_view(
+            np.pad(pixels, margins, "reflect"), 2 * half + 1, axis
+        )
+        pixels = windows @ (weights / weights.sum())
+    return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+def _pad(image: Image.Image, values: Values) -> Image.Image:
+    left, top, right, bottom = (int(value) for value in values[:4])
+    mode = PAD_MODES[int(values[4])]
+    if mode == "constant":
+        fill = _fill(image, values[5:])
+        return ImageOps.expand(image, (left, top, right, bottom), fill)
+    margins = [(top, bottom), (left, right), (0, 0)]
+    pixels = np.asarray(image)
+    return Image.fromarray(np.pad(pixels, margins[: pixels.ndim], mode))
+
+
+def _crop(image: Image.Image, values: Values) -> Image.Image:
+    left, top, width, height = (int(value) for value in values)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _resize(image: Image.Image, values: Values) -> Image.Image:
+    width, height, kind = (int(value) for value in values)
+    return image.resize((width, height), FILTERS[kind])
+
+
 Operation = Callable[[Image.Image, Values], Image.Image]
 
 OPERATIONS: dict[str, Operation] = {
@@ -78,6 +114,10 @@ OPERATIONS: dict[str, Operation] = {
     "equalize": lambda image, values: ImageOps.equalize(image),
     "invert": lambda image, values: ImageOps.invert(image),
     "permute": _permute,
+    "gaussian_blur": _blur,
+    "pad": _pad,
+    "crop": _crop,
+    "resize": _resize,
     "affine": _affine,
     "perspective": _perspective,
     "flip_horizontal": lambda image, values: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),

@@ -183,6 +183,109 @@ def test_perspective_transforms_are_pillows(
     check(pixels, "perspective", [*shifted, interpolation, *fill], within=interpolation and 1)
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    IMAGES,
+    st.tuples(*2 * [st.one_of(st.integers(0, 3), st.integers(0, 127))]),
+    st.tuples(*2 * [st.one_of(st.floats(0.1, 5), st.floats(1e-9, 1e3))]),
+)
+def test_blurred_pixels_are_within_1(
+    pixels: np.ndarray, halves: tuple[int, int], sigmas: tuple[float, float]
+) -> None:
+    height, width = pixels.shape[:2]
+    kernel = [
+        2 * min(half, size - 1) + 1 for half, size in zip(halves, (width, height), strict=True)
+    ]
+    check(pixels, "gaussian_blur", [*kernel, *sigmas], within=1)
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 254, 255])
+def test_blur_leaves_one_colour_alone(value: int) -> None:
+    pixels = np.full((60, 70), value, np.uint8)
+    for kernel in [3, 23, 117]:
+        blurred = augment(pixels, "gaussian_blur", [kernel, kernel, kernel / 4, kernel / 5])
+        assert (blurred == value).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    IMAGES,
+    st.tuples(*4 * [st.one_of(st.just(0), st.integers(0, 70))]),
+    st.integers(0, 3),
+    FILLS,
+)
+def test_pads_are_pillows_and_numpys(
+    pixels: np.ndarray, sides: tuple[int, ...], mode: int, fill: tuple[int, ...]
+) -> None:
+    check(pixels, "pad", [*sides, mode, *fill])
+
+
+@settings(deadline=None, max_examples=50)
+@given(IMAGES, st.data())
+def test_crops_are_pillows(pixels: np.ndarray, data: st.DataObject) -> None:
+    height, width = pixels.shape[:2]
+    left = data.draw(st.integers(0, width - 1))
+    top = data.draw(st.integers(0, height - 1))
+    size = data.draw(st.tuples(st.integers(1, width - left), st.integers(1, height - top)))
+    check(pixels, "crop", [left, top, *size])
+
+
+@settings(deadline=None, max_examples=150)
+@given(IMAGES, SIZES, SIZES, st.integers(0, 3))
+def test_resized_pixels_are_pillows(pixels: np.ndarray, width: int, height: int, kind: int) -> None:
+    # Bilinear weights have 13 bits (native/resample/resample.h).
+    check(pixels, "resize", [width, height, kind], within=1 if kind == 1 else 0)
+
+
+def noise_of(value: int, mean: float, sigma: float, clip: bool, key: int = 7) -> np.ndarray:
+    pixels = np.full((512, 512, 3), value, np.uint8)
+    levels = []
+    for level in LEVELS:
+        _native.set_simd(level)
+        levels.append(_native.augment(pixels, "gaussian_noise", [mean, sigma, clip], key))
+    for other in levels[1:]:
+        np.testing.assert_array_equal(other, levels[0])
+    return levels[0]
+
+
+def normal_below(x: float) -> float:
+    return 0.5 * (1 + math.erf(x / math.sqrt(2)))
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.1])
+def test_noise_is_normal_and_truncated(sigma: float) -> None:
+    added = noise_of(128, 0, sigma, clip=True).astype(int) - 128
+    count, scale = added.size, sigma * 255
+    # torchvision truncates towards 0, so that k stands for k to k + 1, and 0 for -1 to 1.
+    for edge in range(-60, 61, 5):
+        expected = normal_below((edge + (edge >= 0)) / scale if edge else 1 / scale)
+        below = (added <= edge).mean()
+        error = math.sqrt(max(expected * (1 - expected), 1e-6) / count)
+        assert abs(below - expected) < 5 * error, (edge, below, expected)
+
+
+def test_noise_of_neighbours_channels_and_keys_is_independent() -> None:
+    noise = [noise_of(128, 0, 0.1, True, key).astype(float) - 128 for key in (7, 8, 7 + (1 << 32))]
+    assert abs(noise[0].mean()) < 0.2
+    pairs = [(noise[0], noise[1]), (noise[0], noise[2])]
+    pairs += [(noise[0], np.roll(noise[0], shift, axis)) for axis in (0, 1) for shift in (1, 2, 32)]
+    pairs += [(noise[0][..., 0], noise[0][..., 1]), (noise[0][..., 1], noise[0][..., 2])]
+    for a, b in pairs:
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / math.sqrt(a.size)
+    np.testing.assert_array_equal(noise[0], noise_of(128, 0, 0.1, True, 7).astype(float) - 128)
+
+
+def test_noise_beyond_a_byte_is_clipped_or_wraps() -> None:
+    clipped, wrapped = (noise_of(250, 0.05, 0.1, clip).astype(int) for clip in (True, False))
+    inside = clipped < 255
+    assert 0.1 < inside.mean() < 0.9
+    np.testing.assert_array_equal(clipped[inside], wrapped[inside])
+    assert (wrapped[clipped == 255] <= 120).mean() > 0.95
+    assert (noise_of(100, 2, 0, True) == 255).all()
+    assert (noise_of(100, -2, 0, True) == 0).all()
+    assert (noise_of(100, 0.1, 0, True) == 125).all()
+
+
 @pytest.mark.parametrize("shift", [0, 1, 77, 127, -1, -127])
 def test_all_colours_turn_as_pillows(shift: int) -> None:
     every = np.arange(1 << 24, dtype=np.uint32)
@@ -206,6 +309,25 @@ def test_all_colours_turn_as_pillows(shift: int) -> None:
         ("solarize", [257], "0 to 256"),
         ("permute", [0, 1, 3], "0 to 2"),
         ("permute", [0, 1], "3 values, not 2"),
+        ("gaussian_blur", [4, 3, 1, 1], "odd"),
+        ("gaussian_blur", [257, 3, 1, 1], "1 to 255"),
+        ("gaussian_blur", [3, 3, 0, 1], "above 0"),
+        ("gaussian_blur", [11, 3, 1, 1], "as large as the image"),
+        ("gaussian_noise", [0, -0.1, 1], "sigma"),
+        ("gaussian_noise", [11, 0.1, 1], "mean"),
+        ("gaussian_noise", [0, 0.1, 2], "clip"),
+        ("affine", [1, 0, 0, 0, 1, 0, 3, 0, 0, 0, 9, 9], "interpolation"),
+        ("affine", [1, 0, 0, 0, 1, 0, 0, 0, 0, 256, 9, 9], "fill"),
+        ("affine", [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 9], "without pixels"),
+        ("affine", [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1 << 30, 1 << 30], "1 GiB"),
+        ("perspective", [1, 0, 0, 0, 1, 0, 0, 0, 0.5, 0, 0, 0], "interpolation"),
+        ("crop", [0, 0, 6, 4], "outside the image"),
+        ("crop", [-1, 0, 5, 4], "outside the image"),
+        ("resize", [0, 4, 1], "1 to 2"),
+        ("resize", [5, 4, 4], "no such filter"),
+        ("pad", [-1, 0, 0, 0, 0, 0, 0, 0], "padding"),
+        ("pad", [1, 0, 0, 0, 4, 0, 0, 0], "mode"),
+        ("pad", [1 << 24, 1 << 24, 0, 0, 0, 0, 0, 0], "1 GiB"),
         ("dance", [], "not one of _native.OPERATIONS"),
     ],
 )

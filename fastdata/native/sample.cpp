@@ -142,7 +142,7 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
   }
   profile(Stage::coefficients);
   kernels().plan_horizontal(x_axis_, plan_);
-  if (vertical_first(crop, full_width, full_height))
+  if (vertical_first(crop.width(), crop.height(), full_width, full_height))
     resample_columns_first(*source, needed, sample.output);
   else
     resample_rows_first(*source, needed, sample.output);
@@ -156,17 +156,6 @@ void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output
     profile(Stage::output);
     writer_.write(output, y, box.width(), planes, source.grey());
   }
-}
-
-// Note [Order of passes]: bytes are rounded, and clamped, between the passes, so that
-// their order shows (by several levels, where a filter with negative lobes overshoots).
-// Pillow 13 begins with the vertical pass if the image shrinks in height, and by more than
-// twice the pixels that it shrinks by in width; found by experiment over sizes and filters,
-// tests/test_native_resample.py holds it to that. Older Pillows begin with the horizontal.
-// The sizes are the whole resize's, whatever window of it is wanted.
-bool SampleDecoder::vertical_first(const Box& crop, int full_width, int full_height) {
-  const int lost_rows = crop.height() - full_height;
-  return lost_rows > 0 && lost_rows > 2 * (crop.width() - full_width);
 }
 
 /// Each row of the box is resampled as it comes, then columns of the results.

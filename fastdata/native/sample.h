@@ -56,7 +56,6 @@ class SampleDecoder {
   Status augment(const Sample& sample, const SampleOptions& options);
   Status decode(const Sample& sample, const SampleOptions& options);
   void copy(RowSource& source, const Box& box, const Output& output);
-  static bool vertical_first(const Box& crop, int full_width, int full_height);
   void resample_rows_first(RowSource& source, const Box& box, const Output& output);
   void resample_columns_first(RowSource& source, const Box& box, const Output& output);
 

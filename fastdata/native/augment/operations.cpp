@@ -30,8 +30,13 @@ constexpr Run run_of(Operation operation) {
     case Operation::perspective: return perspective;
     case Operation::flip_horizontal: return flip_horizontal;
     case Operation::flip_vertical: return flip_vertical;
-    default: return nullptr;
+    case Operation::gaussian_blur: return gaussian_blur;
+    case Operation::gaussian_noise: return gaussian_noise;
+    case Operation::crop: return crop;
+    case Operation::resize: return resize;
+    case Operation::pad: return pad;
   }
+  return nullptr;
 }
 
 }  // namespace
@@ -50,9 +55,7 @@ Status augment(const Call& call, Canvas& canvas) {
     return {Code::bad_parameters, "no such operation"};
   for (int i = 0; i < info_of(call.operation).values; i++)
     if (!std::isfinite(call.values[i])) return {Code::bad_parameters, "a value that is not finite"};
-  const Run run = run_of(call.operation);
-  if (!run) return {Code::unsupported, "an operation that the core does not have yet"};
-  return run(call, canvas);
+  return run_of(call.operation)(call, canvas);
 }
 
 }  // namespace fastdata

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "augment/blur.h"
 #include "augment/warp.h"
 #include "simd/cpu.h"
 #include "jpeg/entropy.h"
@@ -74,6 +75,11 @@ struct Kernels {
   void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int n,
                   float factor, uint8_t* out);
   void (*reverse)(const uint8_t* row, int n, uint8_t* out);
+  BlurColumns blur_columns;
+  BlurRow blur_row;
+  // Adds values of N(mean, sigma), which the key and a byte's place give; beyond a byte: clamped if
+  // `clip`, else wrapped.
+  void (*add_noise)(uint8_t* pixels, size_t n, uint64_t key, float mean, float sigma, bool clip);
   void (*pack)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint32_t* out);
   WarpRow warp_row;
 };

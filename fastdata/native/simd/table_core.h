@@ -35,6 +35,9 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .turn_hue = turn_hue,
       .sharpen = sharpen,
       .reverse = reverse,
+      .blur_columns = blur_columns,
+      .blur_row = blur_row,
+      .add_noise = add_noise,
       .pack = pack,
       .warp_row = warp_row,
   };
