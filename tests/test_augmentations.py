@@ -179,7 +179,21 @@ def test_what_stands_before_the_resize_is_done_to_the_whole_image(tv: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["invert", "grey", "posterise", "solarise", "flip", "blur", "inverted twice"]
+    "name",
+    [
+        "invert",
+        "grey",
+        "posterise",
+        "solarise",
+        "flip",
+        "blur",
+        "sharpen",
+        "autocontrast",
+        "equalise",
+        "pad",
+        "reflect",
+        "inverted twice",
+    ],
 )
 def test_augmentations_of_tensors_are_torchvisions_within_a_level(tv: Any, name: str) -> None:
     steps = {
@@ -188,6 +202,11 @@ def test_augmentations_of_tensors_are_torchvisions_within_a_level(tv: Any, name:
         "posterise": [tv.RandomPosterize(3, 1.0)],
         "solarise": [tv.RandomSolarize(100, 1.0)],
         "flip": [tv.RandomVerticalFlip(1.0)],
+        "sharpen": [tv.RandomAdjustSharpness(1.7, 1.0)],
+        "autocontrast": [tv.RandomAutocontrast(1.0)],
+        "equalise": [tv.RandomEqualize(1.0)],
+        "pad": [tv.Pad((1, 2, 3, 4), fill=9)],
+        "reflect": [tv.Pad(5, padding_mode="reflect")],
         "blur": [tv.GaussianBlur(5, (1.1, 1.1))],
         "inverted twice": [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomInvert(1.0)], 1.0)],
     }[name]

@@ -437,9 +437,9 @@ class Reading:
             return resolved
         size = pixels.size_after(resolved, self.fixed)
         if self.dtype != "uint8":
-            if not isinstance(resolved, _MOVES):
+            if not _moves(resolved):
                 return "it works on bytes, and has floats here"
-            if self.mean is not None and size != self.fixed and _may_pad(resolved, self.fixed):
+            if self.mean is not None and _may_pad(resolved, self.fixed):
                 return "it would pad with zeros what is normalised"
         if isinstance(resolved, RandomCrop) and not resolved.pad_if_needed and self.fixed:
             left, top, right, bottom = resolved.padding  # type: ignore[misc]
@@ -532,7 +532,24 @@ class Reading:
         return None
 
 
+def _moves(step: Transform) -> bool:
+    """Whether a step only moves values, or puts zeros around them: floats as it would bytes."""
+    if isinstance(step, (Compose, *_CONTAINERS)):
+        return all(map(_moves, step.transforms))  # type: ignore[arg-type]
+    return isinstance(step, (*_MOVES, pixels.Nothing))
+
+
 def _may_pad(step: Transform, size: _Pair | None) -> bool:
+    """Whether some image would be padded, of those that are all of one size before it."""
+    if isinstance(step, (Compose, *_CONTAINERS)):
+        for part in step.transforms:
+            if _may_pad(part, size):  # type: ignore[arg-type]
+                return True
+            if isinstance(step, Compose):
+                size = pixels.size_after(part, size)  # type: ignore[arg-type]
+        return False
+    if not isinstance(step, (CenterCrop, RandomCrop)):
+        return False
     if isinstance(step, RandomCrop) and any(step.padding):  # type: ignore[arg-type]
         return True
     wanted = (step.size[1], step.size[0])  # type: ignore[attr-defined]

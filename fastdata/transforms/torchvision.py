@@ -185,6 +185,14 @@ def _to_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion
     return Conversion("image")
 
 
+def _to_pil_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    if kind == "pil":
+        return "it has a PIL image here already"
+    if dtype != "uint8" or transform.mode not in (None, "RGB"):
+        return "it makes PIL images of floats, or of another mode than RGB"
+    return Conversion("pil")
+
+
 def _to_pure_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     return Conversion() if kind == "pil" else Conversion("tensor")
 
@@ -250,6 +258,8 @@ _TRANSLATORS: dict[str, Callable[[Any, int, str, str], Transform | Conversion | 
     "Resize": _resize,
     "ToDtype": _to_dtype,
     "ToImage": _to_image,
+    "RGB": _identity,
+    "ToPILImage": _to_pil_image,
     "ToPureTensor": _to_pure_tensor,
     "ToTensor": _to_tensor,
 }

@@ -46,7 +46,11 @@ ON_TENSORS = frozenset(
         "GaussianBlur",
         "GaussianNoise",
         "Grayscale",
+        "Pad",
+        "RandomAdjustSharpness",
+        "RandomAutocontrast",
         "RandomChannelPermutation",
+        "RandomEqualize",
         "RandomErasing",
         "RandomGrayscale",
         "RandomInvert",
@@ -56,8 +60,22 @@ ON_TENSORS = frozenset(
     }
 )
 
+_BOXES = "it is for boxes and key points, which images of a class do not have"
+_BATCHES = "it mixes the images of a batch: give it to the loader as batch_transform"
+
 #: Why the core leaves others to torchvision.
 DECLINED = {
+    "ClampBoundingBoxes": _BOXES,
+    "ClampKeyPoints": _BOXES,
+    "ConvertBoundingBoxFormat": _BOXES,
+    "CutMix": _BATCHES,
+    "MixUp": _BATCHES,
+    "RandomIoUCrop": _BOXES,
+    "SanitizeBoundingBoxes": _BOXES,
+    "SanitizeKeyPoints": _BOXES,
+    "SetClampingMode": _BOXES,
+    "Lambda": "it calls a function of the user's",
+    "UniformTemporalSubsample": "it is for videos",
     "AugMix": "it mixes images in floats, which the core does not do",
     "ElasticTransform": "the core does not displace single pixels",
     "FiveCrop": "it makes several images of one; Views do that natively",
@@ -196,7 +214,7 @@ def translate(transform: Any, version: int, kind: str, dtype: str) -> Transform 
     """One of torchvision's augmentations, by the rules of `fastdata.transforms.torchvision`."""
     name = type(transform).__name__
     if kind in ("tensor", "image") and name != "RandomErasing":
-        if dtype != "uint8":
+        if dtype != "uint8" and name != "RandomVerticalFlip":
             return "it works on floats here; put it before the conversion"
         if name not in ON_TENSORS:
             return "it gives other values on tensors than on PIL images; put it before ToTensor"
