@@ -8,8 +8,11 @@
 namespace fastdata {
 
 constexpr int kBlurBits = 7;
-// Up to here, what the products' truncation adds up to stays below a level (blur_core.h).
+// Up to here, what the products' truncation adds up to stays below a level (blur_bias).
 constexpr int kMaxBlurKernel = 255;
+
+/// What a pass adds for the truncation of its `radius` + 1 products: half a unit for each.
+constexpr int blur_bias(int radius) { return (radius + 1) / 2; }
 
 /// One row, times 2^kBlurBits, of the vertical pass. rows[-radius] to rows[radius] are read, n
 /// bytes of each; weights[t] is that of rows[-t] and of rows[t], times 2^16: they sum to 2^15.

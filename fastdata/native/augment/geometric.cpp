@@ -118,6 +118,11 @@ Status pad(const Call& call, Canvas& canvas) {
           canvas.begin(static_cast<int>(width), static_cast<int>(height), image.channels, next);
       !s.ok())
     return s;
+  // Where the pixels left of the image and right of it come from.
+  int32_t* margins = canvas.scratch.reserve<int32_t>(static_cast<size_t>(left) + right);
+  for (int x = 0; x < left; x++) margins[x] = padded_from(mode, x - left, image.width);
+  for (int x = 0; x < right; x++)
+    margins[left + x] = padded_from(mode, int64_t{image.width} + x, image.width);
   for (int c = 0; c < image.channels; c++)
     for (int y = 0; y < next.height; y++) {
       uint8_t* out = next.row(c, y);
@@ -133,9 +138,8 @@ Status pad(const Call& call, Canvas& canvas) {
         std::memset(out + left + image.width, fill[c], right);
         continue;
       }
-      for (int x = 0; x < left; x++) out[x] = row[padded_from(mode, x - left, image.width)];
-      for (int x = left + image.width; x < next.width; x++)
-        out[x] = row[padded_from(mode, x - left, image.width)];
+      for (int x = 0; x < left; x++) out[x] = row[margins[x]];
+      for (int x = 0; x < right; x++) out[left + image.width + x] = row[margins[left + x]];
     }
   canvas.swap();
   return {};

@@ -28,7 +28,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
 #include "augment/point_core.h"
-#include "augment/blur_core.h"
+#include "augment/mix_core.h"
 #include "augment/noise_core.h"
 #include "augment/warp_block_core.h"
 #include "augment/warp_taps_x86.h"

@@ -23,7 +23,7 @@
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "augment/point_core.h"
-#include "augment/blur_core.h"
+#include "augment/mix_core.h"
 #include "augment/noise_core.h"
 #include "augment/warp_block_core.h"
 #include "augment/warp_taps_core.h"

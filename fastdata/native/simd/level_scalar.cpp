@@ -15,7 +15,7 @@
 #include "resample/wide_core.h"
 #include "augment/look_up_core.h"
 #include "augment/point_core.h"
-#include "augment/blur_core.h"
+#include "augment/mix_scalar.h"
 #include "augment/noise_core.h"
 #include "augment/warp_block_core.h"
 #include "augment/warp_taps_core.h"
