@@ -1,6 +1,7 @@
 #include "augment/point.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "simd/kernels.h"
@@ -27,6 +28,10 @@ void look_up(const Planes& image, const Table& table) {
 
 void look_up(const Planes& image, int channel, const Table& table) {
   kernels().look_up(image.plane(channel), image.plane_size(), table);
+}
+
+void invert_and_mask(const Planes& image, int threshold, int mask) {
+  kernels().invert_and_mask(image.data, image.size(), threshold, static_cast<uint8_t>(mask));
 }
 
 /// The table of Pillow's blend (Blend.c) with an image of one value.
@@ -144,9 +149,7 @@ Status posterize(const Call& call, Canvas& canvas) {
   int bits;
   if (!whole_number(call.values[0], 1, 8, bits))
     return {Code::bad_parameters, "bits to keep: 1 to 8"};
-  Table table;
-  fill(table, [=](int i) { return i & 0xFF << (8 - bits); });
-  look_up(canvas.image(), table);
+  invert_and_mask(canvas.image(), 256, 0xFF << (8 - bits));
   return {};
 }
 
@@ -154,9 +157,7 @@ Status solarize(const Call& call, Canvas& canvas) {
   const double threshold = call.values[0];
   if (!(threshold >= 0 && threshold <= 256))
     return {Code::bad_parameters, "a threshold outside 0 to 256"};
-  Table table;
-  fill(table, [=](int i) { return i < threshold ? i : 255 - i; });
-  look_up(canvas.image(), table);
+  invert_and_mask(canvas.image(), static_cast<int>(std::ceil(threshold)), 0xFF);
   return {};
 }
 
@@ -197,9 +198,7 @@ Status equalize(const Call&, Canvas& canvas) {
 }
 
 Status invert(const Call&, Canvas& canvas) {
-  Table table;
-  fill(table, [](int i) { return 255 - i; });
-  look_up(canvas.image(), table);
+  invert_and_mask(canvas.image(), 0, 0xFF);
   return {};
 }
 

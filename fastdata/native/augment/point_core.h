@@ -6,6 +6,12 @@
 namespace fastdata {
 namespace {
 
+void invert_and_mask(uint8_t* pixels, size_t n, int threshold, uint8_t mask) {
+  const uint8_t first = static_cast<uint8_t>(threshold), flip = threshold > 255 ? 0 : 255;
+  for (size_t i = 0; i < n; i++)
+    pixels[i] = static_cast<uint8_t>((pixels[i] ^ (pixels[i] >= first ? flip : 0)) & mask);
+}
+
 uint64_t sum(const uint8_t* row, int n) {
   constexpr int kBatch = 1 << 16;  // whose sum fits 32 bits
   uint64_t total = 0;

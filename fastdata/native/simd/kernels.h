@@ -66,6 +66,8 @@ struct Kernels {
   // Augmentations, of bytes or of pixels that lie in three planes. Those that take a size_t take
   // whole rows, padding included (augment/canvas.h): `n` is a multiple of 64.
   void (*look_up)(uint8_t* pixels, size_t n, const uint8_t* table);  // of 256
+  // Inverts values from the threshold on, 0 to 256, and keeps the mask's bits.
+  void (*invert_and_mask)(uint8_t* pixels, size_t n, int threshold, uint8_t mask);
   void (*grey)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, uint8_t* out);
   uint64_t (*sum)(const uint8_t* row, int n);
   void (*find_range)(const uint8_t* row, int n, uint8_t* low, uint8_t* high);  // widens it

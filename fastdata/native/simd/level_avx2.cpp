@@ -107,17 +107,23 @@ void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
       differences[8 * half + t] = _mm256_xor_si256(values, before);
     }
   const I step = set8(16), sign = set8(0x80);
-  for (size_t i = 0; i < n; i += kVectorBytes) {
-    I low = load(pixels + i), high = _mm256_xor_si256(low, sign);
-    I found = _mm256_xor_si256(_mm256_shuffle_epi8(differences[0], low),
-                               _mm256_shuffle_epi8(differences[8], high));
-    for (int t = 1; t < 8; t++) {
-      low = _mm256_subs_epi8(low, step);
-      high = _mm256_subs_epi8(high, step);
-      found = _mm256_xor_si256(found, _mm256_shuffle_epi8(differences[t], low));
-      found = _mm256_xor_si256(found, _mm256_shuffle_epi8(differences[8 + t], high));
+  for (size_t i = 0; i < n; i += 2 * kVectorBytes) {
+    I low[2], high[2], found[2];
+    for (int v = 0; v < 2; v++) {
+      low[v] = load(pixels + i + v * kVectorBytes);
+      high[v] = _mm256_xor_si256(low[v], sign);
+      found[v] = _mm256_xor_si256(_mm256_shuffle_epi8(differences[0], low[v]),
+                                  _mm256_shuffle_epi8(differences[8], high[v]));
     }
-    store(pixels + i, found);
+    for (int t = 1; t < 8; t++)
+      for (int v = 0; v < 2; v++) {
+        low[v] = _mm256_subs_epi8(low[v], step);
+        high[v] = _mm256_subs_epi8(high[v], step);
+        const I part = _mm256_xor_si256(_mm256_shuffle_epi8(differences[t], low[v]),
+                                        _mm256_shuffle_epi8(differences[8 + t], high[v]));
+        found[v] = _mm256_xor_si256(found[v], part);
+      }
+    for (int v = 0; v < 2; v++) store(pixels + i + v * kVectorBytes, found[v]);
   }
 }
 

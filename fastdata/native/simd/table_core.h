@@ -28,6 +28,7 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .to_float16 = to_float16,
       .to_bfloat16 = to_bfloat16,
       .look_up = look_up,
+      .invert_and_mask = invert_and_mask,
       .grey = grey,
       .sum = sum,
       .find_range = find_range,
