@@ -74,6 +74,9 @@ Status pack_source(Canvas& canvas, const Fill& fill, Warp& warp) {
 
 Status warp_image(Canvas& canvas, const Fill& fill, Warp& warp, int width, int height) {
   const int channels = canvas.image().channels;
+  if (warp.interpolation != Interpolation::nearest &&
+      std::max(canvas.image().width, canvas.image().height) > kMaxWarpSide)
+    return {Code::too_large, "more than 2^17 pixels a side to interpolate"};
   if (Status s = pack_source(canvas, fill, warp); !s.ok()) return s;
   Planes next;
   if (Status s = canvas.begin(width, height, channels, next); !s.ok()) return s;

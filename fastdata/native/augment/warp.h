@@ -22,6 +22,11 @@ enum class Projection {
 constexpr int kWarpBorder = 2;
 constexpr int kWarpTaps = 4;
 
+// Weights, and so places in the source, have so many bits; with them a place fits 32 bits up to
+// this size of the source.
+constexpr int kWarpBits = 14;
+constexpr int kMaxWarpSide = (1 << (31 - kWarpBits)) - 2 * kWarpBorder;
+
 struct Warp {
   Projection projection;
   Interpolation interpolation;

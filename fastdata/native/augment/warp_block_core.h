@@ -6,7 +6,6 @@ namespace fastdata {
 namespace {
 
 constexpr int kWarpBlock = 64;  // pixels of a row of the result that are computed together
-constexpr int kWarpBits = 14;   // of weights
 
 /// For each pixel the packed source pixel that it is, or that is up and left of where it lies, and
 /// pairs of weights, the first in the low 16 bits, which sum to 2^14. Bilinear: of the upper two

@@ -24,8 +24,9 @@ void find_fixed(const Warp& warp, int x, int y, WarpBlock& block) {
 
 /// The cubic's weights (Geometry.c, BICUBIC) for the second to fourth of four taps, of 2^14; the
 /// first gets what is left.
-FASTDATA_INLINE void cubic_pairs(float d, int32_t& first, int32_t& second) {
+FASTDATA_INLINE void cubic_pairs(int part, int32_t& first, int32_t& second) {
   constexpr float kOne = 1 << kWarpBits;
+  const float d = static_cast<float>(part) * (1 / kOne);
   const float d2 = d * d, d3 = d2 * d;
   const int w0 = static_cast<int>((d2 + d2 - d - d3) * kOne - 0.5f);
   const int w2 = static_cast<int>((d + d2 - d3) * kOne + 0.5f);
@@ -57,17 +58,23 @@ void find(const Warp& warp, int x, int y, WarpBlock& block) {
     const bool inside = (u >= 0) & (u < width) & (v >= 0) & (v < height);
     u = (inside ? u : 0) + (kWarpBorder + kShift);
     v = (inside ? v : 0) + (kWarpBorder + kShift);
-    const int column = static_cast<int>(u), row = static_cast<int>(v);
-    block.offset[i] = inside ? row * pitch + column : fill;
+    if (kInterpolation == Interpolation::nearest) {
+      const int at = static_cast<int>(v) * pitch + static_cast<int>(u);
+      block.offset[i] = inside ? at : fill;
+      continue;
+    }
+    constexpr int kOne = 1 << kWarpBits;
+    const int column = static_cast<int>(u * kOne), row = static_cast<int>(v * kOne);
+    const int right = column & (kOne - 1), below = row & (kOne - 1);
+    const int at = (row >> kWarpBits) * pitch + (column >> kWarpBits);
+    block.offset[i] = inside ? at : fill;
     if (kInterpolation == Interpolation::bilinear) {
-      const int right = static_cast<int>((u - column) * (1 << kWarpBits));
-      const int below = static_cast<int>((v - row) * (1 << kWarpBits));
-      const int both = (right * below + (1 << (kWarpBits - 1))) >> kWarpBits;
-      block.pairs[0][i] = ((1 << kWarpBits) - right - below + both) | (right - both) << 16;
+      const int both = (right * below + kOne / 2) >> kWarpBits;
+      block.pairs[0][i] = (kOne - right - below + both) | (right - both) << 16;
       block.pairs[1][i] = (below - both) | both << 16;
-    } else if (kInterpolation == Interpolation::bicubic) {
-      cubic_pairs(static_cast<float>(u - column), block.pairs[0][i], block.pairs[1][i]);
-      cubic_pairs(static_cast<float>(v - row), block.pairs[2][i], block.pairs[3][i]);
+    } else {
+      cubic_pairs(right, block.pairs[0][i], block.pairs[1][i]);
+      cubic_pairs(below, block.pairs[2][i], block.pairs[3][i]);
     }
   }
 }
