@@ -435,6 +435,8 @@ class Reading:
         resolved = self._resolved(step)
         if isinstance(resolved, str):
             return resolved
+        if pixels.does_nothing(resolved):
+            return None
         size = pixels.size_after(resolved, self.fixed)
         if self.dtype != "uint8":
             if not _moves(resolved):

@@ -74,6 +74,10 @@ _WIDTH, _HEIGHT = 1, 2
 _TO_ZERO, _TO_EVEN = 1, 2
 
 
+# Nodes that only lead to others.
+_WITH_CHILDREN = ("sequence", "apply", "choice", "order")
+
+
 class Number(NamedTuple):
     """A value of a node, as ``struct Value`` of native/augment/program.h has it."""
 
@@ -134,6 +138,11 @@ class Builder:
     def is_random(self) -> bool:
         """Whether anything in it draws."""
         return self._draws > _FIRST_DRAW
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it does nothing, whatever is drawn."""
+        return all(kind in _WITH_CHILDREN for kind, *_ in self._nodes)
 
     def program(self) -> _native.PixelProgram:
         """What was built, for the core."""
@@ -221,6 +230,11 @@ def native_program(steps: tuple[Transform, ...]) -> _native.PixelProgram:
 def is_random(step: Transform) -> bool:
     """Whether a transform draws numbers."""
     return tree_of((step,)).is_random
+
+
+def does_nothing(step: Transform) -> bool:
+    """Whether a transform leaves every image as it is."""
+    return tree_of((step,)).is_empty
 
 
 def size_after(step: Transform, size: Fixed) -> Fixed:
