@@ -707,14 +707,14 @@ def _check_number(who: str, name: str, value: Any, least: float, most: float) ->
 
 
 def _check_whole(who: str, name: str, value: Any, least: int, most: int) -> None:
-    if not isinstance(value, numbers.Integral) or not least <= value <= most:
+    if not isinstance(value, numbers.Integral) or not least <= int(value) <= most:
         raise UsageError(
             f"{who}: {name} {value!r} is not an int from {least} to {most}.", "Give one that is."
         )
 
 
 def _check_probability(who: str, p: Any) -> None:
-    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= p <= 1:
+    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= float(p) <= 1:
         raise UsageError(f"{who}: p {p!r} is not a number from 0 to 1.", "Give for example p=0.5.")
 
 

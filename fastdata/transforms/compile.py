@@ -554,7 +554,7 @@ def _may_pad(step: Transform, size: _Pair | None) -> bool:
         return False
     if isinstance(step, RandomCrop) and any(step.padding):  # type: ignore[arg-type]
         return True
-    wanted = (step.size[1], step.size[0])  # type: ignore[attr-defined]
+    wanted = (step.size[1], step.size[0])  # type: ignore[index]
     return size is None or wanted[0] > size[0] or wanted[1] > size[1]
 
 

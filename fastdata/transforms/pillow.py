@@ -105,11 +105,11 @@ def _view(view: Reading, image: Image.Image) -> Any:
     if cut.too_small:
         raise UsageError(f"The image has {cut.too_small[0]}.", SMALL_HINT)
     size = int(np.asarray(width).flat[0]), int(np.asarray(height).flat[0])
-    image = render(image, cut, 0, size, view.filter or "bilinear")
+    found: npt.NDArray[Any] = render(image, cut, 0, size, view.filter or "bilinear")
     output = view.output()
     if program:
-        image = _augment(image, pixels.native_program(program), keys, output)
-    result: Any = torch.from_numpy(image).permute(2, 0, 1).contiguous()
+        found = _augment(found, pixels.native_program(program), keys, output)
+    result: Any = torch.from_numpy(found).permute(2, 0, 1).contiguous()
     if output.dtype != "uint8":
         if not program:
             result = result.to(torch.float32).div_(255)
@@ -135,7 +135,7 @@ def _augment(
     except ValueError as error:
         raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
-    out = np.empty((1, new_height, new_width, 3), dtype)
+    out: npt.NDArray[Any] = np.empty((1, new_height, new_width, 3), dtype)
     mean, std = output.mean or (0.0,) * 3, output.std or (1.0,) * 3
     job = _native.Job(
         [image],
@@ -157,4 +157,5 @@ def _augment(
     if failures := job.failures():
         _, code, detail, _ = failures[0]
         raise UsageError(f"The image cannot be augmented: {detail} ({code}).", "Resize it before.")
-    return out[0]
+    result: npt.NDArray[Any] = out[0]
+    return result

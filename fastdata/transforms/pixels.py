@@ -86,7 +86,7 @@ class Number(NamedTuple):
     a: float = 0.0
     b: float = 0.0
     first: int = 0
-    count: int = 0
+    entries: int = 0
     unit: int = 0
     sign_draw: int = -1
     plus: float = 0.0
@@ -154,8 +154,8 @@ class Builder:
         at = len(self._nodes)
         self.leaf(kind, *values, draws=draws)
         yield
-        kind, operation, _, *rest = self._nodes[at]
-        self._nodes[at] = (kind, operation, len(self._nodes), *rest)  # type: ignore[arg-type]
+        kind, operation, _, first, count, draw = self._nodes[at]
+        self._nodes[at] = (kind, operation, len(self._nodes), first, count, draw)
 
     def leaf(self, kind: str, *values: Number | float, draws: int = 0, operation: str = "") -> None:
         """A node without children."""
@@ -176,11 +176,11 @@ class Builder:
         first, self._draws = self._draws, self._draws + count
         return first
 
-    def uniform(self, a: float, b: float, **rest: int) -> Number:
+    def uniform(self, a: float, b: float, **rest: Any) -> Number:
         """A number between a and b; no draw where they are the same."""
         if a == b:
-            return Number("constant", a=a, **rest)  # type: ignore[arg-type]
-        return Number("uniform", self.draw(), a, b, **rest)  # type: ignore[arg-type]
+            return Number("constant", a=a, **rest)
+        return Number("uniform", self.draw(), a, b, **rest)
 
     def table(self, entries: Sequence[float], signed: bool = False, **rest: Any) -> Number:
         """One of several numbers, each as likely; and as likely with either sign."""
@@ -189,7 +189,7 @@ class Builder:
             return Number("constant", a=entries[0], **sign, **rest)
         first = len(self._tables)
         self._tables += entries
-        return Number("table", self.draw(), first=first, count=len(entries), **sign, **rest)
+        return Number("table", self.draw(), first=first, entries=len(entries), **sign, **rest)
 
     @contextmanager
     def maybe(self, p: float) -> Iterator[None]:
@@ -520,7 +520,8 @@ def _linspace(end: float, count: int) -> npt.NDArray[np.float32]:
     """``torch.linspace(0, end, count)``: of float32, from both ends to the middle."""
     last, index = np.float32(end), np.arange(count, dtype=np.float32)
     step = last / np.float32(count - 1)
-    return np.where(index < count // 2, step * index, last - step * (np.float32(count - 1) - index))
+    fro: npt.NDArray[np.float32] = last - step * (np.float32(count - 1) - index)
+    return np.where(index < count // 2, step * index, fro)
 
 
 def _thresholds(count: int, version: int) -> npt.NDArray[np.float64]:
@@ -533,7 +534,8 @@ def _thresholds(count: int, version: int) -> npt.NDArray[np.float64]:
 def _strengths(name: str, space: dict[str, float], bins: int, version: int) -> list[float]:
     """An operation's values at each strength, but for its sign."""
     if name == "Solarize":
-        return _thresholds(bins, version).tolist()
+        thresholds: list[float] = _thresholds(bins, version).tolist()
+        return thresholds
     if name == "Posterize":
         kept = 8 - np.rint(np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / space[name]))
         return kept.tolist()  # type: ignore[no-any-return]

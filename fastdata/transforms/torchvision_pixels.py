@@ -126,12 +126,12 @@ def _filled(
 
 def _jitter(transform: Any, version: int) -> Transform | str:
     values = (transform.brightness, transform.contrast, transform.saturation, transform.hue)
-    return ColorJitter(*(None if value is None else tuple(value) for value in values))  # type: ignore[arg-type]
+    return ColorJitter(*(None if value is None else tuple(value) for value in values))
 
 
 def _distort(transform: Any, version: int) -> Transform | str:
-    names = ("brightness", "contrast", "saturation", "hue")
-    return RandomPhotometricDistort(*(getattr(transform, name) for name in names), p=transform.p)
+    names = ("brightness", "contrast", "saturation", "hue", "p")
+    return RandomPhotometricDistort(**{name: getattr(transform, name) for name in names})
 
 
 def _grayscale(transform: Any, version: int) -> Transform | str:
@@ -145,7 +145,7 @@ def _permutation(transform: Any, version: int) -> Transform | str:
 
 
 def _blur(transform: Any, version: int) -> Transform | str:
-    return GaussianBlur(tuple(transform.kernel_size), tuple(transform.sigma))  # type: ignore[arg-type]
+    return GaussianBlur(tuple(transform.kernel_size), tuple(transform.sigma))
 
 
 def _noise(transform: Any, version: int) -> Transform | str:
