@@ -26,6 +26,7 @@ from fastdata.transforms.descriptions import (
     INTERPOLATIONS,
     Transform,
     check_padding_mode,
+    check_probability,
     pixel_fill,
 )
 
@@ -90,7 +91,7 @@ class RandomPhotometricDistort(Transform):
             found = _range(who, name, getattr(self, name), 0.0, math.inf)
             object.__setattr__(self, name, found)
         object.__setattr__(self, "hue", _range(who, "hue", self.hue, -0.5, 0.5))
-        _check_probability(who, self.p)
+        check_probability(who, self.p)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class RandomGrayscale(Transform):
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_probability("RandomGrayscale", self.p)
+        check_probability("RandomGrayscale", self.p)
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class RandomInvert(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability("RandomInvert", self.p)
+        check_probability("RandomInvert", self.p)
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class RandomPosterize(Transform):
                 f"RandomPosterize: bits {self.bits!r} is not an int from 0 to 8.",
                 "Give for example bits=4.",
             )
-        _check_probability("RandomPosterize", self.p)
+        check_probability("RandomPosterize", self.p)
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class RandomSolarize(Transform):
 
     def __post_init__(self) -> None:
         _check_number("RandomSolarize", "threshold", self.threshold, 0, 256)
-        _check_probability("RandomSolarize", self.p)
+        check_probability("RandomSolarize", self.p)
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class RandomAdjustSharpness(Transform):
         _check_number(
             "RandomAdjustSharpness", "sharpness_factor", self.sharpness_factor, 0, math.inf
         )
-        _check_probability("RandomAdjustSharpness", self.p)
+        check_probability("RandomAdjustSharpness", self.p)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class RandomAutocontrast(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability("RandomAutocontrast", self.p)
+        check_probability("RandomAutocontrast", self.p)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ class RandomEqualize(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability("RandomEqualize", self.p)
+        check_probability("RandomEqualize", self.p)
 
 
 @dataclass(frozen=True)
@@ -281,20 +282,6 @@ class GaussianNoise(Transform):
 
 
 # --- geometry on pixels ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RandomVerticalFlip(Transform):
-    """Mirror top to bottom.
-
-    Attributes:
-        p: How probable that is, 0 to 1.
-    """
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        _check_probability("RandomVerticalFlip", self.p)
 
 
 @dataclass(frozen=True)
@@ -392,7 +379,7 @@ class RandomPerspective(Transform):
     def __post_init__(self) -> None:
         who = "RandomPerspective"
         _check_number(who, "distortion_scale", self.distortion_scale, 0, 1)
-        _check_probability(who, self.p)
+        check_probability(who, self.p)
         _check_warp(who, self.interpolation)
         object.__setattr__(self, "fill", pixel_fill(who, self.fill))
 
@@ -444,7 +431,7 @@ class RandomApply(Transform):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transforms", _parts("RandomApply", self.transforms))
-        _check_probability("RandomApply", self.p)
+        check_probability("RandomApply", self.p)
 
 
 @dataclass(frozen=True)
@@ -663,7 +650,7 @@ class RandomErasing(Transform):
 
     def __post_init__(self) -> None:
         who = "RandomErasing"
-        _check_probability(who, self.p)
+        check_probability(who, self.p)
         object.__setattr__(self, "scale", _range(who, "scale", self.scale, 0.0, 1.0))
         ratio = _range(who, "ratio", self.ratio, 0.0, math.inf)
         if ratio[0] <= 0:
@@ -711,11 +698,6 @@ def _check_whole(who: str, name: str, value: Any, least: int, most: int) -> None
         raise UsageError(
             f"{who}: {name} {value!r} is not an int from {least} to {most}.", "Give one that is."
         )
-
-
-def _check_probability(who: str, p: Any) -> None:
-    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= float(p) <= 1:
-        raise UsageError(f"{who}: p {p!r} is not a number from 0 to 1.", "Give for example p=0.5.")
 
 
 def _numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:

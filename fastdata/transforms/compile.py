@@ -32,17 +32,20 @@ from fastdata.transforms.augmentations import (
     RandomChoice,
     RandomErasing,
     RandomOrder,
-    RandomVerticalFlip,
 )
 from fastdata.transforms.describing import describe, dimensions
 from fastdata.transforms.descriptions import (
     CenterCrop,
     Compose,
+    CornerCrop,
+    FiveCrop,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
+    TenCrop,
     Transform,
     Views,
 )
@@ -53,11 +56,18 @@ _Values: TypeAlias = tuple[float, float, float]
 
 # Stands after each Compose of ours: what it is in gets a tensor from it.
 _RETURNED = object()
-_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip)
+_GEOMETRY = (
+    RandomResizedCrop,
+    Resize,
+    CenterCrop,
+    CornerCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+)
 _CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
 _SOME_SIZE = (12345, 6789)  # that no step makes
 # What may come after a conversion to floats: it moves values, and makes none but zeros.
-_MOVES = (CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
+_MOVES = (CenterCrop, CornerCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 
 
 class Output(NamedTuple):
@@ -265,17 +275,36 @@ def read(transform: Any) -> tuple[list[Reading], list[Callable[[Any], Any]]]:
     """
     items = list(_flat(transform, True))
     own = isinstance(transform, Transform)
-    at = next((n for n, (one, _) in enumerate(items) if type(one) is Views), None)
+    at = next((n for n, (one, _) in enumerate(items) if _views(one) is not None), None)
     if at is None:
         return [Reading(items, own)], []
+    makes = _views(items[at][0])
     before = Reading(items[:at], own)
     shared = [*before.steps, *before.pixels, *before.erasures]
     readings = []
-    for view in items[at][0].transforms:
+    if not isinstance(makes, Views):
+        # Those of torchvision's are still what it was given: a PIL image, or a tensor.
+        ours = True if makes is items[at][0] else None
+        kept = own or makes is transform
+        for steps in makes.views:
+            readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept))
+            readings[-1].shared = shared
+        return readings, _after(items, at)
+    for view in makes.transforms:
         kept = isinstance(view, Transform) if type(transform) is Views else own
         readings.append(Reading([*items[:at], *_flat(view, True)], kept))
         readings[-1].shared = shared
-    return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED]
+    return readings, _after(items, at)
+
+
+def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
+    """What makes views, in ours."""
+    found = one if isinstance(one, Transform) else translation.views(one)
+    return found if isinstance(found, (Views, FiveCrop, TenCrop)) else None
+
+
+def _after(items: Sequence[tuple[Any, bool]], at: int) -> list[Callable[[Any], Any]]:
+    return [one for one, _ in items[at + 1 :] if one is not _RETURNED]
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
@@ -299,11 +328,11 @@ class Reading:
 
     Args:
         items: The transforms, each with whether the innermost Compose is ours or a list, rather
-            than torchvision's.
+            than torchvision's; None: one of ours in a transform of torchvision's place.
         own: Whether the whole is a transform of ours.
     """
 
-    def __init__(self, items: Sequence[tuple[Any, bool]], own: bool) -> None:
+    def __init__(self, items: Sequence[tuple[Any, bool | None]], own: bool) -> None:
         self.steps: list[Transform] = []
         self.pixels: list[Transform] = []
         self.erasures: list[pixels.Erase] = []
@@ -378,17 +407,17 @@ class Reading:
             "fastdata.transforms.CenterCrop(224), or use a Resize to (height, width)."
         )
 
-    def _add(self, transform: Any, ours: bool) -> str | None:
+    def _add(self, transform: Any, ours: bool | None) -> str | None:
         """Take the next transform for the core; return why it cannot be done, or None."""
         own = isinstance(transform, (Normalize, RandomErasing, *_CONTAINERS))
         if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
-            if self.kind in ("tensor", "image"):
+            if self.kind in ("tensor", "image") and ours is not None:
                 return "it works on PIL images, and has a tensor here"
             if isinstance(transform, Normalize):
                 reason = self._normalise(transform)
             else:
                 reason = self._compose(transform)
-            if reason is None:
+            if reason is None and ours is not None:
                 # Each of ours returns a tensor, when it is called by somebody else.
                 self.kind = "own" if ours else "tensor"
             return reason
@@ -443,6 +472,10 @@ class Reading:
                 return "it works on bytes, and has floats here"
             if self.mean is not None and _may_pad(resolved, self.fixed):
                 return "it would pad with zeros what is normalised"
+        if isinstance(resolved, CornerCrop) and self.fixed:
+            width, height = self.fixed
+            if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
+                return "it is larger than the images"
         if isinstance(resolved, RandomCrop) and not resolved.pad_if_needed and self.fixed:
             left, top, right, bottom = resolved.padding  # type: ignore[misc]
             width, height = self.fixed[0] + left + right, self.fixed[1] + top + bottom
@@ -512,10 +545,12 @@ class Reading:
             if step.interpolation == "nearest" and self.flipped:
                 return "resizing with 'nearest' after a flip gives other pixels than before it"
             self.fixed, self.filter, self.cropped = size, step.interpolation, False
-        elif isinstance(step, (CenterCrop, RandomCrop)):
+        elif isinstance(step, (CenterCrop, CornerCrop, RandomCrop)):
             size = (step.size[1], step.size[0])  # type: ignore[index]
             larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
-            pads = larger or self.fixed is None
+            pads = (larger or self.fixed is None) and not isinstance(step, CornerCrop)
+            if isinstance(step, CornerCrop) and larger:
+                return "it is larger than the images"
             if isinstance(step, RandomCrop):
                 padded = any(step.padding)  # type: ignore[arg-type]
                 if larger and not padded and not step.pad_if_needed:

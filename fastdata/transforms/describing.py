@@ -31,16 +31,17 @@ from fastdata.transforms.augmentations import (
     RandomRotation,
     RandomShortestSize,
     RandomSolarize,
-    RandomVerticalFlip,
     ScaleJitter,
     TrivialAugmentWide,
 )
 from fastdata.transforms.descriptions import (
     CenterCrop,
     Compose,
+    CornerCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
     Transform,
 )
@@ -108,6 +109,10 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     CenterCrop: lambda step: f"centre crop of {dimensions(step)}",
     ColorJitter: _jitter,
     Compose: lambda step: f"({_all(step.transforms, ', ')})",
+    CornerCrop: lambda step: (
+        f"{'lower' if step.bottom else 'upper'} {'right' if step.right else 'left'} "
+        f"{dimensions(step)}"
+    ),
     Erase: _erase,
     GaussianBlur: lambda step: (
         f"blur by {step.kernel_size[0]} x {step.kernel_size[1]}, sigma {_range(step.sigma)}"

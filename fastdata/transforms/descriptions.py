@@ -191,11 +191,21 @@ class RandomHorizontalFlip(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
-            raise UsageError(
-                f"RandomHorizontalFlip: p {self.p!r} is not a number from 0 to 1.",
-                "Give for example p=0.5.",
-            )
+        check_probability("RandomHorizontalFlip", self.p)
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(Transform):
+    """Mirror top to bottom.
+
+    Attributes:
+        p: How probable that is, 0 to 1.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability("RandomVerticalFlip", self.p)
 
 
 @dataclass(frozen=True)
@@ -270,6 +280,72 @@ class Views(Transform):
 
 
 @dataclass(frozen=True)
+class CornerCrop(Transform):
+    """Crop one corner of an image, which must be no smaller.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        right: The right corner, else the left one.
+        bottom: The lower corner, else the upper one.
+    """
+
+    size: Size
+    right: bool = False
+    bottom: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("CornerCrop", self.size))
+
+
+@dataclass(frozen=True)
+class FiveCrop(Transform):
+    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
+
+    As :class:`Views`, it makes a list.
+
+    Attributes:
+        size: An int for a square, or (height, width); of images that are no smaller.
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("FiveCrop", self.size))
+
+    @property
+    def views(self) -> tuple[tuple[Transform, ...], ...]:
+        """The steps of each view."""
+        corners = [(False, False), (True, False), (False, True), (True, True)]
+        return (
+            *((CornerCrop(self.size, *corner),) for corner in corners),
+            (CenterCrop(self.size),),
+        )
+
+
+@dataclass(frozen=True)
+class TenCrop(Transform):
+    """The views of :class:`FiveCrop`, and those of the mirrored image.
+
+    Attributes:
+        size: As FiveCrop has it.
+        vertical_flip: Mirror top to bottom, rather than left to right.
+    """
+
+    size: Size
+    vertical_flip: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("TenCrop", self.size))
+
+    @property
+    def views(self) -> tuple[tuple[Transform, ...], ...]:
+        """The steps of each view."""
+        flip = RandomVerticalFlip(1.0) if self.vertical_flip else RandomHorizontalFlip(1.0)
+        five = FiveCrop(self.size).views
+        return (*five, *((flip, *steps) for steps in five))
+
+
+@dataclass(frozen=True)
 class Compose(Transform):
     """Several transforms, one after the other.
 
@@ -322,6 +398,12 @@ def _pair(who: str, size: Any) -> tuple[int, int]:
             f"{who}: size {size!r} has {len(size)} values.", "Give an int or (height, width)."
         )
     return _whole(who, "size", size[0]), _whole(who, "size", size[1])
+
+
+def check_probability(who: str, p: Any) -> None:
+    """UsageError: it is no probability."""
+    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= float(p) <= 1:
+        raise UsageError(f"{who}: p {p!r} is not a number from 0 to 1.", "Give for example p=0.5.")
 
 
 def pixel_fill(who: str, given: Any) -> tuple[int, int, int]:

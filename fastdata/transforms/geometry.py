@@ -18,6 +18,7 @@ from fastdata import _native
 from fastdata.plan import draws
 from fastdata.transforms.descriptions import (
     CenterCrop,
+    CornerCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -119,6 +120,9 @@ def compose(
             left, top = _centre(frame.width, width), _centre(frame.height, height)
             frame = _crop(frame, flips, left, top, width, height)
             cut = may_pad = True
+        elif isinstance(step, CornerCrop):
+            frame = _crop(frame, flips, *_corner(step, frame, count, too_small))
+            cut = True
         elif isinstance(step, RandomCrop):
             frame = _crop(frame, flips, *_random_places(step, frame, keys, draw, too_small))
             cut = may_pad = True
@@ -210,6 +214,25 @@ def _centre(have: _Ints, want: int) -> _Ints:
     missing = -((want - np.asarray(have)) // 2)
     offset = np.where(want > np.asarray(have), missing, np.rint((np.asarray(have) - want) / 2.0))
     return offset.astype(np.int64)
+
+
+def _corner(
+    step: CornerCrop, frame: _Frame, count: int, too_small: dict[int, str]
+) -> tuple[_Ints, _Ints, int, int]:
+    """Left, top, width, height of a corner; adds to ``too_small``."""
+    width, height = _wide(step), _high(step)
+    have = np.stack([_per_image(frame.width, count), _per_image(frame.height, count)])
+    missing = have < [[width], [height]]
+    for row in np.flatnonzero(missing.any(axis=0)).tolist():
+        size = f"{have[0, row]} x {have[1, row]} pixels"
+        too_small.setdefault(row, f"{size}, less than a corner's {width} x {height}")
+    have = np.maximum(have, [[width], [height]])
+    return (
+        have[0] - width if step.right else 0,
+        have[1] - height if step.bottom else 0,
+        width,
+        height,
+    )
 
 
 def _random_places(

@@ -45,7 +45,6 @@ from fastdata.transforms.augmentations import (
     RandomRotation,
     RandomShortestSize,
     RandomSolarize,
-    RandomVerticalFlip,
     ScaleJitter,
     TrivialAugmentWide,
 )
@@ -53,9 +52,11 @@ from fastdata.transforms.descriptions import (
     PADDING_MODES,
     CenterCrop,
     Compose,
+    CornerCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
     Transform,
 )
@@ -242,7 +243,7 @@ def size_after(step: Transform, size: Fixed) -> Fixed:
     if isinstance(step, Pad):
         left, top, right, bottom = step.padding  # type: ignore[misc]
         return size and (size[0] + left + right, size[1] + top + bottom)
-    if isinstance(step, (RandomResizedCrop, CenterCrop, RandomCrop)):
+    if isinstance(step, (RandomResizedCrop, CenterCrop, CornerCrop, RandomCrop)):
         return step.size[1], step.size[0]  # type: ignore[index]
     if isinstance(step, Resize):
         if isinstance(step.size, tuple):
@@ -437,6 +438,11 @@ def _resize(tree: Builder, step: Resize) -> None:
 
 def _center_crop(tree: Builder, step: CenterCrop) -> None:
     tree.leaf("centre_crop", step.size[1], step.size[0])  # type: ignore[index]
+
+
+def _corner_crop(tree: Builder, step: CornerCrop) -> None:
+    height, width = step.size  # type: ignore[misc]
+    tree.leaf("corner_crop", width, height, step.right, step.bottom)
 
 
 def _random_crop(tree: Builder, step: RandomCrop) -> None:
@@ -674,6 +680,7 @@ _EMIT: dict[type, Callable[[Builder, Any], None]] = {
     CenterCrop: _center_crop,
     ColorJitter: _jitter,
     Compose: _compose,
+    CornerCrop: _corner_crop,
     Erase: _erase,
     GaussianBlur: _blur,
     GaussianNoise: _noise,

@@ -21,11 +21,13 @@ from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomO
 from fastdata.transforms.descriptions import (
     FLOATS,
     CenterCrop,
+    FiveCrop,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    TenCrop,
     Transform,
 )
 
@@ -53,6 +55,15 @@ def parts(transform: Any) -> Sequence[Any] | None:
     if torch is not None and type(transform) is torch.nn.Sequential:
         return tuple(transform)
     return None
+
+
+def views(transform: Any) -> FiveCrop | TenCrop | None:
+    """A FiveCrop or TenCrop, in ours; None for anything else."""
+    if _version(transform) is None or type(transform).__name__ not in ("FiveCrop", "TenCrop"):
+        return None
+    if type(transform).__name__ == "FiveCrop":
+        return FiveCrop(transform.size)
+    return TenCrop(transform.size, transform.vertical_flip)
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion | str:

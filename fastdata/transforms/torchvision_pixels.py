@@ -34,11 +34,10 @@ from fastdata.transforms.augmentations import (
     RandomRotation,
     RandomShortestSize,
     RandomSolarize,
-    RandomVerticalFlip,
     ScaleJitter,
     TrivialAugmentWide,
 )
-from fastdata.transforms.descriptions import Transform
+from fastdata.transforms.descriptions import RandomVerticalFlip, Transform
 
 #: Those whose arithmetic on uint8 tensors is that on PIL images, or within one level of it.
 ON_TENSORS = frozenset(
@@ -78,10 +77,8 @@ DECLINED = {
     "UniformTemporalSubsample": "it is for videos",
     "AugMix": "it mixes images in floats, which the core does not do",
     "ElasticTransform": "the core does not displace single pixels",
-    "FiveCrop": "it makes several images of one; Views do that natively",
     "JPEG": "the core does not write JPEGs",
     "RandomZoomOut": "it makes images of different sizes",
-    "TenCrop": "it makes several images of one; Views do that natively",
     "LinearTransformation": "it multiplies floats by a matrix",
 }
 
