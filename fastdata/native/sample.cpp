@@ -82,7 +82,7 @@ Status SampleDecoder::augment(const Sample& sample, const SampleOptions& options
     for (int c = 0; c < image.channels; c++) rows[c] = image.row(c, y);
     writer_.write(sample.output, y, image.width, rows, grey);
   }
-  for (const Erasure& erasure : drawn_.erasures) erase(erasure, sample.output);
+  for (const Erasure& erasure : drawn_.erasures) erase(erasure, sample.output, canvas_.scratch);
   return {};
 }
 

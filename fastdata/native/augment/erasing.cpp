@@ -1,7 +1,6 @@
 #include "augment/erasing.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "draws.h"
 #include "simd/kernels.h"
@@ -10,14 +9,6 @@ namespace fastdata {
 namespace {
 
 constexpr int kPeriod = Kernels::kPeriod;
-
-/// Normally distributed number `index` of a key: Box and Muller's, two from two draws.
-float normal(uint64_t key, uint64_t index) {
-  const uint64_t pair = index & ~uint64_t{1};
-  const double radius = std::sqrt(-2 * std::log(1 - draw_uniform(key, pair)));
-  const double angle = 6.283185307179586477 * draw_uniform(key, pair + 1);
-  return static_cast<float>(radius * (index & 1 ? std::sin(angle) : std::cos(angle)));
-}
 
 /// Converts up to kPeriod values, by the kernels that normalise: zeros, scaled, and an offset.
 void put(const float* values, int n, DataType type, void* out) {
@@ -41,12 +32,21 @@ void put(const float* values, int n, DataType type, void* out) {
 
 }  // namespace
 
-void erase(const Erasure& erasure, const Output& output) {
-  const size_t item = size_of(output.type);
+void erase(const Erasure& erasure, const Output& output, Buffer& scratch) {
+  const size_t item = size_of(output.type), area = size_t(erasure.width) * erasure.height;
   const bool planar = output.plane_stride != 0;
   const int planes = planar ? 3 : 1, channels = planar ? 1 : 3;
   const int count = erasure.width * channels;  // values a row of each plane
   float values[kPeriod];
+  const float* noise[3] = {};  // a plane each, so that it is the same in either layout
+  if (erasure.noise) {
+    const size_t plane = round_up(area, 64);
+    float* all = scratch.reserve<float>(3 * plane);
+    for (int channel = 0; channel < 3; channel++) {
+      kernels().normals(all + channel * plane, area, draw_bits(erasure.key, channel));
+      noise[channel] = all + channel * plane;
+    }
+  }
   for (int plane = 0; plane < planes; plane++) {
     for (int y = 0; y < erasure.height; y++) {
       auto* row = static_cast<uint8_t*>(output.data) + plane * output.plane_stride +
@@ -56,13 +56,9 @@ void erase(const Erasure& erasure, const Output& output) {
         for (int i = 0; i < n; i++) {
           const int channel = planar ? plane : (begin + i) % 3, x = (begin + i) / channels;
           values[i] = static_cast<float>(erasure.values[channel]);
-          if (erasure.noise) {
-            // The same noise in either layout.
-            const uint64_t index =
-                (static_cast<uint64_t>(channel) * erasure.height + y) * erasure.width + x;
-            values[i] +=
-                static_cast<float>(erasure.deviations[channel]) * normal(erasure.key, index);
-          }
+          if (erasure.noise)
+            values[i] += static_cast<float>(erasure.deviations[channel]) *
+                         noise[channel][size_t(y) * erasure.width + x];
         }
         put(values, n, output.type, row + begin * item);
       }

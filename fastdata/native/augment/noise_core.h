@@ -50,6 +50,21 @@ FASTDATA_INLINE void normal_pair(uint32_t first, uint32_t second, float& a, floa
   b = radius * (y * sign);
 }
 
+/// Values of N(0, 1), n of them; writes up to 63 more.
+void normals(float* out, size_t n, uint64_t key) {
+  const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+  constexpr int kPairs = 32;
+  for (size_t begin = 0; begin < n; begin += 2 * kPairs) {
+    const uint32_t counter = static_cast<uint32_t>(begin);
+    float* __restrict firsts = out + begin;
+    float* __restrict seconds = firsts + kPairs;
+    for (uint32_t i = 0; i < kPairs; i++) {
+      const uint32_t first = scrambled(counter + i + low);
+      normal_pair(first, scrambled(first + high), firsts[i], seconds[i]);
+    }
+  }
+}
+
 void add_noise(uint8_t* pixels, size_t n, uint64_t key, float mean, float sigma, bool clip) {
   const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
   const int least = clip ? 0 : -32768, most = clip ? 255 : 32767;

@@ -115,6 +115,7 @@ struct PixelProgram::Drawing {
   Status scale_jitter();
   Status shortest_size();
   Status centre_crop();
+  Status corner_crop();
   Status random_crop(uint64_t draw);
   Status pad(double left, double top, double right, double bottom, const double* fill);
   Status crop(int64_t left, int64_t top, double width, double height);
@@ -259,6 +260,7 @@ Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
     case NodeKind::scale_jitter: return drawing.scale_jitter();
     case NodeKind::shortest_size: return drawing.shortest_size();
     case NodeKind::centre_crop: return drawing.centre_crop();
+    case NodeKind::corner_crop: return drawing.corner_crop();
     case NodeKind::random_crop: return drawing.random_crop(node.draw);
     case NodeKind::erase: drawing.erase(node.draw); return {};
     default: return {};
@@ -449,6 +451,14 @@ Status PixelProgram::Drawing::centre_crop() {
     return s;
   return crop(static_cast<int64_t>(std::nearbyint((width() - v[0]) / 2)),
               static_cast<int64_t>(std::nearbyint((height() - v[1]) / 2)), v[0], v[1]);
+}
+
+/// torchvision's functional.five_crop.
+Status PixelProgram::Drawing::corner_crop() {
+  if (!(v[0] >= 1 && v[1] >= 1 && v[0] <= width() && v[1] <= height()))
+    return {Code::bad_parameters, "the image is smaller than a crop of its corner"};
+  return crop(v[2] != 0 ? static_cast<int64_t>(width() - v[0]) : 0,
+              v[3] != 0 ? static_cast<int64_t>(height() - v[1]) : 0, v[0], v[1]);
 }
 
 /// torchvision's RandomCrop.

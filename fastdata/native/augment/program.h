@@ -48,6 +48,8 @@ namespace fastdata {
   N(shortest_size, 3)                                                                           \
   /* CenterCrop: width, height; zeros around smaller images; */                                 \
   N(centre_crop, 2)                                                                             \
+  /* a corner: width, height; whether the right one, the lower one; */                          \
+  N(corner_crop, 4)                                                                             \
   /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */      \
   /* smaller images; padding mode; fill R, G, B; [2] */                                         \
   N(random_crop, 11)                                                                            \

@@ -81,6 +81,7 @@ struct Kernels {
   BlurRow blur_row;
   // Adds values of N(mean, sigma), which the key and a byte's place give; beyond a byte: clamped if
   // `clip`, else wrapped.
+  void (*normals)(float* out, size_t n, uint64_t key);
   void (*add_noise)(uint8_t* pixels, size_t n, uint64_t key, float mean, float sigma, bool clip);
   void (*pack)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint32_t* out);
   WarpRow warp_row;
