@@ -430,6 +430,57 @@ def test_views_have_augmentations_each(v1: Any) -> None:
             assert np.array_equal(jittered[place].permute(1, 2, 0).numpy(), np.asarray(want))
 
 
+@pytest.mark.parametrize("before", [[], ["RandomInvert"]])
+@pytest.mark.parametrize("options", [None, {}, {"vertical_flip": True}])
+def test_corners_are_views(v1: Any, before: list[str], options: Any) -> None:
+    name = "FiveCrop" if options is None else "TenCrop"
+    first = [getattr(ours, step)(1.0) for step in before]
+    mine = ours.Compose(
+        [ours.CenterCrop(SIZE), *first, getattr(ours, name)((20, 31), **(options or {}))]
+    )
+    steps = [getattr(v1, step)(1.0) for step in before]
+    theirs = v1.Compose(
+        [v1.CenterCrop(SIZE), *steps, getattr(v1, name)((20, 31), **(options or {}))]
+    )
+    dataset = images(mine)
+    for views, indices in batches(dataset, num_workers=2):
+        assert len(views) == (5 if options is None else 10)
+        for place, index in enumerate(indices):
+            for view, want in zip(views, theirs(dataset.open_image(index)), strict=True):
+                assert np.array_equal(view[place].permute(1, 2, 0).numpy(), np.asarray(want))
+
+
+def test_torchvisions_corners_are_handed_on_as_images(v1: Any) -> None:
+    def together(crops: Any) -> Any:
+        return torch.stack([v1.functional.to_tensor(crop) for crop in crops])
+
+    pipeline = v1.Compose([v1.CenterCrop(SIZE), v1.TenCrop(16), v1.Lambda(together)])
+    dataset = images(pipeline)
+    loader = DataLoader(dataset, 10)
+    assert loader.explain().startswith("workers")
+    found = torch.cat([batch for batch, _ in loader])
+    assert found.shape == (SAMPLES, 10, 3, 16, 16)
+    for index, crops in enumerate(found):
+        assert torch.equal(crops, pipeline(dataset.open_image(index)))
+
+
+def test_corners_behind_something_random_are_a_workers(v1: Any) -> None:
+    steps = [v1.CenterCrop(SIZE), v1.RandomInvert(), v1.FiveCrop(16), v1.Lambda(len)]
+    loader = DataLoader(images(v1.Compose(steps)), 10)
+    assert loader.explain().startswith("workers")
+    assert "FiveCrop, Lambda" in loader.explain() and "random before it" in loader.explain()
+    assert next(iter(loader))[0].tolist() == [5] * 10
+
+
+def test_corners_of_smaller_images_are_an_error() -> None:
+    with pytest.raises(UsageError, match="less than a corner's 70 x 70"):
+        list(DataLoader(images(ours.FiveCrop(70)), 10))
+    assert (
+        "larger than the images"
+        in DataLoader(images(ours.Compose([ours.CenterCrop(20), ours.FiveCrop(30)])), 10).explain()
+    )
+
+
 def test_random_augmentations_do_not_stand_before_views() -> None:
     shared = ours.Compose([ours.RandomInvert(), ours.Views(ours.CenterCrop(8), count=2)])
     loader = DataLoader(images(shared), 4)

@@ -282,29 +282,27 @@ def read(transform: Any) -> tuple[list[Reading], list[Callable[[Any], Any]]]:
     before = Reading(items[:at], own)
     shared = [*before.steps, *before.pixels, *before.erasures]
     readings = []
-    if not isinstance(makes, Views):
+    if isinstance(makes, (FiveCrop, TenCrop)):
+        if any(map(pixels.is_random, shared)):
+            return [Reading(items, own)], []
         # Those of torchvision's are still what it was given: a PIL image, or a tensor.
         ours = True if makes is items[at][0] else None
         kept = own or makes is transform
         for steps in makes.views:
             readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept))
-            readings[-1].shared = shared
-        return readings, _after(items, at)
-    for view in makes.transforms:
-        kept = isinstance(view, Transform) if type(transform) is Views else own
-        readings.append(Reading([*items[:at], *_flat(view, True)], kept))
-        readings[-1].shared = shared
-    return readings, _after(items, at)
+    else:
+        for view in items[at][0].transforms:
+            kept = isinstance(view, Transform) if type(transform) is Views else own
+            readings.append(Reading([*items[:at], *_flat(view, True)], kept))
+    for reading in readings:
+        reading.shared = shared
+    return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED]
 
 
 def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
     """What makes views, in ours."""
     found = one if isinstance(one, Transform) else translation.views(one)
     return found if isinstance(found, (Views, FiveCrop, TenCrop)) else None
-
-
-def _after(items: Sequence[tuple[Any, bool]], at: int) -> list[Callable[[Any], Any]]:
-    return [one for one, _ in items[at + 1 :] if one is not _RETURNED]
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
@@ -421,6 +419,8 @@ class Reading:
                 # Each of ours returns a tensor, when it is called by somebody else.
                 self.kind = "own" if ours else "tensor"
             return reason
+        if _views(transform) is not None:
+            return "what is random before it would differ from view to view"
         found = translation.translate(transform, self.kind, self.dtype)
         if isinstance(found, str):
             return found
