@@ -123,7 +123,7 @@ def picture(size: int = SIZE) -> Pixels:
     y, x = np.mgrid[:size, :size]
     waves = [np.sin(x / a + y / b) * 90 + 128 for a, b in ((9, 20), (30, 7), (15, 16))]
     pixels = np.stack(waves, -1) + rng.normal(0, 8, (size, size, 3))
-    return pixels.clip(8, 240).astype(np.uint8)
+    return np.asarray(pixels.clip(8, 240), np.uint8)
 
 
 def load(image: Path | None) -> Pixels:
@@ -134,7 +134,7 @@ def load(image: Path | None) -> Pixels:
         side = min(opened.size)
         left, top = (opened.width - side) // 2, (opened.height - side) // 2
         square = opened.convert("RGB").crop((left, top, left + side, top + side))
-    return np.asarray(square.resize((SIZE, SIZE), Image.Resampling.BILINEAR)).copy()
+    return np.array(square.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
 
 
 def verify(pixels: Pixels, wanted: Mapping[str, Case]) -> None:

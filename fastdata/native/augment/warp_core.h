@@ -12,13 +12,16 @@ void find_fixed(const Warp& warp, int x, int y, WarpBlock& block) {
       warp.fixed[2] + static_cast<uint32_t>(y) * warp.fixed[1] + static_cast<uint32_t>(x) * x_step;
   const uint32_t v =
       warp.fixed[5] + static_cast<uint32_t>(y) * warp.fixed[4] + static_cast<uint32_t>(x) * y_step;
-  const int width = warp.width, height = warp.height, pitch = warp.pitch, fill = warp.fill;
+  const int width = warp.width, height = warp.height, fill = warp.fill;
+  const uint32_t pitch = static_cast<uint32_t>(warp.pitch);
   for (uint32_t i = 0; i < kWarpBlock; i++) {
     const int column = static_cast<int>(u + i * x_step) >> 16;
     const int row = static_cast<int>(v + i * y_step) >> 16;
     const bool inside = (column >= 0) & (column < width) & (row >= 0) & (row < height);
-    const int at = (row + kWarpBorder) * pitch + column + kWarpBorder;
-    block.offset[i] = inside ? at : fill;
+    // Unsigned: of places outside it may overflow.
+    const uint32_t at =
+        static_cast<uint32_t>(row + kWarpBorder) * pitch + static_cast<uint32_t>(column);
+    block.offset[i] = inside ? static_cast<int>(at + kWarpBorder) : fill;
   }
 }
 
