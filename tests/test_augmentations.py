@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from torchvision_calls import apply
@@ -530,6 +532,18 @@ def test_torchs_own_loader_has_the_same_distribution_and_pixels(workers: int) ->
     assert 0.2 * SAMPLES < inverted.sum() < 0.8 * SAMPLES
 
 
+@pytest.mark.parametrize("erases", [False, True])
+def test_on_a_device_the_values_are_the_same(erases: bool) -> None:
+    """Bytes go there and are normalised; but not where floats were erased."""
+    erase = [ours.RandomErasing(1.0, value=(0.5, -3, 7))] * erases
+    steps = [ours.CenterCrop(SIZE), ours.RandomInvert(), ours.Normalize(MEAN, STD), *erase]
+    dataset = images(ours.Compose(steps))
+    host = torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3)])
+    there = torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3, device="cpu")])
+    assert there.dtype == torch.float32 and torch.allclose(host, there, atol=1e-5)
+    assert bool((there == -3).any()) == erases
+
+
 def test_one_image_is_augmented_when_a_transform_is_called() -> None:
     image = Image.effect_noise((30, 20), 90).convert("RGB")
     inverted = ours.RandomInvert(1.0)(image)
@@ -552,6 +566,98 @@ def test_an_image_that_cannot_be_augmented_is_a_sample_error() -> None:
     dataset = images(ours.Compose([ours.Grayscale(), ours.RandomCrop(50)]))
     with pytest.raises((SampleError, UsageError), match=r"sample .*smaller than a random crop"):
         list(DataLoader(dataset, 10, num_workers=2))
+
+
+probabilities = st.floats(0, 1)
+factors = st.tuples(st.floats(0, 3), st.floats(0, 3)).map(sorted).map(tuple)
+sides = st.integers(1, 40)
+fills = st.one_of(st.integers(0, 255), st.tuples(*[st.integers(0, 255)] * 3))
+degrees = st.tuples(st.floats(-400, 400), st.floats(-400, 400)).map(sorted).map(tuple)
+simple = st.one_of(
+    st.builds(ours.ColorJitter, factors, factors, factors, st.floats(0, 0.5)),
+    st.builds(ours.RandomGrayscale, probabilities),
+    st.builds(ours.RandomInvert, probabilities),
+    st.builds(ours.RandomPosterize, st.integers(0, 8), probabilities),
+    st.builds(ours.RandomSolarize, st.floats(0, 256), probabilities),
+    st.builds(ours.RandomAdjustSharpness, st.floats(0, 3), probabilities),
+    st.builds(ours.RandomAutocontrast, probabilities),
+    st.builds(ours.RandomEqualize, probabilities),
+    st.builds(ours.RandomVerticalFlip, probabilities),
+    st.builds(ours.RandomHorizontalFlip, probabilities),
+    st.builds(ours.RandomChannelPermutation),
+    st.builds(
+        ours.RandomRotation,
+        degrees,
+        expand=st.booleans(),
+        center=st.one_of(st.none(), st.tuples(st.floats(-9, 50), st.floats(-9, 50))),
+        fill=fills,
+    ),
+    st.builds(
+        ours.RandomAffine,
+        degrees,
+        st.tuples(probabilities, probabilities),
+        st.tuples(st.floats(0.2, 1), st.floats(1, 3)),
+        st.floats(0, 60),
+        fill=fills,
+    ),
+    st.builds(
+        ours.Pad, st.tuples(*[st.integers(0, 9)] * 4), fills, st.sampled_from(["constant", "edge"])
+    ),
+    st.builds(ours.CenterCrop, st.tuples(sides, sides)),
+    st.builds(
+        ours.RandomCrop,
+        st.tuples(sides, sides),
+        st.just(True),
+        padding=st.integers(0, 5),
+        fill=fills,
+    ),
+    st.builds(ours.RandAugment, st.integers(0, 3), st.integers(0, 30), fill=fills),
+    st.builds(ours.TrivialAugmentWide, st.integers(2, 40)),
+    st.builds(ours.AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"])),
+)
+nested = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.builds(ours.RandomApply, st.lists(inner, min_size=1, max_size=3), probabilities),
+        st.builds(ours.RandomChoice, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(ours.RandomOrder, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(ours.Compose, st.lists(inner, min_size=1, max_size=3)),
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(deadline=None)
+@given(
+    step=nested,
+    size=st.tuples(sides, sides),
+    colours=st.sampled_from(["noise", "grey", "one", "two"]),
+    seed=st.integers(0, 2**32),
+)
+def test_any_augmentations_of_any_image_are_the_calls_that_were_drawn(
+    step: Any, size: tuple[int, int], colours: str, seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    values = numbers.integers(0, 256, (*size, 3), dtype=np.uint8)
+    if colours == "grey":
+        values[...] = values[..., :1]
+    elif colours in ("one", "two"):
+        values = np.where(
+            values < 128 if colours == "two" else values < 0, values[0, 0], values[-1, -1]
+        )
+    image = Image.fromarray(values.astype(np.uint8))
+    torch.manual_seed(seed)
+    # So that all of it is drawn for the pixels, and nothing for the geometry.
+    got = ours.Compose([ours.RandomInvert(1.0), step])(image)
+    torch.manual_seed(seed)
+    key = int(torch.randint(-(2**63), 2**63 - 1, ())) % 2**64
+    program = native_program((ours.RandomInvert(1.0), step))
+    calls, _, width, height = program.draw(key, *image.size)
+    for operation, numbers_ in calls:
+        image = apply(image, (operation, tuple(numbers_)))
+    assert got.shape == (3, height, width)
+    assert np.array_equal(got.permute(1, 2, 0).numpy(), np.asarray(image)), calls
 
 
 # --- in words --------------------------------------------------------------------------------

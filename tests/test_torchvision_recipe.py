@@ -396,6 +396,10 @@ def subclass(tv: Any) -> Any:
         ),
         (lambda tv: [tv.RandomCrop(9, padding=-1)], "padding"),
         (lambda tv: [tv.Resize((9, 9)), tv.Pad(-1)], "Pad"),
+        (
+            lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.RandomCrop(9, padding=1, fill=7)],
+            "RandomCrop",
+        ),
         (lambda tv: [tv.CenterCrop(9), tv.Grayscale(1)], "Grayscale"),
         (lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.RandomInvert()], "RandomInvert"),
         (lambda tv: [tv.CenterCrop(9), tv.PILToTensor(), tv.RandAugment()], "RandAugment"),

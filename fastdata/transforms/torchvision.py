@@ -156,6 +156,9 @@ def _random_crop(transform: Any, version: int, kind: str, dtype: str) -> Transfo
     if isinstance(transform.fill, dict):
         return "a dict of fills is not known"
     needs = bool(transform.pad_if_needed)
+    filled = transform.fill if isinstance(transform.fill, Sequence) else (transform.fill,)
+    if dtype != "uint8" and any(filled) and (needs or any(padding)):
+        return "it pads floats with others than zeros"
     mode = transform.padding_mode
     if version == 2 and needs and any(padding) and mode in ("reflect", "symmetric"):
         return f"padding twice by {mode!r} is not known"
