@@ -10,7 +10,7 @@ import numpy as np
 import pillow_operations
 import pytest
 from click.testing import CliRunner
-from fastdata.benchmarks import augment
+from fastdata.benchmarks import augment, pages
 from PIL import Image
 
 from fastdata import _native
@@ -60,3 +60,6 @@ def test_the_figures_have_a_row_for_each(tmp_path: Path, monkeypatch: pytest.Mon
         "affine, bicubic": levels | {"Pillow"},
     }
     assert [row[0] for row in augment.figures(result).rows] == list(few)
+    page = CliRunner().invoke(pages.main, ["augmentations", str(tmp_path)])
+    assert page.exit_code == 0, page.output
+    assert augment.figures(result).markdown() in page.output

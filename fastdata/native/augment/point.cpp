@@ -44,19 +44,21 @@ void blend_from(int from, float factor, Table& table) {
 
 /// Pixels of each value.
 void count(const Planes& image, int channel, uint32_t* counts) {
-  // Four histograms: one count would wait for the one before if neighbours are equal.
-  uint32_t parts[4][256] = {};
+  // Eight histograms: one count would wait for the one before if neighbours are equal.
+  uint32_t parts[8][256] = {};
   for (int y = 0; y < image.height; y++) {
     const uint8_t* row = image.row(channel, y);
     int x = 0;
     for (; x + 8 <= image.width; x += 8) {
       uint64_t bytes;
       std::memcpy(&bytes, row + x, 8);
-      for (int i = 0; i < 8; i++) parts[i % 4][bytes >> 8 * i & 255]++;
+      for (int i = 0; i < 8; i++) parts[i][bytes >> 8 * i & 255]++;
     }
     for (; x < image.width; x++) parts[0][row[x]]++;
   }
-  for (int i = 0; i < 256; i++) counts[i] = parts[0][i] + parts[1][i] + parts[2][i] + parts[3][i];
+  std::fill_n(counts, 256, 0);
+  for (const auto& part : parts)
+    for (int i = 0; i < 256; i++) counts[i] += part[i];
 }
 
 }  // namespace
