@@ -50,41 +50,34 @@ FASTDATA_INLINE void normal_pair(uint32_t first, uint32_t second, float& a, floa
   b = radius * (y * sign);
 }
 
-/// Values of N(0, 1), n of them; writes up to 63 more.
-void normals(float* out, size_t n, uint64_t key) {
-  const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
-  constexpr int kPairs = 32;
-  for (size_t begin = 0; begin < n; begin += 2 * kPairs) {
-    const uint32_t counter = static_cast<uint32_t>(begin);
-    float* __restrict firsts = out + begin;
-    float* __restrict seconds = firsts + kPairs;
-    for (uint32_t i = 0; i < kPairs; i++) {
-      const uint32_t first = scrambled(counter + i + low);
-      normal_pair(first, scrambled(first + high), firsts[i], seconds[i]);
-    }
+constexpr int kNormalBlock = 64;
+
+/// Values `begin` and on of N(0, 1).
+FASTDATA_INLINE void normal_block(size_t begin, uint64_t key, float* __restrict out) {
+  const uint32_t from = static_cast<uint32_t>(begin) + static_cast<uint32_t>(key);
+  const uint32_t high = static_cast<uint32_t>(key >> 32);
+  constexpr uint32_t kPairs = kNormalBlock / 2;
+  for (uint32_t i = 0; i < kPairs; i++) {
+    const uint32_t first = scrambled(from + i);
+    normal_pair(first, scrambled(first + high), out[i], out[kPairs + i]);
   }
 }
 
+/// Values of N(0, 1), n of them; writes up to 63 more.
+void normals(float* out, size_t n, uint64_t key) {
+  for (size_t begin = 0; begin < n; begin += kNormalBlock) normal_block(begin, key, out + begin);
+}
+
 void add_noise(uint8_t* pixels, size_t n, uint64_t key, float mean, float sigma, bool clip) {
-  const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
   const int least = clip ? 0 : -32768, most = clip ? 255 : 32767;
-  constexpr int kPairs = 32;
-  for (size_t begin = 0; begin < n; begin += 2 * kPairs) {
-    const uint32_t counter = static_cast<uint32_t>(begin);
-    uint8_t* __restrict firsts = pixels + begin;
-    uint8_t* __restrict seconds = firsts + kPairs;
-    for (uint32_t i = 0; i < kPairs; i++) {
-      const uint32_t first = scrambled(counter + i + low);
-      const uint32_t second = scrambled(first + high);
-      float a, b;
-      normal_pair(first, second, a, b);
+  float values[kNormalBlock];
+  for (size_t begin = 0; begin < n; begin += kNormalBlock) {
+    normal_block(begin, key, values);
+    uint8_t* __restrict out = pixels + begin;
+    for (int i = 0; i < kNormalBlock; i++) {
       // Truncated, as torchvision does.
-      int one = firsts[i] + static_cast<int>(mean + a * sigma);
-      int two = seconds[i] + static_cast<int>(mean + b * sigma);
-      one = one < least ? least : one > most ? most : one;
-      two = two < least ? least : two > most ? most : two;
-      firsts[i] = static_cast<uint8_t>(one);
-      seconds[i] = static_cast<uint8_t>(two);
+      const int value = out[i] + static_cast<int>(mean + values[i] * sigma);
+      out[i] = static_cast<uint8_t>(value < least ? least : value > most ? most : value);
     }
   }
 }

@@ -39,7 +39,7 @@ namespace fastdata {
      and along y: above 0 */                                                               \
   O(gaussian_blur, 4)                                                                      \
   /* mean: -10 to 10, and sigma: 0 to 10, of pixels in [0, 1]; clip: 0 or 1.               \
-      Draws from the call's key */                                                         \
+     Draws from the call's key */                                                          \
   O(gaussian_noise, 3)                                                                     \
   /* a to f: output pixel (x, y) is taken from (ax + by + c, dx + ey + f), as              \
      Image.transform has it; interpolation; fill R, G, B; the result's width and height */ \

@@ -81,10 +81,11 @@ Status warp_image(Canvas& canvas, const Fill& fill, Warp& warp, int width, int h
   Planes next;
   if (Status s = canvas.begin(width, height, channels, next); !s.ok()) return s;
   warp.outputs = width;
-  // Grey pixels are packed thrice, and written thrice to the same place.
-  for (int y = 0; y < height; y++)
-    kernels().warp_row(warp, y, next.row(0, y), next.row(channels == 3 ? 1 : 0, y),
-                       next.row(channels == 3 ? 2 : 0, y));
+  for (int y = 0; y < height; y++) {
+    uint8_t* rows[3];
+    for (int c = 0; c < channels; c++) rows[c] = next.row(c, y);
+    kernels().warp_row(warp, y, rows, channels);
+  }
   canvas.swap();
   return {};
 }

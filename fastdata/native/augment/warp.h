@@ -39,7 +39,7 @@ struct Warp {
   int outputs;             // pixels of a row of the result
 };
 
-/// Row y of the result, into padded rows of the three planes.
-using WarpRow = void (*)(const Warp& warp, int y, uint8_t* r, uint8_t* g, uint8_t* b);
+/// Row y of the result, into a padded row of each plane.
+using WarpRow = void (*)(const Warp& warp, int y, uint8_t* const* rows, int channels);
 
 }  // namespace fastdata

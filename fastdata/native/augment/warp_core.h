@@ -48,8 +48,6 @@ void find(const Warp& warp, int x, int y, WarpBlock& block) {
   const double a6 = a[6], a7 = a[7];
   const double row_centre = y + 0.5, width = warp.width, height = warp.height;
   const int pitch = warp.pitch, fill = warp.fill;
-  // Taps begin half a pixel before; the border keeps what is truncated positive.
-  constexpr double kShift = kInterpolation == Interpolation::nearest ? 0 : -0.5;
   for (int i = 0; i < kWarpBlock; i++) {
     const double centre = x + i + 0.5;
     double u = a0 * centre + a1 * row_centre + a2, v = a3 * centre + a4 * row_centre + a5;
@@ -59,14 +57,17 @@ void find(const Warp& warp, int x, int y, WarpBlock& block) {
       v /= depth;
     }
     const bool inside = (u >= 0) & (u < width) & (v >= 0) & (v < height);
-    u = (inside ? u : 0) + (kWarpBorder + kShift);
-    v = (inside ? v : 0) + (kWarpBorder + kShift);
+    u = inside ? u : 0;
+    v = inside ? v : 0;
     if (kInterpolation == Interpolation::nearest) {
-      const int at = static_cast<int>(v) * pitch + static_cast<int>(u);
-      block.offset[i] = inside ? at : fill;
+      const int row = static_cast<int>(v) + kWarpBorder, column = static_cast<int>(u) + kWarpBorder;
+      block.offset[i] = inside ? row * pitch + column : fill;
       continue;
     }
     constexpr int kOne = 1 << kWarpBits;
+    // Taps begin half a pixel before; the border keeps what is truncated positive.
+    u += kWarpBorder - 0.5;
+    v += kWarpBorder - 0.5;
     const int column = static_cast<int>(u * kOne), row = static_cast<int>(v * kOne);
     const int right = column & (kOne - 1), below = row & (kOne - 1);
     const int at = (row >> kWarpBits) * pitch + (column >> kWarpBits);
@@ -95,8 +96,7 @@ void take_nearest(const Warp& warp, const WarpBlock& block, uint32_t* __restrict
   for (int i = 0; i < kWarpBlock; i++) out[i] = pixels[block.offset[i]];
 }
 
-void warp_row(const Warp& warp, int y, uint8_t* __restrict r, uint8_t* __restrict g,
-              uint8_t* __restrict b) {
+void warp_row(const Warp& warp, int y, uint8_t* const* rows, int channels) {
   WarpBlock block;
   alignas(64) uint32_t packed[kWarpBlock];
   for (int x = 0; x < warp.outputs; x += kWarpBlock) {
@@ -113,9 +113,10 @@ void warp_row(const Warp& warp, int y, uint8_t* __restrict r, uint8_t* __restric
         find<Interpolation::nearest>(warp, x, y, block);
       take_nearest(warp, block, packed);
     }
-    for (int i = 0; i < kWarpBlock; i++) r[x + i] = static_cast<uint8_t>(packed[i]);
-    for (int i = 0; i < kWarpBlock; i++) g[x + i] = static_cast<uint8_t>(packed[i] >> 8);
-    for (int i = 0; i < kWarpBlock; i++) b[x + i] = static_cast<uint8_t>(packed[i] >> 16);
+    for (int c = 0; c < channels; c++) {
+      uint8_t* __restrict out = rows[c] + x;
+      for (int i = 0; i < kWarpBlock; i++) out[i] = static_cast<uint8_t>(packed[i] >> 8 * c);
+    }
   }
 }
 
