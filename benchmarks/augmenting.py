@@ -123,8 +123,9 @@ def figures(result: dict[str, Any]) -> Figures:
         if f"torch: {name}" in rates:
             mine, theirs = rates[name], rates[f"torch: {name}"]
             ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
-            rows.append([name, *(str(Spread.of(values)) for values in (mine, theirs, ratios))])
-    head = ["recipe", "fastdata, images/s", "torch, images/s", "times"]
+            medians = (f"{Spread.of(values).median:,.0f}" for values in (mine, theirs))
+            rows.append([name, *medians, str(Spread.of(ratios))])
+    head = ["recipe", "fastdata, images/s", "torch, images/s", "times (from, to)"]
     return Figures("augmented loading", head, rows)
 
 

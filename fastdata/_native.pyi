@@ -212,6 +212,12 @@ class ExtentTable:
         ValueError: their record batches were not added. IndexError: no such row.
         """
 
+NODES: tuple[str, ...]
+"""The kinds of a program's nodes (``native/augment/program.h``)."""
+
+VALUES: tuple[str, ...]
+"""The kinds of its values."""
+
 class PixelProgram:
     """Augmentations as a tree, which `fastdata.transforms.pixels` makes.
 

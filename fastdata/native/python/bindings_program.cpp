@@ -84,6 +84,13 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height)
 }  // namespace
 
 void bind_program(py::module_& m) {
+  py::list nodes, values;
+#define FASTDATA_NODE_NAME(name, count) nodes.append(#name);
+  FASTDATA_NODES(FASTDATA_NODE_NAME)
+#define FASTDATA_VALUE_NAME(name) values.append(#name);
+  FASTDATA_VALUES(FASTDATA_VALUE_NAME)
+  m.attr("NODES") = py::tuple(nodes);
+  m.attr("VALUES") = py::tuple(values);
   py::class_<PixelProgram>(m, "PixelProgram")
       .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"))
       .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"));
