@@ -96,7 +96,7 @@ bench-page: setup  ## measure all loaders on the images of ROOT (ARGS); remake d
 	    $(BIN)/python -m fastdata.benchmarks.pages benchmarks docs/results > docs/benchmarks.md && \
 	    [ -z "$$failed" ]
 
-fuzz: setup  ## feed the native core damaged images under sanitizers, for SECONDS
+fuzz: setup  ## feed the native core damaged images, then any augmentations, under sanitizers, for SECONDS each
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)
 
 wheel: setup  ## build dist/fastdata_torch-*.whl

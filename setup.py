@@ -15,12 +15,15 @@ native = Pybind11Extension(
     cxx_std=20,
     # No -march: the vector paths choose their instructions themselves (simd/target.h).
     # No contraction: fused multiply-adds would make pixels depend on the processor.
+    # Nobody asks for floating-point exceptions; if they counted, loops with a float in a branch
+    # would not become vectors.
     # Python's own flags may hold -fwrapv, which keeps loops over ints from becoming vectors.
     extra_compile_args=[
         "-O3",
         "-fno-wrapv",
         "-g0",
         "-fno-math-errno",
+        "-fno-trapping-math",
         "-ffp-contract=off",
         "-Wall",
         "-Wextra",

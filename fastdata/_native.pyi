@@ -67,6 +67,24 @@ def random_resized_crops(
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
     """(packed, code, detail, offset) of each."""
 
+OPERATIONS: dict[str, int]
+"""Each augmentation of the core, and the number of its values (``native/augment/operations.h``)."""
+
+def augment(
+    pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], key: int = 0
+) -> npt.NDArray[np.uint8]:
+    """What one augmentation makes of an image: for tests and measurements.
+
+    ``pixels``: (H, W, 3) or (H, W), contiguous. ``key``: what operations that draw, draw from.
+    ValueError: no such operation, or values that are not for it, or not for such an image.
+    """
+
+def time_augment(
+    pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], rounds: int
+) -> list[float]:
+    """Seconds that it takes in the core, (rounds,): without what ``augment`` does to get the pixels
+    into planes and back."""
+
 class Extents:
     """N samples: where they lie and what they are. Here: one whole file each.
 
@@ -194,6 +212,34 @@ class ExtentTable:
         ValueError: their record batches were not added. IndexError: no such row.
         """
 
+NODES: tuple[str, ...]
+"""The kinds of a program's nodes (``native/augment/program.h``)."""
+
+VALUES: tuple[str, ...]
+"""The kinds of its values."""
+
+class PixelProgram:
+    """Augmentations as a tree, which `fastdata.transforms.pixels` makes.
+
+    ``nodes``: in pre-order, (kind, operation, end, first value, values, first draw) of each;
+    ``values``: as `fastdata.transforms.pixels.Number`. ValueError: they make no tree.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[tuple[str, str, int, int, int, int]],
+        values: Sequence[tuple[Any, ...]],
+        tables: Sequence[float],
+    ) -> None: ...
+    def draw(
+        self, key: int, width: int, height: int
+    ) -> tuple[list[tuple[str, list[float]]], list[tuple[int, int, int, int]], int, int]:
+        """What an image of so many pixels gets, of a sample's key.
+
+        ([(operation, values)], [(left, top, width, height) that is erased], width, height after
+        it). ValueError: it cannot be done to such an image.
+        """
+
 class Job:
     """A batch; holds its samples' memory until it is done and dropped. Runs once.
 
@@ -206,7 +252,9 @@ class Job:
     ``sizes``: int32, N x 2: the width and height that each box is resized to; ``windows``:
     int32, N x 2: the left and upper of the output in that, default 0, 0. ``flips`` mirror the
     window. ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0,
-    JPEGs without seek points get some first.
+    JPEGs without seek points get some first. ``program``: augmentations, done to the window, whose
+    size is that of ``canvases``, int32, N x 2, default the output's; drawn from ``keys``, uint64,
+    N.
     """
 
     def __init__(
@@ -228,6 +276,9 @@ class Job:
         skip: Buffer | None = None,
         stride: int = 0,
         check: bool = True,
+        program: PixelProgram | None = None,
+        keys: Buffer | None = None,
+        canvases: Buffer | None = None,
     ) -> None: ...
     def run(self) -> None:
         """Decode in the calling thread."""

@@ -1,8 +1,12 @@
-"""Writes seeds for the fuzz target: small JPEGs of every kind, with their seek tables."""
+"""Writes seeds for the fuzz targets.
+
+decode: small JPEGs of every kind, with their seek tables. augment: each operation with values.
+"""
 
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from pathlib import Path
 
@@ -10,12 +14,55 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from jpegs import SAMPLINGS, encode, picture
 
+from fastdata import _native
 from fastdata.decode import seek_points
+
+# Several for operations that have several ways.
+VALUES = {
+    "brightness": [(1.3,)],
+    "contrast": [(0.5,)],
+    "saturation": [(1.7,), (1e6,)],
+    "sharpness": [(1.9,)],
+    "hue": [(0.1,), (-0.5,)],
+    "grayscale": [(1,), (3,)],
+    "posterize": [(3,)],
+    "solarize": [(99.5,)],
+    "permute": [(2, 0, 1)],
+    "gaussian_blur": [(5, 3, 1.1, 0.4), (61, 37, 9, 5), (1, 1, 1, 1)],
+    "gaussian_noise": [(0.1, 0.2, 1), (-10, 10, 0)],
+    "affine": [(1, 0, 5, 0, 1, -3, kind, 9, 8, 7, 40, 50) for kind in (0, 1, 2)]
+    + [(0.9, 0.2, -4, -0.3, 1.1, 6, kind, 1, 2, 3, 70, 33) for kind in (0, 1, 2)]
+    + [(3e4, 1, 0, 1, -3e4, 0, 0, 1, 2, 3, 9, 9)],
+    "perspective": [(1.1, 0.1, -9, 0.2, 0.9, 3, 0.001, -0.002, k, 1, 2, 3) for k in (0, 1, 2)],
+    "crop": [(1, 2, 3, 4), (0, 0, 1, 1)],
+    "resize": [(64, 20, 0), (20, 90, 1), (7, 5, 2), (65, 66, 3)],
+    "pad": [(1, 2, 3, 4, mode, 9, 8, 7) for mode in (0, 1, 2, 3)] + [(99, 0, 0, 99, 2, 0, 0, 0)],
+}
 
 
 def main(folder: str) -> None:
-    """Write them to the folder."""
-    out = Path(folder)
+    """Write them to folders below it."""
+    write_decode(Path(folder) / "decode")
+    write_augment(Path(folder) / "augment")
+
+
+def write_augment(out: Path) -> None:
+    """Each operation alone, and before and behind the one before it in the list."""
+    out.mkdir(parents=True, exist_ok=True)
+    before = b""
+    number = 0
+    for place, operation in enumerate(_native.OPERATIONS):
+        for values in VALUES.get(operation, [()]):
+            call = bytes([place]) + struct.pack(f"<Q{len(values)}d", 7, *values)
+            for size in [(1, 1), (2, 70), (65, 3), (100, 101)]:
+                for calls in (call, before + call, call + before):
+                    (out / f"seed-{number:03d}").write_bytes(bytes([*size, number % 2]) + calls)
+                    number += 1
+            before = call
+
+
+def write_decode(out: Path) -> None:
+    """JPEGs with a request."""
     out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     number = 0

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer.
 #
-#   fuzz/run.sh [SECONDS]      default 60
+#   fuzz/run.sh [SECONDS [TARGET]]      default 60, of each: decode, augment
 #
 # Uses clang's libFuzzer if there is one (CXX, else clang++ or clang++-NN), else the blind
 # driver with g++. Needs Python with the built package, Pillow and numpy for the seeds
@@ -13,9 +13,14 @@
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
+if [ $# -lt 2 ]; then
+  "$0" "$seconds" decode
+  exec "$0" "$seconds" augment
+fi
+subject=$2
 python=${PYTHON:-python3}
 work=${WORK:-build/fuzz}
-mkdir -p "$work/corpus" "$work/crashes"
+mkdir -p "$work/corpus/$subject" "$work/crashes"
 
 "$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
 import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
@@ -29,32 +34,37 @@ for name in clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang
   [ -n "$clang" ] || ! command -v "$name" >/dev/null || clang=$name
 done
 
-build() { # compiler, compile flags, link flags, target, sources
+build() { # compiler, compile flags, link flags, target, the target's own sources
   target=$4
-  if [ ! -e "$target" ] || [ -n "$(find fastdata/native fuzz -name '*.cpp' -newer "$target" \
-      -o -name '*.h' -newer "$target")" ]; then
-    mkdir -p "$target.objects"
-    for source in $sources $5; do
+  # The core is compiled once for all targets.
+  objects=$work/$(basename "$1").objects
+  mkdir -p "$objects"
+  linked=
+  for source in $sources $5; do
+    object=$objects/$(basename "$source" .cpp).o
+    linked="$linked $object"
+    if [ ! -e "$object" ] || [ -n "$(find "$source" fastdata/native \( -path "$source" \
+        -o -name '*.h' \) -newer "$object")" ]; then
       # shellcheck disable=SC2086
-      "$1" $flags $2 -c "$source" -o "$target.objects/$(basename "$source" .cpp).o"
-    done
-    # shellcheck disable=SC2086
-    "$1" $flags $3 "$target.objects"/*.o -o "$target" -lpthread
-  fi
+      "$1" $flags $2 -c "$source" -o "$object"
+    fi
+  done
+  # shellcheck disable=SC2086
+  "$1" $flags $3 $linked -o "$target" -lpthread
 }
 
 case "$clang" in
 *clang*)
   # Edge counters only: tracing comparisons, libFuzzer's default, halves the speed.
   build "$clang" -fsanitize-coverage=inline-8bit-counters,pc-table -fsanitize=fuzzer \
-    "$work/fuzz_decode" fuzz/fuzz_decode.cpp
-  exec "$work/fuzz_decode" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+    "$work/fuzz_$subject" "fuzz/fuzz_$subject.cpp"
+  exec "$work/fuzz_$subject" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
     -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/crashes/" \
-    "$work/corpus" "$work/seeds"
+    "$work/corpus/$subject" "$work/seeds/$subject"
   ;;
 *)
-  build "${CXX:-g++}" "" "" "$work/fuzz_blind" "fuzz/fuzz_decode.cpp fuzz/driver.cpp"
+  build "${CXX:-g++}" "" "" "$work/blind_$subject" "fuzz/fuzz_$subject.cpp fuzz/driver.cpp"
   # shellcheck disable=SC2086
-  exec ${RUN:-} "$work/fuzz_blind" "$seconds" "$work"/seeds/*
+  exec ${RUN:-} "$work/blind_$subject" "$seconds" "$work/seeds/$subject"/*
   ;;
 esac

@@ -114,7 +114,7 @@ def test_a_sample_that_is_skipped_is_not_told_of_as_pillows() -> None:
 
 # A transform that the core does not know.
 
-JITTER = transforms.ColorJitter(0.4)
+ELASTIC = transforms.ElasticTransform(1.0, 0.5)
 
 
 def unknown(*steps: Any) -> Any:
@@ -123,7 +123,7 @@ def unknown(*steps: Any) -> Any:
 
 @pytest.mark.parametrize("container", ["lmdb", "ImageFolder"])
 def test_an_unknown_transform_is_one_warning(container: str) -> None:
-    dataset = images(container, baseline(3), unknown(JITTER))
+    dataset = images(container, baseline(3), unknown(ELASTIC))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = DataLoader(dataset, batch_size=2)
@@ -132,7 +132,7 @@ def test_an_unknown_transform_is_one_warning(container: str) -> None:
     (warning,) = caught
     words = str(warning.message)
     assert "the workers path, which is several times slower than the native one" in words
-    assert "ColorJitter" in words and "RandomResizedCrop" not in words
+    assert "ElasticTransform" in words and "RandomResizedCrop" not in words
     assert loader.explain().splitlines()[2].startswith("for the native path: ")
     assert words.splitlines()[1] == loader.explain().splitlines()[2].split(": ", 1)[1]
     assert warning.filename == __file__
@@ -142,7 +142,7 @@ def test_a_transform_set_later_is_told_of_when_iteration_begins() -> None:
     dataset = images("lmdb", baseline(3))
     loader = DataLoader(dataset, batch_size=3)
     assert told(SlowPathWarning, loader) == []
-    dataset.transform = unknown(JITTER)
+    dataset.transform = unknown(ELASTIC)
     assert len(told(SlowPathWarning, loader)) == 1
 
 
@@ -156,16 +156,16 @@ def test_a_transform_that_is_known_is_not_warned_of() -> None:
 def test_explain_names_the_unknown_step_alone() -> None:
     steps = [
         transforms.RandomResizedCrop(8),
-        JITTER,
+        ELASTIC,
         transforms.RandomHorizontalFlip(),
         transforms.ToTensor(),
         transforms.Normalize((0.5,) * 3, (0.5,) * 3),
     ]
-    with pytest.warns(SlowPathWarning, match="ColorJitter"):
+    with pytest.warns(SlowPathWarning, match="ElasticTransform"):
         loader = DataLoader(images("lmdb", baseline(2), transforms.Compose(steps)), batch_size=2)
     words = loader.explain()
-    assert "ColorJitter" in words
-    assert not any(type(one).__name__ in words for one in steps if one is not JITTER)
+    assert "ElasticTransform" in words
+    assert not any(type(one).__name__ in words for one in steps if one is not ELASTIC)
 
 
 class Wrapping(nn.Module):
@@ -206,7 +206,7 @@ def no_init(_: int) -> None:
 @pytest.mark.parametrize(
     ("transform", "options", "words"),
     [
-        (unknown(JITTER), {}, "ColorJitter"),
+        (unknown(ELASTIC), {}, "ElasticTransform"),
         (Wrapping(), {}, "Wrapping"),
         (CROP, {"collate_fn": list}, "the collate_fn list wants single samples"),
         (CROP, {"worker_init_fn": no_init, "num_workers": 1}, "a worker_init_fn was given"),

@@ -20,6 +20,7 @@ from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.loading.pipeline import Pipeline
 from fastdata.transforms.compile import Recipe
+from fastdata.transforms.describing import describe
 
 T = TypeVar("T", covariant=True)
 
@@ -154,6 +155,11 @@ class _DALIPath(NativePath):
                 f"dct_scaling={dataset.dct_scaling}, seek_cache_bytes={dataset.seek_cache_bytes}, "
                 f"seek_cache_file={dataset.seek_cache_file}: DALI can do none of these",
                 "Leave them out of the ImageDataset.",
+            )
+        if step := next((step for one in recipe.programs for step in one.pixels), None):
+            raise UsageError(
+                f"the transform has augmentations, which this does not do: {describe(step)}",
+                "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
             )
         super().__init__(images, recipe, config)
         self._device, self._graph, self._batch_size = device, graph, batch_size

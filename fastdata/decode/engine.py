@@ -56,6 +56,11 @@ class BatchOptions(TypedDict, total=False):
         stride: Build seek points, so many pixels apart, for JPEGs that have none;
             :meth:`PendingBatch.built` returns them. 0, the default: do not.
         check: Check the checksums of Extents that have them; the default.
+        program: Augmentations (``fastdata.transforms.pixels``), done to the window before it is
+            normalised; they make images of the result's size.
+        keys: With a program: uint64, one a sample: what it draws from.
+        canvases: With a program: (width, height) a sample of the window that it begins with,
+            where that is not the result's, also as an (N, 2) array.
     """
 
     regions: Sequence[Region] | _Array | None
@@ -72,6 +77,9 @@ class BatchOptions(TypedDict, total=False):
     fallback: str
     stride: int
     check: bool
+    program: _native.PixelProgram | None
+    keys: _Array | None
+    canvases: Sequence[tuple[int, int]] | _Array | None
 
 
 class DecodeError(SampleError, ValueError):
@@ -301,6 +309,9 @@ class PendingBatch:
         fallback: str = "unsupported",
         stride: int = 0,
         check: bool = True,
+        program: _native.PixelProgram | None = None,
+        keys: _Array | None = None,
+        canvases: Sequence[tuple[int, int]] | _Array | None = None,
         _index: bool = True,
     ):
         if filter not in _FILTERS:
@@ -322,6 +333,8 @@ class PendingBatch:
             "sizes": _rows_of("sizes", sizes, count, 2),
             "windows": _rows_of("windows", windows, count, 2),
             "flips": None if flips is None else np.ascontiguousarray(flips, dtype=np.bool_),
+            "canvases": _rows_of("canvases", canvases, count, 2),
+            "keys": None if keys is None else np.ascontiguousarray(keys, dtype=np.uint64),
         }
         self._options: dict[str, Any] = {
             "dtype": dtype,
@@ -330,6 +343,7 @@ class PendingBatch:
             "resize": True,
             "filter": filter,
             "dct_scaling": dct_scaling,
+            "program": program,
         }
         self._check = check
         self._out = out

@@ -207,21 +207,13 @@ def _decode(
         # What is cut beside the image is for Pillow alone; it is rare, and not measured.
         skip = np.zeros(len(images), np.bool_) if cut.odd is None else cut.odd.copy()
         skip[list(cut.too_small)] = True
-        output = program.output
         pending = PendingBatch(
             [image.data for image in images],
             np.empty((len(images), program.size[1], program.size[0], 3), output_dtype(program)),
-            regions=cut.boxes,
-            sizes=cut.sizes,
-            windows=cut.windows,
-            flips=cut.flips,
             seek_points=[image.table for image in images],
             skip=skip,
-            filter=program.filter,
-            dtype=output.dtype,
-            mean=output.mean,
-            std=output.std,
             dct_scaling=scaled,
+            **program.batch_options(cut),
         )
         pending.run()
         errors += pending.failures()

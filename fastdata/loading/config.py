@@ -280,7 +280,8 @@ def _on_device(choice: Choice, device: str | torch.device, images: bool) -> Choi
     recipe, where = _with_output(choice.recipe, channels_last=True), destination(device)
     if len(formats) == 1 and images:
         dtype, mean, std = formats.pop()
-        if dtype != "uint8":
+        # What is erased is so in the output's units, after it was normalised.
+        if dtype != "uint8" and not any(program.erases for program in choice.recipe.programs):
             recipe = _with_output(recipe, dtype="uint8", mean=None, std=None)
             where = destination(device, dtype, mean, std)
     return replace(choice, recipe=recipe, where=where)

@@ -351,21 +351,14 @@ class Pipeline:
         pending = PendingBatch(
             batch.gathered.extents,
             view.memory.array,
-            regions=view.geometry.boxes,
-            sizes=view.geometry.sizes,
-            windows=view.geometry.windows,
-            flips=view.geometry.flips,
             skip=skip,
-            filter=program.filter,
-            dtype=program.output.dtype,
-            mean=program.output.mean,
-            std=program.output.std,
             # Once is enough.
             stride=self._source.stride if number == 0 else 0,
             # What was fetched was checked then.
             check=settings.check and number == 0 and self._remote is None,
             dct_scaling=settings.dct_scaling,
             fallback="never",
+            **program.batch_options(view.geometry),
         )
         view.pending.append(pending)
         if self._engine is None:
@@ -517,40 +510,27 @@ def _place_pixels(
     """Puts one crop of an image, that of a row of a geometry, into its place in the batch."""
     if geometry.odd is not None and geometry.odd[row]:
         pixels = pillow.render(image, geometry, row, program.size, program.filter)
-        _decode_one(program, None, 0, pixels, out)
+        _decode_one(program, pillow.rendered(geometry, row, pixels), 0, pixels, out)
     else:
         _decode_one(program, geometry, row, np.asarray(image), out)
 
 
 def _decode_one(
     program: Program,
-    geometry: Geometry | None,
+    geometry: Geometry,
     row: int,
     sample: Any,
     out: npt.NDArray[Any],
     dct_scaling: bool = False,
 ) -> None:
-    """Has the native core bring one image, or pixels, into the batch; None: as a whole."""
-    output, at = program.output, slice(row, row + 1)
-    crop: dict[str, Any] = {}
-    if geometry is not None:
-        crop = {
-            "regions": geometry.boxes[at],
-            "sizes": None if geometry.sizes is None else geometry.sizes[at],
-            "windows": None if geometry.windows is None else geometry.windows[at],
-            "flips": geometry.flips[at],
-        }
+    """Has the native core bring one image, or pixels, into the batch."""
     decode_batch(
         [sample],
         program.size,
-        filter=program.filter,
-        dtype=output.dtype,
-        mean=output.mean,
-        std=output.std,
         dct_scaling=dct_scaling,
         fallback="never",
         out=out,
-        **crop,
+        **program.batch_options(geometry, slice(row, row + 1)),
     )
 
 

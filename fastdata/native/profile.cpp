@@ -47,6 +47,7 @@ const char* stage_name(Stage stage) {
     case Stage::coefficients: return "resampling coefficients";
     case Stage::horizontal: return "horizontal pass";
     case Stage::vertical: return "vertical pass";
+    case Stage::augment: return "augmentations";
     case Stage::output: return "output";
     case Stage::none: break;
   }

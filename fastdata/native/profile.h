@@ -17,6 +17,7 @@ enum class Stage {
   coefficients,
   horizontal,
   vertical,
+  augment,
   output,
   none,  // outside of decoding
 };

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "augment/erasing.h"
+#include "augment/operations.h"
 #include "simd/kernels.h"
 #include "profile.h"
 
@@ -37,15 +39,51 @@ Box scaled(const Box& box, int scale) {
 
 Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
   try {
-    const Status status = decode(sample, options);
+    const Status status = options.program ? augment(sample, options) : decode(sample, options);
     profile(Stage::none);
     region_.trim(kKeep);
+    canvas_.trim(kKeep);
     if (rows_.size() > kKeep) rows_.release();
     return status;
   } catch (const std::bad_alloc&) {
     region_.trim(0);
+    canvas_.trim(0);
     return {Code::out_of_memory, "not enough memory for this image"};
   }
+}
+
+/// Decodes to the canvas, runs the program there, and writes the output from it.
+Status SampleDecoder::augment(const Sample& sample, const SampleOptions& options) {
+  SampleOptions window = options;
+  if (sample.canvas_width) window.width = sample.canvas_width;
+  if (sample.canvas_height) window.height = sample.canvas_height;
+  if (Status s = canvas_.reset(window.width, window.height, 3); !s.ok()) return s;
+  Sample decoded = sample;
+  const Planes& planes = canvas_.image();
+  decoded.output = {};
+  decoded.output.data = planes.data;
+  decoded.output.row_stride = static_cast<ptrdiff_t>(planes.stride);
+  decoded.output.plane_stride = static_cast<ptrdiff_t>(planes.plane_size());
+  if (Status s = decode(decoded, window); !s.ok()) return s;
+
+  profile(Stage::augment);
+  if (Status s = options.program->draw(sample.key, window.width, window.height, drawn_); !s.ok())
+    return s;
+  for (const Call& call : drawn_.calls)
+    if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
+
+  profile(Stage::output);
+  const Planes& image = canvas_.image();
+  if (image.width != options.width || image.height != options.height)
+    return {Code::bad_region, "augmentations made an image of another size than the output"};
+  const bool grey = image.channels == 1;
+  for (int y = 0; y < image.height; y++) {
+    const uint8_t* rows[3] = {};
+    for (int c = 0; c < image.channels; c++) rows[c] = image.row(c, y);
+    writer_.write(sample.output, y, image.width, rows, grey);
+  }
+  for (const Erasure& erasure : drawn_.erasures) erase(erasure, sample.output, canvas_.scratch);
+  return {};
 }
 
 Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options) {
@@ -104,7 +142,7 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
   }
   profile(Stage::coefficients);
   kernels().plan_horizontal(x_axis_, plan_);
-  if (vertical_first(crop, full_width, full_height))
+  if (vertical_first(crop.width(), crop.height(), full_width, full_height))
     resample_columns_first(*source, needed, sample.output);
   else
     resample_rows_first(*source, needed, sample.output);
@@ -118,17 +156,6 @@ void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output
     profile(Stage::output);
     writer_.write(output, y, box.width(), planes, source.grey());
   }
-}
-
-// Note [Order of passes]: bytes are rounded, and clamped, between the passes, so that
-// their order shows (by several levels, where a filter with negative lobes overshoots).
-// Pillow 13 begins with the vertical pass if the image shrinks in height, and by more than
-// twice the pixels that it shrinks by in width; found by experiment over sizes and filters,
-// tests/test_native_resample.py holds it to that. Older Pillows begin with the horizontal.
-// The sizes are the whole resize's, whatever window of it is wanted.
-bool SampleDecoder::vertical_first(const Box& crop, int full_width, int full_height) {
-  const int lost_rows = crop.height() - full_height;
-  return lost_rows > 0 && lost_rows > 2 * (crop.width() - full_width);
 }
 
 /// Each row of the box is resampled as it comes, then columns of the results.

@@ -1,6 +1,8 @@
-// One sample from bytes to an array: decode, crop, resample, mirror, normalise.
+// One sample from bytes to an array: decode, crop, resample, mirror, augment, normalise, erase.
 #pragma once
 
+#include "augment/canvas.h"
+#include "augment/program.h"
 #include "buffer.h"
 #include "common.h"
 #include "resample/pixels.h"
@@ -29,6 +31,10 @@ struct Sample {
   int full_width = 0, full_height = 0;
   int window_x = 0, window_y = 0;
   bool flip = false;  // mirrors the window
+  // With a program: the size of the window that it begins with, 0: the output's; and what it
+  // draws from.
+  int canvas_width = 0, canvas_height = 0;
+  uint64_t key = 0;
   Output output;
 };
 
@@ -38,6 +44,7 @@ struct SampleOptions {
   bool resize = true;         // else the output must have the box's size
   Filter filter = Filter::bilinear;
   bool dct_scaling = false;
+  const PixelProgram* program = nullptr;  // of augmentations
 };
 
 /// Keeps its memory from one sample to the next. For one thread.
@@ -46,9 +53,9 @@ class SampleDecoder {
   Status run(const Sample& sample, const SampleOptions& options);
 
  private:
+  Status augment(const Sample& sample, const SampleOptions& options);
   Status decode(const Sample& sample, const SampleOptions& options);
   void copy(RowSource& source, const Box& box, const Output& output);
-  static bool vertical_first(const Box& crop, int full_width, int full_height);
   void resample_rows_first(RowSource& source, const Box& box, const Output& output);
   void resample_columns_first(RowSource& source, const Box& box, const Output& output);
 
@@ -58,6 +65,8 @@ class SampleDecoder {
   HorizontalPlan plan_;
   Buffer rows_, out_row_;
   RowWriter writer_;
+  Canvas canvas_;
+  Drawn drawn_;
 };
 
 /// The calling thread's own decoder.

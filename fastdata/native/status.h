@@ -24,6 +24,7 @@ namespace fastdata {
   C(bad_seek_points)                                                           \
   /* The request cannot be met. */                                             \
   C(bad_region)                                                                \
+  C(bad_parameters)                                                            \
   C(too_large)                                                                 \
   C(out_of_memory)                                                             \
   C(cancelled)                                                                 \

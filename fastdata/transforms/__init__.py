@@ -1,32 +1,96 @@
 """Image transforms that the native core executes; descriptions, not code.
 
-The public classes are in `fastdata.transforms.descriptions`; `fastdata.transforms.compile` makes
-of a pipeline what the core does and what is left to call; `fastdata.transforms.pillow` does the
-same to one image.
+The public classes are in `fastdata.transforms.descriptions` and, of augmentations, in
+`fastdata.transforms.augmentations`; `fastdata.transforms.compile` makes of a pipeline what the core
+does and what is left to call; `fastdata.transforms.pillow` does the same to one image.
 """
 
 from fastdata.transforms import pillow
+from fastdata.transforms.augmentations import (
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    GaussianNoise,
+    Grayscale,
+    Pad,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomChannelPermutation,
+    RandomChoice,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomOrder,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomResize,
+    RandomRotation,
+    RandomShortestSize,
+    RandomSolarize,
+    ScaleJitter,
+    TrivialAugmentWide,
+)
 from fastdata.transforms.descriptions import (
     CenterCrop,
     Compose,
+    CornerCrop,
+    FiveCrop,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
+    TenCrop,
     Transform,
     Views,
 )
 
 __all__ = [
+    "AutoAugment",
     "CenterCrop",
+    "ColorJitter",
     "Compose",
+    "CornerCrop",
+    "FiveCrop",
+    "GaussianBlur",
+    "GaussianNoise",
+    "Grayscale",
     "Normalize",
+    "Pad",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChannelPermutation",
+    "RandomChoice",
     "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPerspective",
+    "RandomPhotometricDistort",
+    "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomShortestSize",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
+    "ScaleJitter",
+    "TenCrop",
     "Transform",
+    "TrivialAugmentWide",
     "Views",
 ]
 

@@ -19,22 +19,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.transforms import geometry
+from fastdata.transforms import geometry, pixels
 from fastdata.transforms import torchvision as translation
+from fastdata.transforms.augmentations import (
+    RandomApply,
+    RandomChoice,
+    RandomErasing,
+    RandomOrder,
+)
+from fastdata.transforms.describing import describe, dimensions
 from fastdata.transforms.descriptions import (
     CenterCrop,
     Compose,
+    CornerCrop,
+    FiveCrop,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
+    TenCrop,
     Transform,
     Views,
 )
@@ -45,7 +56,18 @@ _Values: TypeAlias = tuple[float, float, float]
 
 # Stands after each Compose of ours: what it is in gets a tensor from it.
 _RETURNED = object()
-_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip)
+_GEOMETRY = (
+    RandomResizedCrop,
+    Resize,
+    CenterCrop,
+    CornerCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+)
+_CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
+_SOME_SIZE = (12345, 6789)  # that no step makes
+# What may come after a conversion to floats: it moves values, and makes none but zeros.
+_MOVES = (CenterCrop, CornerCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 
 
 class Output(NamedTuple):
@@ -103,12 +125,14 @@ class Program:
         filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
         output: The format of the output.
         steps: The geometry, in the pipeline's order.
+        pixels: What comes after it: augmentations, and whatever follows them.
     """
 
     size: _Pair
     filter: str
     output: Output
     steps: tuple[Transform, ...]
+    pixels: tuple[Transform, ...] = ()
 
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Geometry:
         """Draw and compose the geometry of a batch.
@@ -121,13 +145,50 @@ class Program:
         Returns:
             The geometry; the same for a sample whatever else is in the batch.
         """
-        return geometry.compose(self.steps, widths, heights, keys)[0]
+        cut, width, height = geometry.compose(self.steps, widths, heights, keys)
+        if not self.pixels:
+            return cut
+        cut = cut._replace(keys=np.ascontiguousarray(keys, np.uint64))
+        if isinstance(width, int) and isinstance(height, int) and (width, height) == self.size:
+            return cut
+        return cut._replace(canvases=geometry.canvases(len(keys), width, height))
+
+    def batch_options(self, cut: Geometry, rows: slice = slice(None)) -> dict[str, Any]:
+        """Keyword arguments of `fastdata.decode.decode_batch` that do this to some images.
+
+        Args:
+            cut: What :meth:`draw` returned.
+            rows: Which of its rows the images are.
+        """
+        output = self.output
+        options: dict[str, Any] = {
+            "filter": self.filter,
+            "dtype": output.dtype,
+            "mean": output.mean,
+            "std": output.std,
+            "regions": cut.boxes[rows],
+            "flips": cut.flips[rows],
+        }
+        for name in ("sizes", "windows", "canvases", "keys"):
+            values = getattr(cut, name)
+            options[name] = None if values is None else values[rows]
+        if self.pixels:
+            options["program"] = pixels.native_program(self.pixels)
+        return options
+
+    @property
+    def erases(self) -> bool:
+        """Whether the output is written over after it was normalised."""
+        return any(isinstance(step, pixels.Erase) for step in self.pixels)
 
     def describe(self) -> str:
         """The program in one line of words."""
         kind = "PIL images" if self.output.as_pil else self.output.dtype
         normalised = " normalised" if self.output.mean is not None else ""
-        return ", ".join([*map(_describe, self.steps), kind + normalised])
+        steps = [describe(step) for step in (*self.steps, *self.pixels)]
+        # Erasing comes last, whatever it was converted from.
+        at = len(steps) - sum(isinstance(step, pixels.Erase) for step in self.pixels)
+        return ", ".join([*steps[:at], kind + normalised, *steps[at:]])
 
 
 @dataclass(frozen=True)
@@ -192,7 +253,13 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
             first = unknown[0]
             return Refusal(f"{where}{first.name}: {first.reason}. {first.hint}", unknown)
         programs.append(
-            Program(view.fixed, view.filter or "bilinear", view.output(), tuple(view.steps))
+            Program(
+                view.fixed,
+                view.filter or "bilinear",
+                view.output(),
+                tuple(view.steps),
+                (*view.pixels, *view.erasures),
+            )
         )
     if several:
         return Recipe(tuple(programs), tuple(tail), tuple(_unknown(call) for call in tail))
@@ -208,16 +275,34 @@ def read(transform: Any) -> tuple[list[Reading], list[Callable[[Any], Any]]]:
     """
     items = list(_flat(transform, True))
     own = isinstance(transform, Transform)
-    at = next((n for n, (one, _) in enumerate(items) if type(one) is Views), None)
+    at = next((n for n, (one, _) in enumerate(items) if _views(one) is not None), None)
     if at is None:
         return [Reading(items, own)], []
-    shared = Reading(items[:at], own).steps
+    makes = _views(items[at][0])
+    before = Reading(items[:at], own)
+    shared = [*before.steps, *before.pixels, *before.erasures]
     readings = []
-    for view in items[at][0].transforms:
-        kept = isinstance(view, Transform) if type(transform) is Views else own
-        readings.append(Reading([*items[:at], *_flat(view, True)], kept))
-        readings[-1].shared = shared
+    if isinstance(makes, (FiveCrop, TenCrop)):
+        if any(map(pixels.is_random, shared)):
+            return [Reading(items, own)], []
+        # Those of torchvision's are still what it was given: a PIL image, or a tensor.
+        ours = True if makes is items[at][0] else None
+        kept = own or makes is transform
+        for steps in makes.views:
+            readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept))
+    else:
+        for view in items[at][0].transforms:
+            kept = isinstance(view, Transform) if type(transform) is Views else own
+            readings.append(Reading([*items[:at], *_flat(view, True)], kept))
+    for reading in readings:
+        reading.shared = shared
     return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED]
+
+
+def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
+    """What makes views, in ours."""
+    found = one if isinstance(one, Transform) else translation.views(one)
+    return found if isinstance(found, (Views, FiveCrop, TenCrop)) else None
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
@@ -225,7 +310,7 @@ def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
     for view in views:
         if view.misplaced is not None:
             return view.refusal()
-        if random := next((step for step in view.shared if geometry.is_random(step)), None):
+        if random := next((step for step in view.shared if pixels.is_random(step)), None):
             return f"{name_of(random)} stands before Views. Put it into each of them."
     late = next((call for call in tail if isinstance(call, Transform)), None)
     if late is not None:
@@ -241,12 +326,14 @@ class Reading:
 
     Args:
         items: The transforms, each with whether the innermost Compose is ours or a list, rather
-            than torchvision's.
+            than torchvision's; None: one of ours in a transform of torchvision's place.
         own: Whether the whole is a transform of ours.
     """
 
-    def __init__(self, items: Sequence[tuple[Any, bool]], own: bool) -> None:
+    def __init__(self, items: Sequence[tuple[Any, bool | None]], own: bool) -> None:
         self.steps: list[Transform] = []
+        self.pixels: list[Transform] = []
+        self.erasures: list[pixels.Erase] = []
         self.shared: Sequence[Transform] = ()  # those before Views
         self.tail: list[Callable[[Any], Any]] = []
         self.why = ""  # the first of the tail cannot be done by the core
@@ -318,19 +405,22 @@ class Reading:
             "fastdata.transforms.CenterCrop(224), or use a Resize to (height, width)."
         )
 
-    def _add(self, transform: Any, ours: bool) -> str | None:
+    def _add(self, transform: Any, ours: bool | None) -> str | None:
         """Take the next transform for the core; return why it cannot be done, or None."""
-        if type(transform) in (*_GEOMETRY, Normalize):
-            if self.kind in ("tensor", "image"):
+        own = isinstance(transform, (Normalize, RandomErasing, *_CONTAINERS))
+        if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
+            if self.kind in ("tensor", "image") and ours is not None:
                 return "it works on PIL images, and has a tensor here"
             if isinstance(transform, Normalize):
                 reason = self._normalise(transform)
             else:
                 reason = self._compose(transform)
-            if reason is None:
+            if reason is None and ours is not None:
                 # Each of ours returns a tensor, when it is called by somebody else.
                 self.kind = "own" if ours else "tensor"
             return reason
+        if _views(transform) is not None:
+            return "what is random before it would differ from view to view"
         found = translation.translate(transform, self.kind, self.dtype)
         if isinstance(found, str):
             return found
@@ -342,18 +432,102 @@ class Reading:
             self.kind = found.kind
             self.channels_last = False
         if found.dtype is not None:
+            if self.dtype == "uint8":
+                self._rescale((0.0,) * 3, (255.0,) * 3)
             self.dtype = found.dtype
         return None
+
+    def _rescale(self, mean: _Values, std: _Values) -> None:
+        self.erasures = [erasure.scaled(mean, std) for erasure in self.erasures]
 
     def _normalise(self, step: Normalize) -> str | None:
         if self.mean is not None:
             return "the values are already normalised"
         if self.dtype == "uint8":
+            self._rescale((0.0,) * 3, (255.0,) * 3)
             self.dtype = step.dtype
+        self._rescale(step.mean, step.std)
         self.mean, self.std = step.mean, step.std
         return None
 
     def _compose(self, step: Transform) -> str | None:
+        if isinstance(step, RandomErasing):
+            return self._erase(step)
+        if self.erasures:
+            return "it comes after RandomErasing"
+        if not self.pixels and isinstance(step, _GEOMETRY) and self._cut(step) is None:
+            return None
+        return self._augment(step)
+
+    def _augment(self, step: Transform) -> str | None:
+        """Take a step for the pixel program."""
+        resolved = self._resolved(step)
+        if isinstance(resolved, str):
+            return resolved
+        if pixels.does_nothing(resolved):
+            return None
+        size = pixels.size_after(resolved, self.fixed)
+        if self.dtype != "uint8":
+            if not _moves(resolved):
+                return "it works on bytes, and has floats here"
+            if self.mean is not None and _may_pad(resolved, self.fixed):
+                return "it would pad with zeros what is normalised"
+        if isinstance(resolved, CornerCrop) and self.fixed:
+            width, height = self.fixed
+            if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
+                return "it is larger than the images"
+        if isinstance(resolved, RandomCrop) and not resolved.pad_if_needed and self.fixed:
+            left, top, right, bottom = resolved.padding  # type: ignore[misc]
+            width, height = self.fixed[0] + left + right, self.fixed[1] + top + bottom
+            if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
+                return "it is larger than the images, and may not pad them"
+        self.pixels.append(resolved)
+        self.fixed = size
+        if pixels.size_after(resolved, _SOME_SIZE) != _SOME_SIZE:
+            self.last = name_of(step)
+        return None
+
+    def _resolved(self, step: Any) -> Transform | str:
+        """A step of a pixel program with all that it holds in ours; or why that is not possible."""
+        if isinstance(step, (Compose, *_CONTAINERS)):
+            held = []
+            for part in step.transforms:
+                found = self._part(part)
+                if isinstance(found, str):
+                    return f"it holds {name_of(part)}: {found}"
+                held.append(found)
+            return replace(step, transforms=tuple(held))
+        return step if pixels.is_known(step) else "it cannot be done to some of the images only"
+
+    def _part(self, part: Any) -> Transform | str:
+        """The same of what a container holds."""
+        inner = part if isinstance(part, (list, tuple)) else translation.parts(part)
+        if inner is not None:
+            return self._resolved(Compose(tuple(inner))) if inner else pixels.Nothing()
+        if isinstance(part, Transform):
+            if self.kind in ("tensor", "image"):
+                return "it works on PIL images, and has a tensor here"
+            return self._resolved(part)
+        found = translation.translate(part, self.kind, self.dtype)
+        if isinstance(found, translation.Conversion):
+            same = found.kind in (None, self.kind) and found.dtype in (None, self.dtype)
+            return pixels.Nothing() if same else "it converts some of the images only"
+        return found if isinstance(found, str) else self._resolved(found)
+
+    def _erase(self, step: RandomErasing) -> str | None:
+        values: Any = step.value
+        deviations = None
+        if values == "random":
+            if self.dtype == "uint8":
+                return "it puts noise of floats into bytes"
+            values, deviations = (0.0,) * 3, (1.0,) * 3
+        elif self.dtype == "uint8" and not all(0 <= value <= 255 for value in values):
+            return "its values are not from 0 to 255"
+        self.erasures.append(pixels.Erase(step.p, step.scale, step.ratio, values, deviations))
+        return None
+
+    def _cut(self, step: Transform) -> str | None:
+        """Take a step for the geometry."""
         size: _Pair | None
         if isinstance(step, RandomHorizontalFlip):
             self.flipped = True
@@ -371,15 +545,19 @@ class Reading:
             if step.interpolation == "nearest" and self.flipped:
                 return "resizing with 'nearest' after a flip gives other pixels than before it"
             self.fixed, self.filter, self.cropped = size, step.interpolation, False
-        elif isinstance(step, (CenterCrop, RandomCrop)):
+        elif isinstance(step, (CenterCrop, CornerCrop, RandomCrop)):
             size = (step.size[1], step.size[0])  # type: ignore[index]
             larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
-            pads = larger or self.fixed is None
+            pads = (larger or self.fixed is None) and not isinstance(step, CornerCrop)
+            if isinstance(step, CornerCrop) and larger:
+                return "it is larger than the images"
             if isinstance(step, RandomCrop):
                 padded = any(step.padding)  # type: ignore[arg-type]
                 if larger and not padded and not step.pad_if_needed:
                     return "it is larger than the images, and may not pad them"
                 pads = padded or (pads and step.pad_if_needed)
+                if pads and (step.fill, step.padding_mode) != ((0, 0, 0), "constant"):
+                    return "it pads with others than zeros"
             if pads and self.cropped:
                 return "it would pad what was cropped"
             if pads and self.mean is not None:
@@ -389,6 +567,30 @@ class Reading:
         if not isinstance(step, RandomHorizontalFlip):
             self.last = name_of(step)
         return None
+
+
+def _moves(step: Transform) -> bool:
+    """Whether a step only moves values, or puts zeros around them: floats as it would bytes."""
+    if isinstance(step, (Compose, *_CONTAINERS)):
+        return all(map(_moves, step.transforms))  # type: ignore[arg-type]
+    return isinstance(step, (*_MOVES, pixels.Nothing))
+
+
+def _may_pad(step: Transform, size: _Pair | None) -> bool:
+    """Whether some image would be padded, of those that are all of one size before it."""
+    if isinstance(step, (Compose, *_CONTAINERS)):
+        for part in step.transforms:
+            if _may_pad(part, size):  # type: ignore[arg-type]
+                return True
+            if isinstance(step, Compose):
+                size = pixels.size_after(part, size)  # type: ignore[arg-type]
+        return False
+    if not isinstance(step, (CenterCrop, RandomCrop)):
+        return False
+    if isinstance(step, RandomCrop) and any(step.padding):  # type: ignore[arg-type]
+        return True
+    wanted = (step.size[1], step.size[0])  # type: ignore[index]
+    return size is None or wanted[0] > size[0] or wanted[1] > size[1]
 
 
 def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
@@ -436,28 +638,5 @@ def name_of(transform: Any) -> str:
     """What to call a transform in a message."""
     name = getattr(transform, "__name__", None) or type(transform).__name__
     if isinstance(transform, (Resize, CenterCrop, RandomCrop, RandomResizedCrop)):
-        return f"{name}({_dimensions(transform)})"
+        return f"{name}({dimensions(transform)})"
     return str(name)
-
-
-def _dimensions(step: Any) -> str:
-    return f"{step.size[1]} x {step.size[0]}" if isinstance(step.size, tuple) else str(step.size)
-
-
-def _describe(step: Transform) -> str:
-    if isinstance(step, RandomResizedCrop):
-        words = f"random resized crop to {_dimensions(step)} ({step.interpolation})"
-        if step.scale != (0.08, 1.0):
-            words += f" of {step.scale[0]:g} to {step.scale[1]:g} of the area"
-        return words
-    if isinstance(step, Resize):
-        side = "" if isinstance(step.size, tuple) else "shorter side "
-        most = "" if step.max_size is None else f", longer side at most {step.max_size}"
-        return f"resize to {side}{_dimensions(step)} ({step.interpolation}){most}"
-    if isinstance(step, CenterCrop):
-        return f"centre crop of {_dimensions(step)}"
-    if isinstance(step, RandomCrop):
-        padded = ", padded" if step.pad_if_needed or any(step.padding) else ""  # type: ignore[arg-type]
-        return f"random crop of {_dimensions(step)}{padded}"
-    assert isinstance(step, RandomHorizontalFlip)
-    return f"flip with p {step.p:g}"

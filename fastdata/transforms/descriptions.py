@@ -32,6 +32,8 @@ Size: TypeAlias = "int | Sequence[int]"
 
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
 
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+
 #: What normalised values may be.
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -150,16 +152,22 @@ class RandomCrop(Transform):
         size: An int for a square, or (height, width).
         pad_if_needed: Pad an image that is smaller with zeros, on both sides by what is missing,
             so that it lies anywhere in the crop. Otherwise it is an error.
-        padding: Zeros around every image before it is cropped: an int; (left and right, top and
+        padding: Pixels around every image before it is cropped: an int; (left and right, top and
             bottom); or (left, top, right, bottom).
+        fill: Of those pixels, and of those that are needed: a value of 0 to 255, or one a channel.
+        padding_mode: As :class:`fastdata.transforms.Pad` has it.
     """
 
     size: Size
     pad_if_needed: bool = False
     padding: int | Sequence[int] = field(default=0, kw_only=True)
+    fill: float | Sequence[float] | None = field(default=0, kw_only=True)
+    padding_mode: str = field(default="constant", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair("RandomCrop", self.size))
+        object.__setattr__(self, "fill", pixel_fill("RandomCrop", self.fill))
+        check_padding_mode("RandomCrop", self.padding_mode)
         given = self.padding
         values = tuple(given) if isinstance(given, Sequence) else (given,)
         if len(values) not in (1, 2, 4) or not all(
@@ -183,11 +191,21 @@ class RandomHorizontalFlip(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
-            raise UsageError(
-                f"RandomHorizontalFlip: p {self.p!r} is not a number from 0 to 1.",
-                "Give for example p=0.5.",
-            )
+        check_probability("RandomHorizontalFlip", self.p)
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(Transform):
+    """Mirror top to bottom.
+
+    Attributes:
+        p: How probable that is, 0 to 1.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability("RandomVerticalFlip", self.p)
 
 
 @dataclass(frozen=True)
@@ -262,6 +280,72 @@ class Views(Transform):
 
 
 @dataclass(frozen=True)
+class CornerCrop(Transform):
+    """Crop one corner of an image, which must be no smaller.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        right: The right corner, else the left one.
+        bottom: The lower corner, else the upper one.
+    """
+
+    size: Size
+    right: bool = False
+    bottom: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("CornerCrop", self.size))
+
+
+@dataclass(frozen=True)
+class FiveCrop(Transform):
+    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
+
+    As :class:`Views`, it makes a list.
+
+    Attributes:
+        size: An int for a square, or (height, width); of images that are no smaller.
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("FiveCrop", self.size))
+
+    @property
+    def views(self) -> tuple[tuple[Transform, ...], ...]:
+        """The steps of each view."""
+        corners = [(False, False), (True, False), (False, True), (True, True)]
+        return (
+            *((CornerCrop(self.size, *corner),) for corner in corners),
+            (CenterCrop(self.size),),
+        )
+
+
+@dataclass(frozen=True)
+class TenCrop(Transform):
+    """The views of :class:`FiveCrop`, and those of the mirrored image.
+
+    Attributes:
+        size: As FiveCrop has it.
+        vertical_flip: Mirror top to bottom, rather than left to right.
+    """
+
+    size: Size
+    vertical_flip: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _pair("TenCrop", self.size))
+
+    @property
+    def views(self) -> tuple[tuple[Transform, ...], ...]:
+        """The steps of each view."""
+        flip = RandomVerticalFlip(1.0) if self.vertical_flip else RandomHorizontalFlip(1.0)
+        five = FiveCrop(self.size).views
+        return (*five, *((flip, *steps) for steps in five))
+
+
+@dataclass(frozen=True)
 class Compose(Transform):
     """Several transforms, one after the other.
 
@@ -314,6 +398,30 @@ def _pair(who: str, size: Any) -> tuple[int, int]:
             f"{who}: size {size!r} has {len(size)} values.", "Give an int or (height, width)."
         )
     return _whole(who, "size", size[0]), _whole(who, "size", size[1])
+
+
+def check_probability(who: str, p: Any) -> None:
+    """UsageError: it is no probability."""
+    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= float(p) <= 1:
+        raise UsageError(f"{who}: p {p!r} is not a number from 0 to 1.", "Give for example p=0.5.")
+
+
+def pixel_fill(who: str, given: Any) -> tuple[int, int, int]:
+    """Three values of 0 to 255, whole as Pillow takes them."""
+    values = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
+    values = tuple(values) * 3 if len(values) == 1 else tuple(values)
+    found = tuple(int(value) for value in _floats(who, "fill", values, 3))
+    if not all(0 <= value <= 255 for value in found):
+        raise UsageError(f"{who}: fill {given!r} is not from 0 to 255.", "Give for example fill=0.")
+    return found[0], found[1], found[2]
+
+
+def check_padding_mode(who: str, mode: Any) -> None:
+    """UsageError: there is no such padding mode."""
+    if mode not in PADDING_MODES:
+        raise UsageError(
+            f"{who}: padding_mode {mode!r} is not one.", f"Give one of {', '.join(PADDING_MODES)}."
+        )
 
 
 def _floats(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from fastdata import _native
 from fastdata.plan import draws
 from fastdata.transforms.descriptions import (
     CenterCrop,
+    CornerCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -41,6 +42,9 @@ class Geometry(NamedTuple):
         flips: uint8 (N,): 1 where the output is mirrored left to right, last of all.
         odd: bool (N,): True where a box reaches outside the image, or a window outside the
             resized box, and zeros stand for what is missing; None: nowhere.
+        canvases: int32 (N, 2): the outputs' (width, height), where a pixel program makes others of
+            them; None: what the program's output has.
+        keys: uint64 (N,): what a pixel program draws from; None: there is none.
         too_small: Images that are smaller than a random crop that may not pad, by their row, and
             in words what is wrong; their other values mean nothing.
     """
@@ -50,6 +54,8 @@ class Geometry(NamedTuple):
     windows: npt.NDArray[np.int32] | None
     flips: npt.NDArray[np.uint8]
     odd: npt.NDArray[np.bool_] | None
+    canvases: npt.NDArray[np.int32] | None = None
+    keys: npt.NDArray[np.uint64] | None = None
     too_small: Mapping[int, str] = MappingProxyType({})
 
 
@@ -60,6 +66,11 @@ class _Frame(NamedTuple):
     top: _Ints
     width: _Ints
     height: _Ints
+
+
+def canvases(count: int, width: _Ints, height: _Ints) -> npt.NDArray[np.int32]:
+    """Outputs' sizes of :func:`compose`, for `Geometry.canvases`."""
+    return _columns(count, width, height)
 
 
 def is_random(step: Transform) -> bool:
@@ -109,6 +120,9 @@ def compose(
             left, top = _centre(frame.width, width), _centre(frame.height, height)
             frame = _crop(frame, flips, left, top, width, height)
             cut = may_pad = True
+        elif isinstance(step, CornerCrop):
+            frame = _crop(frame, flips, *_corner(step, frame, count, too_small))
+            cut = True
         elif isinstance(step, RandomCrop):
             frame = _crop(frame, flips, *_random_places(step, frame, keys, draw, too_small))
             cut = may_pad = True
@@ -133,7 +147,7 @@ def compose(
             odd |= windows[:, 1] + frame.height > sizes[:, 1]
         odd = odd if odd.any() else None
     flipped = np.zeros(count, np.uint8) if flips is None else flips.view(np.uint8)
-    found = Geometry(boxes, sizes, windows, flipped, odd, too_small)
+    found = Geometry(boxes, sizes, windows, flipped, odd, too_small=too_small)
     return found, frame.width, frame.height
 
 
@@ -200,6 +214,25 @@ def _centre(have: _Ints, want: int) -> _Ints:
     missing = -((want - np.asarray(have)) // 2)
     offset = np.where(want > np.asarray(have), missing, np.rint((np.asarray(have) - want) / 2.0))
     return offset.astype(np.int64)
+
+
+def _corner(
+    step: CornerCrop, frame: _Frame, count: int, too_small: dict[int, str]
+) -> tuple[_Ints, _Ints, int, int]:
+    """Left, top, width, height of a corner; adds to ``too_small``."""
+    width, height = _wide(step), _high(step)
+    have = np.stack([_per_image(frame.width, count), _per_image(frame.height, count)])
+    missing = have < [[width], [height]]
+    for row in np.flatnonzero(missing.any(axis=0)).tolist():
+        size = f"{have[0, row]} x {have[1, row]} pixels"
+        too_small.setdefault(row, f"{size}, less than a corner's {width} x {height}")
+    have = np.maximum(have, [[width], [height]])
+    return (
+        have[0] - width if step.right else 0,
+        have[1] - height if step.bottom else 0,
+        width,
+        height,
+    )
 
 
 def _random_places(

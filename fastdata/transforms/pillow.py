@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms import geometry
-from fastdata.transforms.compile import Reading, misplaced, name_of, read
+from fastdata.transforms import geometry, pixels
+from fastdata.transforms.compile import Output, Reading, misplaced, name_of, read
 from fastdata.transforms.descriptions import Transform
 from fastdata.transforms.geometry import Geometry
 
@@ -31,7 +32,7 @@ def render(
         image: The source image; modes other than RGB are converted to it.
         cut: What is cut out.
         row: The image's row there.
-        size: (width, height) of the result.
+        size: (width, height) of the result, where ``cut.canvases`` has no other.
         resample: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
 
     Returns:
@@ -39,6 +40,8 @@ def render(
     """
     if image.mode != "RGB":
         image = image.convert("RGB")
+    if cut.canvases is not None:
+        size = tuple(cut.canvases[row].tolist())
     left, upper, right, lower = cut.boxes[row].tolist()
     if (left, upper, right, lower) != (0, 0, *image.size):
         image = image.crop((left, upper, right, lower))
@@ -48,8 +51,17 @@ def render(
     if resized != size or cut.windows is not None:
         x, y = (0, 0) if cut.windows is None else cut.windows[row].tolist()
         image = image.crop((x, y, x + size[0], y + size[1]))
-    pixels: npt.NDArray[np.uint8] = np.array(image)
-    return np.ascontiguousarray(pixels[:, ::-1]) if cut.flips[row] else pixels
+    found: npt.NDArray[np.uint8] = np.array(image)
+    return np.ascontiguousarray(found[:, ::-1]) if cut.flips[row] else found
+
+
+def rendered(cut: Geometry, row: int, image: npt.NDArray[np.uint8]) -> Geometry:
+    """The geometry of one image that is left after `render`: none of it, all of its pixels."""
+    one, (height, width) = slice(row, row + 1), image.shape[:2]
+    boxes = np.array([[0, 0, width, height]], np.int32)
+    keys = None if cut.keys is None else cut.keys[one]
+    canvases = None if cut.canvases is None else cut.canvases[one]
+    return Geometry(boxes, None, None, np.zeros(1, np.uint8), None, canvases, keys)
 
 
 def call(transform: Transform, image: Any) -> Any:
@@ -84,23 +96,66 @@ def call(transform: Transform, image: Any) -> Any:
 def _view(view: Reading, image: Image.Image) -> Any:
     import torch
 
+    program = (*view.pixels, *view.erasures)
     seed = 0
-    if any(geometry.is_random(step) for step in view.steps):
+    if any(pixels.is_random(step) for step in (*view.steps, *program)):
         seed = int(torch.randint(-(2**63), 2**63 - 1, ()))
     keys = np.array([seed], np.int64).view(np.uint64)
     cut, width, height = geometry.compose(view.steps, [image.width], [image.height], keys)
     if cut.too_small:
         raise UsageError(f"The image has {cut.too_small[0]}.", SMALL_HINT)
     size = int(np.asarray(width).flat[0]), int(np.asarray(height).flat[0])
-    pixels = render(image, cut, 0, size, view.filter or "bilinear")
-    result: Any = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    found: npt.NDArray[Any] = render(image, cut, 0, size, view.filter or "bilinear")
     output = view.output()
+    if program:
+        found = _augment(found, pixels.native_program(program), keys, output)
+    result: Any = torch.from_numpy(found).permute(2, 0, 1).contiguous()
     if output.dtype != "uint8":
-        result = result.to(torch.float32).div_(255)
-        if output.mean is not None and output.std is not None:
-            result = result.sub_(torch.tensor(output.mean).view(3, 1, 1))
-            result = result.div_(torch.tensor(output.std).view(3, 1, 1))
+        if not program:
+            result = result.to(torch.float32).div_(255)
+            if output.mean is not None and output.std is not None:
+                result = result.sub_(torch.tensor(output.mean).view(3, 1, 1))
+                result = result.div_(torch.tensor(output.std).view(3, 1, 1))
         result = result.to(getattr(torch, output.dtype))
     for function in view.tail_calls():
         result = function(result)
+    return result
+
+
+def _augment(
+    image: npt.NDArray[np.uint8],
+    program: _native.PixelProgram,
+    keys: npt.NDArray[np.uint64],
+    output: Output,
+) -> npt.NDArray[Any]:
+    """A pixel program, done by the core to one image (height, width, 3): uint8, or float32."""
+    height, width = image.shape[:2]
+    try:
+        *_, new_width, new_height = program.draw(int(keys[0]), width, height)
+    except ValueError as error:
+        raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
+    dtype = "uint8" if output.dtype == "uint8" else "float32"
+    out: npt.NDArray[Any] = np.empty((1, new_height, new_width, 3), dtype)
+    mean, std = output.mean or (0.0,) * 3, output.std or (1.0,) * 3
+    job = _native.Job(
+        [image],
+        seek_points=None,
+        boxes=None,
+        flips=None,
+        out=out,
+        dtype=dtype,
+        scale=[1 / (255 * s) for s in std],
+        offset=[-m / s for m, s in zip(mean, std, strict=True)],
+        resize=True,
+        filter="bilinear",
+        dct_scaling=False,
+        program=program,
+        keys=keys,
+        canvases=np.array([[width, height]], np.int32),
+    )
+    job.run()
+    if failures := job.failures():
+        _, code, detail, _ = failures[0]
+        raise UsageError(f"The image cannot be augmented: {detail} ({code}).", "Resize it before.")
+    result: npt.NDArray[Any] = out[0]
     return result

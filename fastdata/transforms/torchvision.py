@@ -16,14 +16,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fastdata.errors import UsageError
+from fastdata.transforms import torchvision_pixels
+from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomOrder
 from fastdata.transforms.descriptions import (
     FLOATS,
     CenterCrop,
+    FiveCrop,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    TenCrop,
     Transform,
 )
 
@@ -53,6 +57,15 @@ def parts(transform: Any) -> Sequence[Any] | None:
     return None
 
 
+def views(transform: Any) -> FiveCrop | TenCrop | None:
+    """A FiveCrop or TenCrop, in ours; None for anything else."""
+    if _version(transform) is None or type(transform).__name__ not in ("FiveCrop", "TenCrop"):
+        return None
+    if type(transform).__name__ == "FiveCrop":
+        return FiveCrop(transform.size)
+    return TenCrop(transform.size, transform.vertical_flip)
+
+
 def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion | str:
     """One transform that is not a Compose.
 
@@ -64,11 +77,13 @@ def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion |
     Returns:
         What it does; or why that is not known, in words.
     """
-    version = _version(transform)
+    version, name = _version(transform), type(transform).__name__
     if version is None or not is_known(transform):
-        return NOT_KNOWN
+        return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
     try:
-        return _TRANSLATORS[type(transform).__name__](transform, version, kind, dtype)
+        if name in _TRANSLATORS:
+            return _TRANSLATORS[name](transform, version, kind, dtype)
+        return torchvision_pixels.translate(transform, version, kind, dtype)
     except (UsageError, TypeError, ValueError) as error:
         # Its own arguments make no sense; torchvision will say so when it is called.
         return f"its arguments are not known: {getattr(error, 'what', error)}"
@@ -76,7 +91,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion |
 
 def is_known(transform: Any) -> bool:
     """Whether there is something in here for a transform of this type."""
-    return _version(transform) is not None and type(transform).__name__ in _TRANSLATORS
+    name = type(transform).__name__
+    known = name in _TRANSLATORS or name in torchvision_pixels.TRANSLATORS
+    return known and _version(transform) is not None
 
 
 def _version(transform: Any) -> int | None:
@@ -136,14 +153,18 @@ def _random_crop(transform: Any, version: int, kind: str, dtype: str) -> Transfo
     if version == 2 and given is not None:
         left, right, top, bottom = given  # its constructor has put them in this order
         padding = (left, top, right, bottom)
-    if any(padding) or transform.pad_if_needed:
-        if transform.padding_mode != "constant":
-            return f"padding by {transform.padding_mode!r} is not known"
-        fill = transform.fill
-        fills = fill if isinstance(fill, (list, tuple)) else (fill,)
-        if any(value not in (None, 0) for value in fills):
-            return f"padding with {fill!r} is not known, only with 0"
-    return RandomCrop(transform.size, bool(transform.pad_if_needed), padding=tuple(padding))
+    if isinstance(transform.fill, dict):
+        return "a dict of fills is not known"
+    needs = bool(transform.pad_if_needed)
+    filled = transform.fill if isinstance(transform.fill, Sequence) else (transform.fill,)
+    if dtype != "uint8" and any(filled) and (needs or any(padding)):
+        return "it pads floats with others than zeros"
+    mode = transform.padding_mode
+    if version == 2 and needs and any(padding) and mode in ("reflect", "symmetric"):
+        return f"padding twice by {mode!r} is not known"
+    return RandomCrop(
+        transform.size, needs, padding=tuple(padding), fill=transform.fill, padding_mode=mode
+    )
 
 
 def _flip(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
@@ -176,6 +197,14 @@ def _pil_to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conve
 
 def _to_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     return Conversion("image")
+
+
+def _to_pil_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
+    if kind == "pil":
+        return "it has a PIL image here already"
+    if dtype != "uint8" or transform.mode not in (None, "RGB"):
+        return "it makes PIL images of floats, or of another mode than RGB"
+    return Conversion("pil")
 
 
 def _to_pure_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
@@ -212,6 +241,18 @@ def _dtype(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def _apply(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomApply(tuple(transform.transforms), transform.p)
+
+
+def _choice(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomChoice(tuple(transform.transforms), transform.p)
+
+
+def _order(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    return RandomOrder(tuple(transform.transforms))
+
+
 def _identity(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     return Conversion()
 
@@ -222,12 +263,17 @@ _TRANSLATORS: dict[str, Callable[[Any, int, str, str], Transform | Conversion | 
     "Identity": _identity,
     "Normalize": _normalize,
     "PILToTensor": _pil_to_tensor,
+    "RandomApply": _apply,
+    "RandomChoice": _choice,
     "RandomCrop": _random_crop,
     "RandomHorizontalFlip": _flip,
+    "RandomOrder": _order,
     "RandomResizedCrop": _random_resized_crop,
     "Resize": _resize,
     "ToDtype": _to_dtype,
     "ToImage": _to_image,
+    "RGB": _identity,
+    "ToPILImage": _to_pil_image,
     "ToPureTensor": _to_pure_tensor,
     "ToTensor": _to_tensor,
 }

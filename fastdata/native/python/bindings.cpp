@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "python/bindings_augment.h"
 #include "python/bindings_extents.h"
 #include "python/bindings_job.h"
+#include "python/bindings_program.h"
 #include "io/crc32c.h"
 #include "simd/kernels.h"
 #include "jpeg/probe.h"
@@ -168,7 +170,9 @@ PYBIND11_MODULE(_native, m) {
   m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
         py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"), py::arg("out"));
 
+  bind_augment(m);
   bind_extents(m);
+  bind_program(m);
   bind_job(m);
   // Called last of all that fastdata registers, as this is the first.
   Released::watch_forks();

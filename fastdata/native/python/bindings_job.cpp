@@ -10,6 +10,7 @@
 #include <string>
 
 #include "python/bindings_extents.h"
+#include "python/bindings_program.h"
 #include "decode_task.h"
 #include "engine.h"
 #include "simd/kernels.h"
@@ -186,6 +187,15 @@ const int32_t* integers(const py::object& array, const char* name, size_t count,
   return static_cast<const int32_t*>(view->buf);
 }
 
+/// A key a sample; null if there are none.
+const uint64_t* keys_of(const py::object& array, size_t count, std::vector<View>& views) {
+  if (array.is_none()) return nullptr;
+  views.emplace_back(array);
+  if (!views.back().is_integers(8, 1) || static_cast<size_t>(views.back()->shape[0]) != count)
+    throw py::value_error("keys must be uint64, one a sample, contiguous");
+  return static_cast<const uint64_t*>(views.back()->buf);
+}
+
 /// A byte a sample; null if there are none.
 const uint8_t* flags(const py::object& array, const char* name, size_t count,
                      std::vector<View>& views) {
@@ -204,7 +214,8 @@ class Job : public PendingWork {
       const py::object& flips, const py::object& out, const std::string& dtype,
       const std::array<float, 3>& scales, const std::array<float, 3>& offsets, bool resize,
       const std::string& filter, bool dct_scaling, const py::object& sizes,
-      const py::object& windows, const py::object& skip, int stride, bool check)
+      const py::object& windows, const py::object& skip, int stride, bool check,
+      const py::object& program, const py::object& keys, const py::object& canvases)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
     bool planar = false;
@@ -215,6 +226,13 @@ class Job : public PendingWork {
       throw py::value_error("out is not for as many samples as there are");
     if (stride < 0) throw py::value_error("stride must not be below 0");
     if (!sizes.is_none() && !resize) throw py::value_error("sizes are for resizing");
+    if (program.is_none() != keys.is_none()) throw py::value_error("a program needs keys");
+    if (!canvases.is_none() && program.is_none())
+      throw py::value_error("canvases are for programs");
+    if (!program.is_none()) {
+      program_ = program;
+      task_->options.program = &py::cast<const PixelProgram&>(program);
+    }
     if (sizes.is_none() && !windows.is_none()) throw py::value_error("windows need sizes");
     normalisation_ = std::make_unique<Normalisation>(scales, offsets, planar);
     task_->options.width = output.width;
@@ -228,10 +246,12 @@ class Job : public PendingWork {
     if (reading) task_->extents = py::cast<const BoundExtents*>(data);
 
     std::vector<View> arguments;  // copied from, not kept
-    arguments.reserve(5);
+    arguments.reserve(7);
     const int32_t* box = integers(boxes, "boxes", count, 4, arguments);
     const int32_t* size = integers(sizes, "sizes", count, 2, arguments);
     const int32_t* window = integers(windows, "windows", count, 2, arguments);
+    const int32_t* canvas = integers(canvases, "canvases", count, 2, arguments);
+    const uint64_t* key = keys_of(keys, count, arguments);
     const uint8_t* flip = flags(flips, "flips", count, arguments);
     if (const uint8_t* skipped = flags(skip, "skip", count, arguments))
       task_->skip.assign(skipped, skipped + count);
@@ -263,6 +283,11 @@ class Job : public PendingWork {
         sample.window_x = window[2 * i];
         sample.window_y = window[2 * i + 1];
       }
+      if (canvas) {  // as of sizes
+        sample.canvas_width = canvas[2 * i] > 0 ? canvas[2 * i] : -1;
+        sample.canvas_height = canvas[2 * i + 1] > 0 ? canvas[2 * i + 1] : -1;
+      }
+      if (key) sample.key = key[i];
       sample.flip = flip && flip[i];
       sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
       sample.output.row_stride = out_->strides[1];
@@ -307,6 +332,7 @@ class Job : public PendingWork {
   View out_;
   std::vector<View> views_;
   std::unique_ptr<Normalisation> normalisation_;
+  py::object program_;
   std::shared_ptr<DecodeTask> task_;
 };
 
@@ -385,12 +411,15 @@ void bind_job(py::module_& m) {
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const py::object&, const std::string&, const std::array<float, 3>&,
                     const std::array<float, 3>&, bool, const std::string&, bool, const py::object&,
-                    const py::object&, const py::object&, int, bool>(),
+                    const py::object&, const py::object&, int, bool, const py::object&,
+                    const py::object&, const py::object&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points"), py::arg("boxes"),
            py::arg("flips"), py::arg("out"), py::arg("dtype"), py::arg("scale"), py::arg("offset"),
            py::arg("resize"), py::arg("filter"), py::arg("dct_scaling"),
            py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
-           py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true)
+           py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
+           py::arg("program") = py::none(), py::arg("keys") = py::none(),
+           py::arg("canvases") = py::none())
       .def("built", &Job::built)
       .def("timings", &Job::timings);
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));

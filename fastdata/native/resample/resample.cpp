@@ -246,6 +246,11 @@ void mirror(Axis& axis) {
 
 }  // namespace
 
+bool vertical_first(int width, int height, int full_width, int full_height) {
+  const int lost_rows = height - full_height;
+  return lost_rows > 0 && lost_rows > 2 * (width - full_width);
+}
+
 void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
                 bool vertical, Axis& axis) {
   axis.outputs = window.count;

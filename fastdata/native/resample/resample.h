@@ -103,6 +103,14 @@ using ResampleHorizontal = void (*)(const HorizontalPlan& plan, const uint8_t* c
 using ResampleVertical = void (*)(const Axis& axis, int output, const uint8_t* rows, size_t stride,
                                   int n, uint8_t* out);
 
+// Note [Order of passes]: bytes are rounded, and clamped, between the passes, so that
+// their order shows (by several levels, where a filter with negative lobes overshoots).
+// Pillow 13 begins with the vertical pass if the image shrinks in height, and by more than
+// twice the pixels that it shrinks by in width; found by experiment over sizes and filters,
+// tests/test_native_resample.py holds it to that. Older Pillows begin with the horizontal.
+// The sizes are the whole resize's, whatever window of it is wanted.
+bool vertical_first(int width, int height, int full_width, int full_height);
+
 /// Rounds a sum of weighted bytes back to a byte.
 template <int kBits>
 FASTDATA_INLINE uint8_t round_to_byte(int sum) {

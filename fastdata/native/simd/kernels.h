@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "augment/blur.h"
+#include "augment/warp.h"
 #include "simd/cpu.h"
 #include "jpeg/entropy.h"
 #include "jpeg/entropy_vector.h"
@@ -60,6 +62,29 @@ struct Kernels {
                      uint16_t* out);
   void (*to_bfloat16)(const uint8_t* in, int n, const float* scale, const float* offset,
                       uint16_t* out);
+
+  // Augmentations, of bytes or of pixels that lie in three planes. Those that take a size_t take
+  // whole rows, padding included (augment/canvas.h): `n` is a multiple of 64.
+  void (*look_up)(uint8_t* pixels, size_t n, const uint8_t* table);  // of 256
+  // Inverts values from the threshold on, 0 to 256, and keeps the mask's bits.
+  void (*invert_and_mask)(uint8_t* pixels, size_t n, int threshold, uint8_t mask);
+  void (*grey)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, uint8_t* out);
+  uint64_t (*sum)(const uint8_t* row, int n);
+  void (*find_range)(const uint8_t* row, int n, uint8_t* low, uint8_t* high);  // widens it
+  void (*saturate)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float factor);
+  void (*turn_hue)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, int shift);
+  // n is 3 or more.
+  void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int n,
+                  float factor, uint8_t* out);
+  void (*reverse)(const uint8_t* row, int n, uint8_t* out);
+  BlurColumns blur_columns;
+  BlurRow blur_row;
+  // Adds values of N(mean, sigma), which the key and a byte's place give; beyond a byte: clamped if
+  // `clip`, else wrapped.
+  void (*normals)(float* out, size_t n, uint64_t key);
+  void (*add_noise)(uint8_t* pixels, size_t n, uint64_t key, float mean, float sigma, bool clip);
+  void (*pack)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint32_t* out);
+  WarpRow warp_row;
 };
 
 extern const Kernels kScalarKernels;

@@ -27,6 +27,12 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
+#include "augment/point_core.h"
+#include "augment/mix_core.h"
+#include "augment/noise_core.h"
+#include "augment/warp_block_core.h"
+#include "augment/warp_taps_x86.h"
+#include "augment/warp_core.h"
 
 namespace fastdata {
 namespace {
@@ -86,6 +92,39 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
                                     shuffled(third, kFromInterleaved[p][2])));
   }
   deinterleave_from(x, in, n, r, g, b);
+}
+
+/// A shuffle looks up in 16 bytes and gives 0 where the index is negative. Table by table the index
+/// falls by 16, so that it is negative from its own table on; what came from those before it
+/// cancels out, as each table is XORed with the one before. The second half of the tables is for
+/// bytes above 127, whose sign is flipped.
+void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
+  I differences[16];
+  for (int half = 0; half < 2; half++)
+    for (int t = 0; t < 8; t++) {
+      const I values = broadcast128(table + 128 * half + 16 * t);
+      const I before = t ? broadcast128(table + 128 * half + 16 * (t - 1)) : zero();
+      differences[8 * half + t] = _mm256_xor_si256(values, before);
+    }
+  const I step = set8(16), sign = set8(0x80);
+  for (size_t i = 0; i < n; i += 2 * kVectorBytes) {
+    I low[2], high[2], found[2];
+    for (int v = 0; v < 2; v++) {
+      low[v] = load(pixels + i + v * kVectorBytes);
+      high[v] = _mm256_xor_si256(low[v], sign);
+      found[v] = _mm256_xor_si256(_mm256_shuffle_epi8(differences[0], low[v]),
+                                  _mm256_shuffle_epi8(differences[8], high[v]));
+    }
+    for (int t = 1; t < 8; t++)
+      for (int v = 0; v < 2; v++) {
+        low[v] = _mm256_subs_epi8(low[v], step);
+        high[v] = _mm256_subs_epi8(high[v], step);
+        const I part = _mm256_xor_si256(_mm256_shuffle_epi8(differences[t], low[v]),
+                                        _mm256_shuffle_epi8(differences[8 + t], high[v]));
+        found[v] = _mm256_xor_si256(found[v], part);
+      }
+    for (int v = 0; v < 2; v++) store(pixels + i + v * kVectorBytes, found[v]);
+  }
 }
 
 }  // namespace

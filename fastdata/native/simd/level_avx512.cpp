@@ -32,6 +32,12 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
+#include "augment/point_core.h"
+#include "augment/mix_core.h"
+#include "augment/noise_core.h"
+#include "augment/warp_block_core.h"
+#include "augment/warp_taps_x86.h"
+#include "augment/warp_core.h"
 
 namespace fastdata {
 namespace {
@@ -126,6 +132,17 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
     store(r + x, permute3(thirds[0], thirds[1], thirds[2], kDeinterleave[0]));
     store(g + x, permute3(thirds[0], thirds[1], thirds[2], kDeinterleave[1]));
     store(b + x, permute3(thirds[0], thirds[1], thirds[2], kDeinterleave[2]));
+  }
+}
+
+void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
+  const I first = load(table), second = load(table + 64);
+  const I third = load(table + 128), fourth = load(table + 192);
+  for (size_t i = 0; i < n; i += kVectorBytes) {
+    const I bytes = load(pixels + i);
+    const I low = _mm512_permutex2var_epi8(first, bytes, second);
+    const I high = _mm512_permutex2var_epi8(third, bytes, fourth);
+    store(pixels + i, _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high));
   }
 }
 

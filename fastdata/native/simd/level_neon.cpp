@@ -22,6 +22,12 @@
 #include "resample/normalise_core.h"
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
+#include "augment/point_core.h"
+#include "augment/mix_core.h"
+#include "augment/noise_core.h"
+#include "augment/warp_block_core.h"
+#include "augment/warp_taps_core.h"
+#include "augment/warp_core.h"
 
 namespace fastdata {
 namespace {
@@ -43,6 +49,22 @@ void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) 
     vst1q_u8(b + x, rgb.val[2]);
   }
   deinterleave_from(x, in, n, r, g, b);
+}
+
+/// 64 entries of the table at a time; an index beyond them leaves what is there.
+void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
+  uint8x16x4_t quarters[4];
+  for (int q = 0; q < 4; q++) quarters[q] = vld1q_u8_x4(table + 64 * q);
+  const uint8x16_t step = vdupq_n_u8(64);
+  for (size_t i = 0; i < n; i += 16) {
+    uint8x16_t index = vld1q_u8(pixels + i);
+    uint8x16_t found = vqtbl4q_u8(quarters[0], index);
+    for (int q = 1; q < 4; q++) {
+      index = vsubq_u8(index, step);
+      found = vqtbx4q_u8(found, quarters[q], index);
+    }
+    vst1q_u8(pixels + i, found);
+  }
 }
 
 /// Sixteen sums of weighted bytes, for the weights' upper halves and for the lower.

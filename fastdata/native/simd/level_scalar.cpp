@@ -13,6 +13,13 @@
 #include "resample/triangle_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/wide_core.h"
+#include "augment/look_up_core.h"
+#include "augment/point_core.h"
+#include "augment/mix_scalar.h"
+#include "augment/noise_core.h"
+#include "augment/warp_block_core.h"
+#include "augment/warp_taps_core.h"
+#include "augment/warp_core.h"
 
 namespace fastdata {
 namespace {

@@ -53,6 +53,24 @@ FASTDATA_INLINE I packs32(I a, I b) { return _mm256_packs_epi32(a, b); }
 FASTDATA_INLINE I packs16(I a, I b) { return _mm256_packs_epi16(a, b); }
 FASTDATA_INLINE I packus16(I a, I b) { return _mm256_packus_epi16(a, b); }
 
+/// Of unsigned words: the upper half of the product; shifted down.
+FASTDATA_INLINE I mulhi_u16(I a, I b) { return _mm256_mulhi_epu16(a, b); }
+template <int kBits>
+FASTDATA_INLINE I srl16(I v) {
+  return _mm256_srli_epi16(v, kBits);
+}
+template <int kBits>
+FASTDATA_INLINE I sll16(I v) {
+  return _mm256_slli_epi16(v, kBits);
+}
+
+using F = __m256;
+FASTDATA_INLINE F set_float(float x) { return _mm256_set1_ps(x); }
+FASTDATA_INLINE F add_float(F a, F b) { return _mm256_add_ps(a, b); }
+FASTDATA_INLINE F mul_float(F a, F b) { return _mm256_mul_ps(a, b); }
+FASTDATA_INLINE F to_float(I v) { return _mm256_cvtepi32_ps(v); }
+FASTDATA_INLINE I truncated(F v) { return _mm256_cvttps_epi32(v); }
+
 /// Half a vector of bytes, widened; and two such, narrowed with saturation.
 FASTDATA_INLINE I load_u8_to_16(const uint8_t* p) {
   return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

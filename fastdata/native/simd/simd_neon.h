@@ -37,6 +37,32 @@ FASTDATA_INLINE I lo16(I a, I b) { return vzip1q_s16(a, b); }
 FASTDATA_INLINE I hi16(I a, I b) { return vzip2q_s16(a, b); }
 FASTDATA_INLINE I packs32(I a, I b) { return vqmovn_high_s32(vqmovn_s32(as32(a)), as32(b)); }
 
+FASTDATA_INLINE I zero() { return vdupq_n_s16(0); }
+FASTDATA_INLINE I load(const void* p) { return vld1q_s16(static_cast<const int16_t*>(p)); }
+FASTDATA_INLINE void store(void* p, I v) { vst1q_s16(static_cast<int16_t*>(p), v); }
+/// Of unsigned words: the upper half of the product; shifted down.
+FASTDATA_INLINE I mulhi_u16(I a, I b) {
+  const uint16x8_t x = vreinterpretq_u16_s16(a), y = vreinterpretq_u16_s16(b);
+  const uint32x4_t low = vmull_u16(vget_low_u16(x), vget_low_u16(y));
+  const uint32x4_t high = vmull_high_u16(x, y);
+  return vreinterpretq_s16_u16(vuzp2q_u16(vreinterpretq_u16_u32(low), vreinterpretq_u16_u32(high)));
+}
+template <int kBits>
+FASTDATA_INLINE I srl16(I v) {
+  return vreinterpretq_s16_u16(vshrq_n_u16(vreinterpretq_u16_s16(v), kBits));
+}
+template <int kBits>
+FASTDATA_INLINE I sll16(I v) {
+  return vshlq_n_s16(v, kBits);
+}
+
+using F = float32x4_t;
+FASTDATA_INLINE F set_float(float x) { return vdupq_n_f32(x); }
+FASTDATA_INLINE F add_float(F a, F b) { return vaddq_f32(a, b); }
+FASTDATA_INLINE F mul_float(F a, F b) { return vmulq_f32(a, b); }
+FASTDATA_INLINE F to_float(I v) { return vcvtq_f32_s32(as32(v)); }
+FASTDATA_INLINE I truncated(F v) { return from32(vcvtq_s32_f32(v)); }
+
 /// Half a vector of bytes, widened; and two such, narrowed with saturation.
 FASTDATA_INLINE I load_u8_to_16(const uint8_t* p) {
   return vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)));

@@ -27,6 +27,21 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .to_float32 = to_float32,
       .to_float16 = to_float16,
       .to_bfloat16 = to_bfloat16,
+      .look_up = look_up,
+      .invert_and_mask = invert_and_mask,
+      .grey = grey,
+      .sum = sum,
+      .find_range = find_range,
+      .saturate = saturate,
+      .turn_hue = turn_hue,
+      .sharpen = sharpen,
+      .reverse = reverse,
+      .blur_columns = blur_columns,
+      .blur_row = blur_row,
+      .normals = normals,
+      .add_noise = add_noise,
+      .pack = pack,
+      .warp_row = warp_row,
   };
 }
 

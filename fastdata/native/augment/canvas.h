@@ -1,0 +1,63 @@
+// An image in memory that operations change: planes of bytes, and room for the next ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "buffer.h"
+#include "common.h"
+#include "resample/resample.h"
+#include "status.h"
+
+namespace fastdata {
+
+/// 1 (grey) or 3 (R, G, B) planes of uint8, one after the other. A row begins at a multiple of 64
+/// bytes; what lies between its pixels and the next row may be read and written, its values mean
+/// nothing. The last plane is followed by kRowPadding bytes more (Note [Padded rows]). So an
+/// operation on single pixels may take all planes as one array of size() bytes.
+struct Planes {
+  uint8_t* data = nullptr;
+  int width = 0, height = 0, channels = 0;
+  size_t stride = 0;  // from one row to the next, a multiple of 64
+
+  size_t plane_size() const { return stride * height; }
+  size_t size() const { return plane_size() * channels; }
+  uint8_t* plane(int channel) const { return data + plane_size() * channel; }
+  uint8_t* row(int channel, int y) const { return plane(channel) + stride * y; }
+};
+
+/// The image, and a second buffer for operations that cannot work in place. Keeps its memory from
+/// one image to the next. For one thread. Methods that need memory throw std::bad_alloc.
+class Canvas {
+ public:
+  static constexpr size_t kMaxSize = size_t{1} << 30;  // of the planes, in bytes
+
+  const Planes& image() const { return image_; }
+
+  /// Begins a new image, whose pixels the caller writes. bad_parameters: a size below 1, or other
+  /// than 1 or 3 channels; too_large: above kMaxSize.
+  Status reset(int width, int height, int channels);
+
+  /// Room for the image that an operation makes of this one; `swap` puts it in its place.
+  /// Fails as `reset` does, and then changes nothing.
+  Status begin(int width, int height, int channels, Planes& next);
+  void swap();
+
+  /// Gives back each buffer that is larger than `keep` bytes.
+  void trim(size_t keep);
+
+  // What operations keep from one call to the next.
+  Buffer scratch;
+  Axis x_axis, y_axis;
+  HorizontalPlan plan;
+
+ private:
+  static Status lay_out(int width, int height, int channels, Planes& planes);
+
+  Buffer buffers_[2];
+  int current_ = 0;
+  Planes image_, next_;
+};
+
+}  // namespace fastdata

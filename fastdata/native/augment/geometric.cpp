@@ -1,0 +1,182 @@
+#include "augment/geometric.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "augment/point.h"
+#include "simd/kernels.h"
+
+namespace fastdata {
+namespace {
+
+constexpr int kMaxSide = 1 << 24;  // as sample.cpp has it
+
+enum class PadMode { constant, edge, reflect, symmetric };
+
+/// The pixel, of n, that stands `i` before the first or behind the last (numpy.pad).
+int padded_from(PadMode mode, int64_t i, int n) {
+  if (mode == PadMode::edge || n == 1) return i < 0 ? 0 : i < n ? static_cast<int>(i) : n - 1;
+  const int64_t period = mode == PadMode::reflect ? 2 * (int64_t{n} - 1) : 2 * int64_t{n};
+  const int64_t at = ((i % period) + period) % period;
+  return static_cast<int>(at < n ? at : mode == PadMode::reflect ? period - at : period - 1 - at);
+}
+
+/// Pillow's resize of a whole image: each row, then columns of the results.
+void resize_rows_first(Canvas& canvas, const Planes& image, const Planes& next) {
+  const Axis &x_axis = canvas.x_axis, &y_axis = canvas.y_axis;
+  const size_t plane = next.stride, stride = plane * image.channels;
+  const int count = y_axis.end - y_axis.begin;
+  uint8_t* rows = canvas.scratch.reserve(stride * count + kRowPadding);
+  const uint8_t* planes[3];
+  for (int y = 0; y < count; y++) {
+    for (int c = 0; c < image.channels; c++)
+      planes[c] = image.row(c, y_axis.begin + y) + x_axis.begin;
+    kernels().horizontal(canvas.plan, planes, image.channels, rows + y * stride, plane);
+  }
+  for (int y = 0; y < next.height; y++)
+    for (int c = 0; c < image.channels; c++)
+      kernels().vertical(y_axis, y, rows + c * plane, stride, static_cast<int>(plane),
+                         next.row(c, y));
+}
+
+/// Each row of the result from columns, then resampled itself (Note [Order of passes]).
+void resize_columns_first(Canvas& canvas, const Planes& image, const Planes& next) {
+  const Axis &x_axis = canvas.x_axis, &y_axis = canvas.y_axis;
+  const size_t plane = image.stride;
+  uint8_t* columns = canvas.scratch.reserve(plane * image.channels + kRowPadding);
+  const uint8_t* planes[3];
+  for (int y = 0; y < next.height; y++) {
+    for (int c = 0; c < image.channels; c++) {
+      kernels().vertical(y_axis, y, image.row(c, y_axis.begin), image.stride,
+                         static_cast<int>(plane), columns + c * plane);
+      planes[c] = columns + c * plane + x_axis.begin;
+    }
+    kernels().horizontal(canvas.plan, planes, image.channels, next.row(0, y), next.plane_size());
+  }
+}
+
+}  // namespace
+
+Status crop(const Call& call, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  int left, top, width, height;
+  if (!whole_number(call.values[0], 0, image.width - 1, left) ||
+      !whole_number(call.values[1], 0, image.height - 1, top) ||
+      !whole_number(call.values[2], 1, image.width - left, width) ||
+      !whole_number(call.values[3], 1, image.height - top, height))
+    return {Code::bad_parameters, "a crop outside the image"};
+  Planes next;
+  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
+  for (int c = 0; c < image.channels; c++)
+    for (int y = 0; y < height; y++)
+      std::memcpy(next.row(c, y), image.row(c, top + y) + left, width);
+  canvas.swap();
+  return {};
+}
+
+Status resize(const Call& call, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  int width, height, filter;
+  if (!whole_number(call.values[0], 1, kMaxSide, width) ||
+      !whole_number(call.values[1], 1, kMaxSide, height) ||
+      !whole_number(call.values[2], 0, static_cast<int>(Filter::lanczos), filter))
+    return {Code::bad_parameters, "a size outside 1 to 2^24, or no such filter"};
+  if (width == image.width && height == image.height) return {};
+  Planes next;
+  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
+  const auto kind = static_cast<Filter>(filter);
+  build_axis(kind, image.width, width, {0, width}, false, /*vertical=*/false, canvas.x_axis);
+  build_axis(kind, image.height, height, {0, height}, false, /*vertical=*/true, canvas.y_axis);
+  kernels().plan_horizontal(canvas.x_axis, canvas.plan);
+  if (vertical_first(image.width, image.height, width, height))
+    resize_columns_first(canvas, image, next);
+  else
+    resize_rows_first(canvas, image, next);
+  canvas.swap();
+  return {};
+}
+
+Status pad(const Call& call, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  int left, top, right, bottom, number, fill[3];
+  int* const sides[4] = {&left, &top, &right, &bottom};
+  for (int i = 0; i < 4; i++)
+    if (!whole_number(call.values[i], 0, kMaxSide, *sides[i]))
+      return {Code::bad_parameters, "a padding outside 0 to 2^24"};
+  if (!whole_number(call.values[4], 0, 3, number))
+    return {Code::bad_parameters, "a padding mode outside 0 to 3"};
+  for (int c = 0; c < 3; c++)
+    if (!whole_number(call.values[5 + c], 0, 255, fill[c]))
+      return {Code::bad_parameters, "a fill outside 0 to 255"};
+  const auto mode = static_cast<PadMode>(number);
+  Planes next;
+  const int64_t width = int64_t{image.width} + left + right;
+  const int64_t height = int64_t{image.height} + top + bottom;
+  if (width > INT32_MAX || height > INT32_MAX)
+    return {Code::too_large, "more than 2^31 pixels a side"};
+  if (Status s =
+          canvas.begin(static_cast<int>(width), static_cast<int>(height), image.channels, next);
+      !s.ok())
+    return s;
+  // Where the pixels left of the image and right of it come from.
+  int32_t* margins = canvas.scratch.reserve<int32_t>(static_cast<size_t>(left) + right);
+  for (int x = 0; x < left; x++) margins[x] = padded_from(mode, x - left, image.width);
+  for (int x = 0; x < right; x++)
+    margins[left + x] = padded_from(mode, int64_t{image.width} + x, image.width);
+  for (int c = 0; c < image.channels; c++)
+    for (int y = 0; y < next.height; y++) {
+      uint8_t* out = next.row(c, y);
+      if (mode == PadMode::constant && (y < top || y >= top + image.height)) {
+        std::memset(out, fill[c], next.width);
+        continue;
+      }
+      const uint8_t* row = image.row(
+          c, mode == PadMode::constant ? y - top : padded_from(mode, y - top, image.height));
+      std::memcpy(out + left, row, image.width);
+      if (mode == PadMode::constant) {
+        std::memset(out, fill[c], left);
+        std::memset(out + left + image.width, fill[c], right);
+        continue;
+      }
+      for (int x = 0; x < left; x++) out[x] = row[margins[x]];
+      for (int x = 0; x < right; x++) out[left + image.width + x] = row[margins[left + x]];
+    }
+  canvas.swap();
+  return {};
+}
+
+Status gaussian_noise(const Call& call, Canvas& canvas) {
+  const double mean = call.values[0], sigma = call.values[1];
+  int clip;
+  if (!(mean >= -10 && mean <= 10)) return {Code::bad_parameters, "a mean outside -10 to 10"};
+  if (!(sigma >= 0 && sigma <= 10)) return {Code::bad_parameters, "a sigma outside 0 to 10"};
+  if (!whole_number(call.values[2], 0, 1, clip)) return {Code::bad_parameters, "clip: 0 or 1"};
+  const Planes& image = canvas.image();
+  kernels().add_noise(image.data, image.size(), call.key, static_cast<float>(mean * 255),
+                      static_cast<float>(sigma * 255), clip);
+  return {};
+}
+
+Status flip_horizontal(const Call&, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  Planes next;
+  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
+  for (int c = 0; c < image.channels; c++)
+    for (int y = 0; y < image.height; y++)
+      kernels().reverse(image.row(c, y), image.width, next.row(c, y));
+  canvas.swap();
+  return {};
+}
+
+Status flip_vertical(const Call&, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  Planes next;
+  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
+  for (int c = 0; c < image.channels; c++)
+    for (int y = 0; y < image.height; y++)
+      std::memcpy(next.row(c, y), image.row(c, image.height - 1 - y), image.width);
+  canvas.swap();
+  return {};
+}
+
+}  // namespace fastdata

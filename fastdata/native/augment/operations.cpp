@@ -1,0 +1,61 @@
+#include "augment/operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "augment/geometric.h"
+#include "augment/point.h"
+
+namespace fastdata {
+namespace {
+
+using Run = Status (*)(const Call& call, Canvas& canvas);
+
+constexpr Run run_of(Operation operation) {
+  switch (operation) {
+    case Operation::brightness: return brightness;
+    case Operation::contrast: return contrast;
+    case Operation::saturation: return saturation;
+    case Operation::sharpness: return sharpness;
+    case Operation::hue: return hue;
+    case Operation::grayscale: return grayscale;
+    case Operation::posterize: return posterize;
+    case Operation::solarize: return solarize;
+    case Operation::autocontrast: return autocontrast;
+    case Operation::equalize: return equalize;
+    case Operation::invert: return invert;
+    case Operation::permute: return permute;
+    case Operation::affine: return affine;
+    case Operation::perspective: return perspective;
+    case Operation::flip_horizontal: return flip_horizontal;
+    case Operation::flip_vertical: return flip_vertical;
+    case Operation::gaussian_blur: return gaussian_blur;
+    case Operation::gaussian_noise: return gaussian_noise;
+    case Operation::crop: return crop;
+    case Operation::resize: return resize;
+    case Operation::pad: return pad;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool parse_operation(std::string_view name, Operation& operation) {
+  for (size_t i = 0; i < kOperationCount; i++)
+    if (name == kOperations[i].name) {
+      operation = static_cast<Operation>(i);
+      return true;
+    }
+  return false;
+}
+
+Status augment(const Call& call, Canvas& canvas) {
+  if (static_cast<size_t>(call.operation) >= kOperationCount)
+    return {Code::bad_parameters, "no such operation"};
+  for (int i = 0; i < info_of(call.operation).values; i++)
+    if (!std::isfinite(call.values[i])) return {Code::bad_parameters, "a value that is not finite"};
+  return run_of(call.operation)(call, canvas);
+}
+
+}  // namespace fastdata

@@ -1,0 +1,90 @@
+// Augmentations: what one operation with given parameters makes of an image. Pixels are those of
+// torchvision.transforms.functional on a Pillow image: the same bytes where Pillow computes in
+// integers, or in floating point a pixel at a time; within 1 elsewhere. Which operation and which
+// parameters are somebody else's to draw.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "augment/canvas.h"
+#include "status.h"
+
+namespace fastdata {
+
+// Each operation and the number of its values. Python has the names (`_native.OPERATIONS`).
+// Interpolation: 0 nearest, 1 bilinear, 2 bicubic. Filter: enum class Filter. Fills are 0 to 255, a
+// grey image takes the first.
+#define FASTDATA_OPERATIONS(O)                                                             \
+  /* factor: 0 to 1e6; 1 changes nothing */                                                \
+  O(brightness, 1)                                                                         \
+  O(contrast, 1)                                                                           \
+  O(saturation, 1)                                                                         \
+  O(sharpness, 1)                                                                          \
+  /* factor: -0.5 to 0.5, parts of a turn */                                               \
+  O(hue, 1)                                                                                \
+  /* channels of the result: 1, or 3 equal ones */                                         \
+  O(grayscale, 1)                                                                          \
+  /* bits that are kept: 1 to 8 */                                                         \
+  O(posterize, 1)                                                                          \
+  /* values from this one on are inverted: 0 to 256 */                                     \
+  O(solarize, 1)                                                                           \
+  O(autocontrast, 0)                                                                       \
+  O(equalize, 0)                                                                           \
+  O(invert, 0)                                                                             \
+  /* for each channel of the result the one it is taken from; not of grey images */        \
+  O(permute, 3)                                                                            \
+  /* kernel's width and height: odd, up to 255, less than twice the image's; sigma along x \
+     and along y: above 0 */                                                               \
+  O(gaussian_blur, 4)                                                                      \
+  /* mean: -10 to 10, and sigma: 0 to 10, of pixels in [0, 1]; clip: 0 or 1.               \
+     Draws from the call's key */                                                          \
+  O(gaussian_noise, 3)                                                                     \
+  /* a to f: output pixel (x, y) is taken from (ax + by + c, dx + ey + f), as              \
+     Image.transform has it; interpolation; fill R, G, B; the result's width and height */ \
+  O(affine, 12)                                                                            \
+  /* a to h, as Image.transform has them; interpolation; fill R, G, B */                   \
+  O(perspective, 12)                                                                       \
+  O(flip_horizontal, 0)                                                                    \
+  O(flip_vertical, 0)                                                                      \
+  /* left, top, width, height; within the image */                                         \
+  O(crop, 4)                                                                               \
+  /* width, height, filter */                                                              \
+  O(resize, 3)                                                                             \
+  /* left, top, right, bottom: 0 and more; mode: 0 constant, 1 edge, 2 reflect,            \
+     3 symmetric; fill R, G, B */                                                          \
+  O(pad, 8)
+
+#define FASTDATA_OPERATION(name, count) name,
+enum class Operation : uint8_t { FASTDATA_OPERATIONS(FASTDATA_OPERATION) };
+
+struct OperationInfo {
+  const char* name;
+  int values;
+};
+#define FASTDATA_OPERATION_INFO(name, count) {#name, count},
+inline constexpr OperationInfo kOperations[] = {FASTDATA_OPERATIONS(FASTDATA_OPERATION_INFO)};
+inline constexpr size_t kOperationCount = sizeof kOperations / sizeof *kOperations;
+
+constexpr const OperationInfo& info_of(Operation operation) {
+  return kOperations[static_cast<size_t>(operation)];
+}
+
+/// False if no operation has that name.
+bool parse_operation(std::string_view name, Operation& operation);
+
+struct Call {
+  static constexpr int kMaxValues = 12;
+
+  Operation operation;
+  double values[kMaxValues] = {};  // the operation's own; the rest is ignored
+  uint64_t key = 0;                // of operations that draw
+};
+
+/// Changes the canvas's image. Any values are safe: bad_parameters: one is out of its range or not
+/// finite, or is not meant for such an image; too_large: the result would be. The image is then as
+/// it was. Throws std::bad_alloc.
+Status augment(const Call& call, Canvas& canvas);
+
+}  // namespace fastdata

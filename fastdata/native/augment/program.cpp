@@ -1,0 +1,517 @@
+#include "augment/program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "draws.h"
+#include "resample/random_crops.h"
+
+namespace fastdata {
+namespace {
+
+struct NodeInfo {
+  const char* name;
+  int values;
+};
+#define FASTDATA_NODE_INFO(name, values) {#name, values},
+constexpr NodeInfo kNodes[] = {FASTDATA_NODES(FASTDATA_NODE_INFO)};
+constexpr size_t kNodeKinds = sizeof kNodes / sizeof *kNodes;
+
+constexpr int kMaxDepth = 64;
+constexpr int kMaxLeafValues = 13;
+// Larger images are only mistakes, and their sizes would overflow in between.
+constexpr double kMaxSide = 1 << 24;
+
+constexpr double kRadians = 3.14159265358979323846 / 180.0;
+
+bool has_children(NodeKind kind) { return kind <= NodeKind::order; }
+
+/// Entry `index` of `count` floats evenly spaced from 0 to `end`, as torch.linspace rounds them.
+double linspace(double end, int index, int count) {
+  const float last = static_cast<float>(end);
+  if (count < 2) return 0;
+  const float step = last / static_cast<float>(count - 1);
+  if (index < count / 2) return step * static_cast<float>(index);
+  return last - step * static_cast<float>(count - 1 - index);
+}
+
+/// As Python's round(value, 15).
+double rounded_15(double value) {
+  char digits[64];
+  std::snprintf(digits, sizeof digits, "%.15f", value);
+  return std::strtod(digits, nullptr);
+}
+
+/// Solves eight equations, (8, 9), by elimination with row pivots: the last column becomes the
+/// solution. False if there is none.
+bool solve(double (&rows)[8][9]) {
+  for (int i = 0; i < 8; i++) {
+    int pivot = i;
+    for (int row = i + 1; row < 8; row++)
+      if (std::fabs(rows[row][i]) > std::fabs(rows[pivot][i])) pivot = row;
+    if (std::fabs(rows[pivot][i]) < 1e-9) return false;
+    std::swap(rows[i], rows[pivot]);
+    for (int row = 0; row < 8; row++) {
+      if (row == i) continue;
+      const double factor = rows[row][i] / rows[i][i];
+      for (int column = i; column < 9; column++) rows[row][column] -= factor * rows[i][column];
+    }
+  }
+  for (int i = 0; i < 8; i++) rows[i][8] /= rows[i][i];
+  return true;
+}
+
+struct Point {
+  double x, y;
+};
+
+Point transformed(const double* m, double x, double y) {
+  return {m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]};
+}
+
+}  // namespace
+
+/// Where a drawing stands: the numbers of the leaf that is visited.
+struct PixelProgram::Drawing {
+  uint64_t key;
+  Drawn& drawn;
+  double v[kMaxLeafValues] = {};
+
+  int width() const { return drawn.width; }
+  int height() const { return drawn.height; }
+
+  Call& add(Operation operation) {
+    drawn.calls.push_back({operation, {}, 0});
+    return drawn.calls.back();
+  }
+  template <typename... Numbers>
+  Call& add(Operation operation, Numbers... numbers) {
+    Call& call = add(operation);
+    int i = 0;
+    ((call.values[i++] = static_cast<double>(numbers)), ...);
+    return call;
+  }
+  Status set_size(double width, double height) {
+    if (!(width >= 1 && height >= 1 && width <= kMaxSide && height <= kMaxSide))
+      return {Code::bad_parameters, "an augmentation makes an image without pixels, or too large"};
+    drawn.width = static_cast<int>(width);
+    drawn.height = static_cast<int>(height);
+    return {};
+  }
+
+  Status call(const Node& node);
+  Status rotate();
+  Status affine();
+  Status perspective(uint64_t draw);
+  void shuffle_channels(uint64_t draw);
+  Status resized_crop(uint64_t draw);
+  Status resize(double width, double height, double filter);
+  Status resize_shorter();
+  Status scale_jitter();
+  Status shortest_size();
+  Status centre_crop();
+  Status corner_crop();
+  Status random_crop(uint64_t draw);
+  Status pad(double left, double top, double right, double bottom, const double* fill);
+  Status crop(int64_t left, int64_t top, double width, double height);
+  void erase(uint64_t draw);
+
+ private:
+  Status warp(const double* matrix, double interpolation, const double* fill, double width,
+              double height);
+};
+
+PixelProgram::PixelProgram(std::vector<Node> nodes, std::vector<Value> values,
+                           std::vector<double> tables)
+    : nodes_(std::move(nodes)), values_(std::move(values)), tables_(std::move(tables)) {
+  if (nodes_.empty() || nodes_.size() > (size_t{1} << 20))
+    throw std::invalid_argument("a program has from 1 to 2^20 nodes");
+  if (nodes_[0].end != static_cast<int>(nodes_.size()))
+    throw std::invalid_argument("the first node is not the root");
+  for (const Value& value : values_) {
+    if (!std::isfinite(value.a) || !std::isfinite(value.b) || !std::isfinite(value.plus))
+      throw std::invalid_argument("a value that is not finite");
+    if (value.kind == ValueKind::table &&
+        (value.first < 0 || value.count < 1 ||
+         static_cast<size_t>(value.first) + value.count > tables_.size()))
+      throw std::invalid_argument("a value's table is not within the tables");
+    if (value.kind == ValueKind::linspace &&
+        !(value.count >= 1 && value.b >= 0 && value.b < value.count))
+      throw std::invalid_argument("a value's entry is not within its table");
+  }
+  check_node(0, nodes_[0].end, 0);
+}
+
+void PixelProgram::check_node(int at, int end, int depth) const {
+  const Node& node = nodes_[at];
+  const NodeInfo& info = kNodes[static_cast<size_t>(node.kind)];
+  if (depth > kMaxDepth) throw std::invalid_argument("the tree is too deep");
+  if (node.end <= at || node.end > end)
+    throw std::invalid_argument("a node's end is not within its parent");
+  if (node.first_value < 0 || node.values < info.values ||
+      static_cast<size_t>(node.first_value) + node.values > values_.size())
+    throw std::invalid_argument(std::string("too few values for ") + info.name);
+  int children = 0;
+  for (int child = at + 1; child < node.end; child = nodes_[child].end, children++)
+    check_node(child, node.end, depth + 1);
+  if (!has_children(node.kind) && (children || node.values > kMaxLeafValues))
+    throw std::invalid_argument("a leaf with children, or too many values");
+  if (node.kind == NodeKind::call && node.values != info_of(node.operation).values)
+    throw std::invalid_argument(std::string("not as many values as it has for ") +
+                                info_of(node.operation).name);
+  if (node.kind == NodeKind::choice && (!children || (node.values && node.values != children)))
+    throw std::invalid_argument("a choice needs as many weights as children, or none");
+}
+
+Status PixelProgram::draw(uint64_t key, int width, int height, Drawn& drawn) const {
+  drawn.calls.clear();
+  drawn.erasures.clear();
+  drawn.width = width;
+  drawn.height = height;
+  Drawing drawing{key, drawn};
+  return visit(0, drawing);
+}
+
+double PixelProgram::number(const Value& value, const Drawing& drawing) const {
+  double unit = 1;
+  if (value.unit == Unit::width) unit = drawing.width();
+  if (value.unit == Unit::height) unit = drawing.height();
+  double x = value.a * unit;
+  switch (value.kind) {
+    case ValueKind::constant: break;
+    case ValueKind::uniform:
+      x += (value.b * unit - x) * draw_uniform(drawing.key, value.draw);
+      break;
+    case ValueKind::table:
+      x = tables_[value.first + draw_integer(drawing.key, value.draw, value.count)];
+      break;
+    case ValueKind::linspace: x = linspace(x, static_cast<int>(value.b), value.count); break;
+  }
+  if (value.sign_draw >= 0 && draw_integer(drawing.key, value.sign_draw, 2) == 1) x = -x;
+  x += value.plus;
+  if (value.rounding == Rounding::to_zero) x = std::trunc(x);
+  if (value.rounding == Rounding::to_even) x = std::nearbyint(x);
+  return x;
+}
+
+Status PixelProgram::visit(int at, Drawing& drawing) const {
+  const Node& node = nodes_[at];
+  switch (node.kind) {
+    case NodeKind::apply:
+      if (draw_uniform(drawing.key, node.draw) >= number(values_[node.first_value], drawing))
+        return {};
+      [[fallthrough]];
+    case NodeKind::sequence:
+      for (int child = at + 1; child < node.end; child = nodes_[child].end)
+        if (Status s = visit(child, drawing); !s.ok()) return s;
+      return {};
+    case NodeKind::choice: return visit_one(at, drawing);
+    case NodeKind::order: return visit_in_order(at, drawing);
+    default: return visit_leaf(node, drawing);
+  }
+}
+
+Status PixelProgram::visit_one(int at, Drawing& drawing) const {
+  const Node& node = nodes_[at];
+  int64_t chosen = 0;
+  if (node.values) {
+    const Value* sums = values_.data() + node.first_value;
+    const double x = draw_uniform(drawing.key, node.draw) * sums[node.values - 1].a;
+    while (chosen < node.values - 1 && x >= sums[chosen].a) chosen++;
+  } else {
+    int children = 0;
+    for (int child = at + 1; child < node.end; child = nodes_[child].end) children++;
+    chosen = draw_integer(drawing.key, node.draw, children);
+  }
+  int child = at + 1;
+  for (; chosen > 0; chosen--) child = nodes_[child].end;
+  return visit(child, drawing);
+}
+
+Status PixelProgram::visit_in_order(int at, Drawing& drawing) const {
+  const Node& node = nodes_[at];
+  std::vector<int> children;
+  for (int child = at + 1; child < node.end; child = nodes_[child].end) children.push_back(child);
+  for (size_t left = children.size(); left > 0; left--) {
+    const auto i = static_cast<size_t>(
+        draw_integer(drawing.key, node.draw + left - 1, static_cast<int64_t>(left)));
+    if (Status s = visit(children[i], drawing); !s.ok()) return s;
+    children[i] = children[left - 1];
+  }
+  return {};
+}
+
+Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
+  for (int i = 0; i < node.values; i++)
+    drawing.v[i] = number(values_[node.first_value + i], drawing);
+  switch (node.kind) {
+    case NodeKind::call: return drawing.call(node);
+    case NodeKind::rotate: return drawing.rotate();
+    case NodeKind::affine: return drawing.affine();
+    case NodeKind::perspective: return drawing.perspective(node.draw);
+    case NodeKind::shuffle_channels: drawing.shuffle_channels(node.draw); return {};
+    case NodeKind::resized_crop: return drawing.resized_crop(node.draw);
+    case NodeKind::resize_shorter: return drawing.resize_shorter();
+    case NodeKind::scale_jitter: return drawing.scale_jitter();
+    case NodeKind::shortest_size: return drawing.shortest_size();
+    case NodeKind::centre_crop: return drawing.centre_crop();
+    case NodeKind::corner_crop: return drawing.corner_crop();
+    case NodeKind::random_crop: return drawing.random_crop(node.draw);
+    case NodeKind::erase: drawing.erase(node.draw); return {};
+    default: return {};
+  }
+}
+
+Status PixelProgram::Drawing::call(const Node& node) {
+  switch (node.operation) {
+    case Operation::pad: return pad(v[0], v[1], v[2], v[3], v + 4);
+    case Operation::resize: return resize(v[0], v[1], v[2]);
+    case Operation::crop:
+    case Operation::affine:
+    case Operation::perspective:
+      return {Code::bad_parameters, "an operation that has a node of its own"};
+    default: break;
+  }
+  Call& call = add(node.operation);
+  std::copy_n(v, node.values, call.values);
+  call.key = draw_bits(key, node.draw);
+  return {};
+}
+
+/// The image through an inverse matrix, as Image.transform takes it.
+Status PixelProgram::Drawing::warp(const double* m, double interpolation, const double* fill,
+                                   double new_width, double new_height) {
+  if (Status s = set_size(new_width, new_height); !s.ok()) return s;
+  add(Operation::affine, m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill[0], fill[1],
+      fill[2], new_width, new_height);
+  return {};
+}
+
+/// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
+/// gives.
+Status PixelProgram::Drawing::rotate() {
+  const double *fill = v + 2, w = width(), h = height();
+  double turn = std::fmod(v[0], 360.0);  // Python's remainder has the divisor's sign
+  if (turn < 0) turn += 360.0;
+  const double angle = -(turn * kRadians), cx = v[6] != 0 ? v[7] : w / 2,
+               cy = v[6] != 0 ? v[8] : h / 2;
+  double m[6] = {rounded_15(std::cos(angle)),  rounded_15(std::sin(angle)), 0,
+                 rounded_15(-std::sin(angle)), rounded_15(std::cos(angle)), 0};
+  const Point moved = transformed(m, -cx, -cy);
+  m[2] = moved.x + cx;
+  m[5] = moved.y + cy;
+  if (v[5] == 0) return warp(m, v[1], fill, w, h);
+  const Point corners[4] = {transformed(m, 0, 0), transformed(m, w, 0), transformed(m, w, h),
+                            transformed(m, 0, h)};
+  const auto by_x = [](const Point& p, const Point& q) { return p.x < q.x; };
+  const auto by_y = [](const Point& p, const Point& q) { return p.y < q.y; };
+  const auto [left, right] = std::minmax_element(corners, corners + 4, by_x);
+  const auto [top, bottom] = std::minmax_element(corners, corners + 4, by_y);
+  const double nw = std::ceil(right->x) - std::floor(left->x);
+  const double nh = std::ceil(bottom->y) - std::floor(top->y);
+  const Point centred = transformed(m, -(nw - w) / 2.0, -(nh - h) / 2.0);
+  m[2] = centred.x;
+  m[5] = centred.y;
+  return warp(m, v[1], fill, nw, nh);
+}
+
+/// torchvision's functional._get_inverse_affine_matrix (0.28), about the image's centre.
+Status PixelProgram::Drawing::affine() {
+  const double rot = v[0] * kRadians, tx = v[1], ty = v[2], scale = v[3];
+  const double sx = v[4] * kRadians, sy = v[5] * kRadians;
+  const double w = width(), h = height();
+  const double cx = v[10] != 0 ? v[11] : w * 0.5, cy = v[10] != 0 ? v[12] : h * 0.5;
+  const double a = std::cos(rot - sy) / std::cos(sy);
+  const double b = -std::cos(rot - sy) * std::tan(sx) / std::cos(sy) - std::sin(rot);
+  const double c = std::sin(rot - sy) / std::cos(sy);
+  const double d = -std::sin(rot - sy) * std::tan(sx) / std::cos(sy) + std::cos(rot);
+  double m[6] = {d / scale, -b / scale, 0, -c / scale, a / scale, 0};
+  m[2] += m[0] * (-cx - tx) + m[1] * (-cy - ty);
+  m[5] += m[3] * (-cx - tx) + m[4] * (-cy - ty);
+  m[2] += cx;
+  m[5] += cy;
+  return warp(m, v[6], v + 7, w, h);
+}
+
+/// torchvision's RandomPerspective.get_params and functional._get_perspective_coeffs. An image
+/// whose corners come to lie on a line, as a thin one's may, stays as it is.
+Status PixelProgram::Drawing::perspective(uint64_t draw) {
+  if (!(v[0] >= 0 && v[0] <= 1))
+    return {Code::bad_parameters, "a distortion that is not from 0 to 1"};
+  const int64_t w = width(), h = height();
+  const int64_t across = static_cast<int64_t>(v[0] * static_cast<double>(w / 2)) + 1;
+  const int64_t down = static_cast<int64_t>(v[0] * static_cast<double>(h / 2)) + 1;
+  const int64_t from[4][2] = {{0, 0}, {w - 1, 0}, {w - 1, h - 1}, {0, h - 1}};
+  int64_t to[4][2];
+  for (int corner = 0; corner < 4; corner++) {
+    const bool right = corner == 1 || corner == 2, low = corner >= 2;
+    to[corner][0] = (right ? w - across : 0) + draw_integer(key, draw + 2 * corner, across);
+    to[corner][1] = (low ? h - down : 0) + draw_integer(key, draw + 2 * corner + 1, down);
+  }
+  double rows[8][9] = {};
+  for (int i = 0; i < 4; i++) {
+    const auto x = static_cast<double>(to[i][0]), y = static_cast<double>(to[i][1]);
+    for (int axis = 0; axis < 2; axis++) {
+      double* row = rows[2 * i + axis];
+      const auto p = static_cast<double>(from[i][axis]);
+      row[3 * axis] = x;
+      row[3 * axis + 1] = y;
+      row[3 * axis + 2] = 1;
+      row[6] = -p * x;
+      row[7] = -p * y;
+      row[8] = p;
+    }
+  }
+  if (!solve(rows)) return {};
+  Call& call = add(Operation::perspective);
+  for (int i = 0; i < 8; i++) call.values[i] = static_cast<float>(rows[i][8]);
+  std::copy_n(v + 1, 4, call.values + 8);
+  return {};
+}
+
+void PixelProgram::Drawing::shuffle_channels(uint64_t draw) {
+  double order[3] = {0, 1, 2};
+  for (int left = 3; left > 1; left--)
+    std::swap(order[draw_integer(key, draw + left - 2, left)], order[left - 1]);
+  add(Operation::permute, order[0], order[1], order[2]);
+}
+
+Status PixelProgram::Drawing::resize(double new_width, double new_height, double filter) {
+  if (new_width == width() && new_height == height()) return {};
+  if (Status s = set_size(new_width, new_height); !s.ok()) return s;
+  add(Operation::resize, new_width, new_height, filter);
+  return {};
+}
+
+Status PixelProgram::Drawing::resized_crop(uint64_t draw) {
+  if (!(v[3] >= 0 && v[5] > 0 && v[6] > 0))
+    return {Code::bad_parameters, "a random crop of parts or ratios that there are not"};
+  const CropBox box = random_resized_crop({v[3], v[4], v[5], v[6]}, width(), height(), key, draw);
+  if (Status s =
+          crop(box.left, box.top, static_cast<double>(box.width), static_cast<double>(box.height));
+      !s.ok())
+    return s;
+  return resize(v[0], v[1], v[2]);
+}
+
+/// torchvision's functional._compute_resized_output_size.
+Status PixelProgram::Drawing::resize_shorter() {
+  const double w = width(), h = height(), bound = v[1];
+  double shorter = v[0], longer = std::trunc(v[0] * std::max(w, h) / std::min(w, h));
+  if (bound > 0 && longer > bound) {
+    shorter = std::max(std::trunc(bound * shorter / longer), 1.0);
+    longer = bound;
+  }
+  return w <= h ? resize(shorter, longer, v[2]) : resize(longer, shorter, v[2]);
+}
+
+/// torchvision's v2 ScaleJitter, which takes the target's width for the height's, and so on.
+Status PixelProgram::Drawing::scale_jitter() {
+  const double w = width(), h = height();
+  const double r = std::min(v[1] / h, v[0] / w) * v[2];
+  return resize(std::trunc(w * r), std::trunc(h * r), v[3]);
+}
+
+/// torchvision's v2 RandomShortestSize.
+Status PixelProgram::Drawing::shortest_size() {
+  const double w = width(), h = height();
+  double r = v[0] / std::min(w, h);
+  if (v[1] > 0) r = std::min(r, v[1] / std::max(w, h));
+  return resize(std::trunc(w * r), std::trunc(h * r), v[2]);
+}
+
+Status PixelProgram::Drawing::pad(double left, double top, double right, double bottom,
+                                  const double* mode_and_fill) {
+  if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
+  if (Status s = set_size(width() + left + right, height() + top + bottom); !s.ok()) return s;
+  const double* fill = mode_and_fill + 1;
+  add(Operation::pad, left, top, right, bottom, mode_and_fill[0], fill[0], fill[1], fill[2]);
+  return {};
+}
+
+Status PixelProgram::Drawing::crop(int64_t left, int64_t top, double new_width, double new_height) {
+  if (new_width == width() && new_height == height()) return {};
+  if (Status s = set_size(new_width, new_height); !s.ok()) return s;
+  add(Operation::crop, left, top, new_width, new_height);
+  return {};
+}
+
+/// torchvision's functional.center_crop.
+Status PixelProgram::Drawing::centre_crop() {
+  const double zeros[4] = {}, across = std::max(v[0] - width(), 0.0);
+  const double down = std::max(v[1] - height(), 0.0);
+  if (Status s = pad(std::floor(across / 2), std::floor(down / 2), std::floor((across + 1) / 2),
+                     std::floor((down + 1) / 2), zeros);
+      !s.ok())
+    return s;
+  return crop(static_cast<int64_t>(std::nearbyint((width() - v[0]) / 2)),
+              static_cast<int64_t>(std::nearbyint((height() - v[1]) / 2)), v[0], v[1]);
+}
+
+/// torchvision's functional.five_crop.
+Status PixelProgram::Drawing::corner_crop() {
+  if (!(v[0] >= 1 && v[1] >= 1 && v[0] <= width() && v[1] <= height()))
+    return {Code::bad_parameters, "the image is smaller than a crop of its corner"};
+  return crop(v[2] != 0 ? static_cast<int64_t>(width() - v[0]) : 0,
+              v[3] != 0 ? static_cast<int64_t>(height() - v[1]) : 0, v[0], v[1]);
+}
+
+/// torchvision's RandomCrop.
+Status PixelProgram::Drawing::random_crop(uint64_t draw) {
+  const double w = v[0], h = v[1], *mode_and_fill = v + 7;
+  if (Status s = pad(v[2], v[3], v[4], v[5], mode_and_fill); !s.ok()) return s;
+  if (v[6] != 0) {
+    const double across = std::max(w - width(), 0.0), down = std::max(h - height(), 0.0);
+    if (Status s = pad(across, 0, across, 0, mode_and_fill); !s.ok()) return s;
+    if (Status s = pad(0, down, 0, down, mode_and_fill); !s.ok()) return s;
+  }
+  if (!(w >= 1 && h >= 1 && w <= width() && h <= height()))
+    return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
+  const auto free_x = static_cast<int64_t>(width() - w),
+             free_y = static_cast<int64_t>(height() - h);
+  return crop(draw_integer(key, draw, free_x + 1), draw_integer(key, draw + 1, free_y + 1), w, h);
+}
+
+/// torchvision's RandomErasing.get_params.
+void PixelProgram::Drawing::erase(uint64_t draw) {
+  constexpr int kAttempts = 10;
+  const double area = static_cast<double>(width()) * height();
+  const double low = std::log(v[2]), high = std::log(v[3]);
+  for (int attempt = 0; attempt < kAttempts; attempt++) {
+    const uint64_t number = draw + 2 * attempt;
+    const double part = area * (v[0] + (v[1] - v[0]) * draw_uniform(key, number));
+    const double ratio = std::exp(low + (high - low) * draw_uniform(key, number + 1));
+    const double h = std::nearbyint(std::sqrt(part * ratio));
+    const double w = std::nearbyint(std::sqrt(part / ratio));
+    if (!(h < height() && w < width())) continue;
+    Erasure erasure{};
+    erasure.width = static_cast<int>(w);
+    erasure.height = static_cast<int>(h);
+    erasure.top =
+        static_cast<int>(draw_integer(key, draw + 2 * kAttempts, height() - erasure.height + 1));
+    erasure.left =
+        static_cast<int>(draw_integer(key, draw + 2 * kAttempts + 1, width() - erasure.width + 1));
+    std::copy_n(v + 4, 3, erasure.values);
+    erasure.noise = v[7] != 0;
+    std::copy_n(v + 8, 3, erasure.deviations);
+    erasure.key = draw_bits(key, draw + 2 * kAttempts + 2);
+    drawn.erasures.push_back(erasure);
+    return;
+  }
+}
+
+bool parse_node(std::string_view name, NodeKind& kind) {
+  for (size_t i = 0; i < kNodeKinds; i++)
+    if (name == kNodes[i].name) {
+      kind = static_cast<NodeKind>(i);
+      return true;
+    }
+  return false;
+}
+
+}  // namespace fastdata

@@ -1,0 +1,137 @@
+// What augmentations do to one sample: a tree whose nodes draw numbers, and calls of operations at
+// its leaves. It is made once for a pipeline (fastdata/transforms/pixels.py); drawn for a key and
+// an image's size it gives the operations to call, one after the other.
+//
+// A node's draws have fixed numbers, so that what it draws is a function of the key alone,
+// whatever was drawn elsewhere in the tree.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "augment/operations.h"
+
+namespace fastdata {
+
+// The kinds of nodes, once for C++ and for Python (`_native.NODES`), with their least number of
+// values. Sizes are in pixels, angles in degrees, fills 0 to 255; numbers of draws in brackets.
+#define FASTDATA_NODES(N)                                                                       \
+  /* Nodes with children: all of them in turn; */                                               \
+  N(sequence, 0)                                                                                \
+  /* all of them with probability p; [1] */                                                     \
+  N(apply, 1)                                                                                   \
+  /* one of them: each as likely, or by values that are sums of weights up to it; [1] */        \
+  N(choice, 0)                                                                                  \
+  /* all of them in a random order. [children - 1] */                                           \
+  N(order, 0)                                                                                   \
+  /* Leaves: an operation, whose values are the node's; [1] */                                  \
+  N(call, 0)                                                                                    \
+  /* Image.rotate: angle; interpolation; fill R, G, B; expand; whether there is a centre, */    \
+  /* its x and y; */                                                                            \
+  N(rotate, 9)                                                                                  \
+  /* torchvision's affine: angle; x and y of the translation; scale; x and y of the shear; */   \
+  /* interpolation; fill R, G, B; whether there is a centre, its x and y; */                    \
+  N(affine, 13)                                                                                 \
+  /* torchvision's RandomPerspective: distortion scale; interpolation; fill R, G, B; [8] */     \
+  N(perspective, 5)                                                                             \
+  /* channels in a random order; [2] */                                                         \
+  N(shuffle_channels, 0)                                                                        \
+  /* RandomResizedCrop: width, height, filter; area from, to; ratio from, to; [22] */           \
+  N(resized_crop, 7)                                                                            \
+  /* the shorter side to a size: size, the longer side's bound or 0, filter; */                 \
+  N(resize_shorter, 3)                                                                          \
+  /* ScaleJitter: width and height of the target; a factor; filter; */                          \
+  N(scale_jitter, 4)                                                                            \
+  /* RandomShortestSize: size, the longer side's bound or 0, filter; */                         \
+  N(shortest_size, 3)                                                                           \
+  /* CenterCrop: width, height; zeros around smaller images; */                                 \
+  N(centre_crop, 2)                                                                             \
+  /* a corner: width, height; whether the right one, the lower one; */                          \
+  N(corner_crop, 4)                                                                             \
+  /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */      \
+  /* smaller images; padding mode; fill R, G, B; [2] */                                         \
+  N(random_crop, 11)                                                                            \
+  /* RandomErasing: area from, to; ratio from, to; a value a channel; 1 if noise is added to */ \
+  /* them; its standard deviation a channel. Of the output, in its units, last of all; [23] */  \
+  N(erase, 11)
+
+#define FASTDATA_NODE(name, values) name,
+enum class NodeKind : uint8_t { FASTDATA_NODES(FASTDATA_NODE) };
+
+// The kinds of numbers (`_native.VALUES`): a; uniform in [a, b); one of `count` entries of the
+// tables from `first` on; entry b of `count` ones evenly spaced from 0 to a, in float32 as
+// torch.linspace has them.
+#define FASTDATA_VALUES(V) V(constant) V(uniform) V(table) V(linspace)
+#define FASTDATA_VALUE(name) name,
+enum class ValueKind : uint8_t { FASTDATA_VALUES(FASTDATA_VALUE) };
+
+enum class Unit : uint8_t { one, width, height };          // that a and b are multiples of
+enum class Rounding : uint8_t { none, to_zero, to_even };  // last of all
+
+/// False if no node has that name.
+bool parse_node(std::string_view name, NodeKind& kind);
+
+/// A number, drawn or not.
+struct Value {
+  ValueKind kind = ValueKind::constant;
+  uint64_t draw = 0;
+  double a = 0, b = 0;
+  int first = 0, count = 0;
+  Unit unit = Unit::one;
+  int64_t sign_draw = -1;  // negated half of the time by this draw; -1: never
+  double plus = 0;
+  Rounding rounding = Rounding::none;
+};
+
+/// A node of the tree, in pre-order: its descendants are those up to `end`.
+struct Node {
+  NodeKind kind = NodeKind::sequence;
+  Operation operation{};  // of a call
+  int end = 0;
+  int first_value = 0, values = 0;
+  uint64_t draw = 0;
+};
+
+/// A rectangle of the output that is written over.
+struct Erasure {
+  int left, top, width, height;
+  double values[3];
+  bool noise;  // normal, added to the values
+  double deviations[3];
+  uint64_t key;  // of the noise
+};
+
+/// What a sample gets. Its size is then width x height.
+struct Drawn {
+  std::vector<Call> calls;
+  std::vector<Erasure> erasures;
+  int width = 0, height = 0;
+};
+
+class PixelProgram {
+ public:
+  /// Throws std::invalid_argument where the parts do not make a tree, or a table is left.
+  PixelProgram(std::vector<Node> nodes, std::vector<Value> values, std::vector<double> tables);
+
+  /// Draws for an image of so many pixels. bad_parameters: an image that is smaller than a random
+  /// crop that may not pad, or a size that no image has. Throws std::bad_alloc.
+  Status draw(uint64_t key, int width, int height, Drawn& drawn) const;
+
+ private:
+  struct Drawing;
+
+  void check_node(int at, int end, int depth) const;
+  double number(const Value& value, const Drawing& drawing) const;
+  Status visit(int at, Drawing& drawing) const;
+  Status visit_one(int at, Drawing& drawing) const;
+  Status visit_in_order(int at, Drawing& drawing) const;
+  Status visit_leaf(const Node& node, Drawing& drawing) const;
+
+  std::vector<Node> nodes_;
+  std::vector<Value> values_;
+  std::vector<double> tables_;
+};
+
+}  // namespace fastdata

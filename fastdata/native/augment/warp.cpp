@@ -1,0 +1,204 @@
+#include "augment/warp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "augment/geometric.h"
+#include "augment/point.h"
+#include "simd/kernels.h"
+
+namespace fastdata {
+namespace {
+
+constexpr size_t kMaxPixels = size_t{1} << 28;  // of the packed source: 1 GiB
+
+struct Fill {
+  uint8_t channels[3];
+};
+
+bool read_fill(const double* values, Fill& fill) {
+  for (int c = 0; c < 3; c++) {
+    int value;
+    if (!whole_number(values[c], 0, 255, value)) return false;
+    fill.channels[c] = static_cast<uint8_t>(value);
+  }
+  return true;
+}
+
+bool read_interpolation(double value, Interpolation& interpolation) {
+  int number;
+  if (!whole_number(value, 0, 2, number)) return false;
+  interpolation = static_cast<Interpolation>(number);
+  return true;
+}
+
+/// Note [Packed pixels].
+Status pack_source(Canvas& canvas, const Fill& fill, Warp& warp) {
+  const Planes& image = canvas.image();
+  constexpr int kBorder = kWarpBorder;
+  const size_t pitch = round_up(image.width + 2 * kBorder, 16);
+  const size_t rows = static_cast<size_t>(image.height) + 2 * kBorder + kWarpTaps;
+  if (pitch > kMaxPixels / rows) return {Code::too_large, "more than 2^28 pixels to transform"};
+  auto* pixels = canvas.scratch.reserve<uint32_t>(pitch * rows + kRowPadding / sizeof(uint32_t));
+  const int second = image.channels == 3 ? 1 : 0, third = image.channels == 3 ? 2 : 0;
+  for (int y = 0; y < image.height; y++) {
+    uint32_t* row = pixels + (y + kBorder) * pitch;
+    kernels().pack(image.row(0, y), image.row(second, y), image.row(third, y), image.width,
+                   row + kBorder);
+    for (int i = 0; i < kBorder; i++) {
+      row[i] = row[kBorder];
+      row[kBorder + image.width + i] = row[kBorder + image.width - 1];
+    }
+  }
+  const auto repeat = [=](int from, int to) {
+    std::copy_n(pixels + from * pitch, pitch, pixels + to * pitch);
+  };
+  for (int i = 0; i < kBorder; i++) {
+    repeat(kBorder, i);
+    repeat(kBorder + image.height - 1, kBorder + image.height + i);
+  }
+  const uint32_t filled = fill.channels[0] | fill.channels[second] << 8 |
+                          static_cast<uint32_t>(fill.channels[third]) << 16;
+  for (size_t t = 0; t < kWarpTaps; t++)
+    std::fill_n(pixels + (rows - kWarpTaps + t) * pitch, kWarpTaps, filled);
+  warp.width = image.width;
+  warp.height = image.height;
+  warp.pitch = static_cast<int32_t>(pitch);
+  // Bicubic taps begin a row above and a pixel before.
+  warp.fill = static_cast<int32_t>((rows - kWarpTaps + 1) * pitch + 1);
+  warp.pixels = pixels;
+  return {};
+}
+
+Status warp_image(Canvas& canvas, const Fill& fill, Warp& warp, int width, int height) {
+  const int channels = canvas.image().channels;
+  if (warp.interpolation != Interpolation::nearest &&
+      std::max(canvas.image().width, canvas.image().height) > kMaxWarpSide)
+    return {Code::too_large, "more than 2^17 pixels a side to interpolate"};
+  if (Status s = pack_source(canvas, fill, warp); !s.ok()) return s;
+  Planes next;
+  if (Status s = canvas.begin(width, height, channels, next); !s.ok()) return s;
+  warp.outputs = width;
+  for (int y = 0; y < height; y++) {
+    uint8_t* rows[3];
+    for (int c = 0; c < channels; c++) rows[c] = next.row(c, y);
+    kernels().warp_row(warp, y, rows, channels);
+  }
+  canvas.swap();
+  return {};
+}
+
+/// A coordinate as Pillow truncates it (Geometry.c, COORD); -1 if it is not within [0, size).
+int pixel_at(double at, int size) { return at >= 0 && at < size ? static_cast<int>(at) : -1; }
+
+/// Pillow's ImagingScaleAffine: nearest, rows and columns apart from each other, each coordinate
+/// the one before plus a step.
+Status scale(const double* a, const Fill& fill, Canvas& canvas, int width, int height) {
+  const Planes& image = canvas.image();
+  Planes next;
+  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
+  int32_t* columns = canvas.scratch.reserve<int32_t>(width);
+  int begin = width, end = 0;
+  bool contiguous = true;  // as of a translation
+  double at = a[2] + a[0] * 0.5;
+  for (int x = 0; x < width; x++, at += a[0]) {
+    columns[x] = pixel_at(at, image.width);
+    if (columns[x] < 0) continue;
+    contiguous &= begin == width || columns[x] == columns[x - 1] + 1;
+    begin = std::min(begin, x);
+    end = x + 1;
+  }
+  at = a[5] + a[4] * 0.5;
+  for (int y = 0; y < height; y++, at += a[4]) {
+    const int from = pixel_at(at, image.height);
+    for (int c = 0; c < image.channels; c++) {
+      uint8_t* out = next.row(c, y);
+      if (from < 0 || begin >= end) {
+        std::memset(out, fill.channels[c], width);
+        continue;
+      }
+      const uint8_t* row = image.row(c, from);
+      std::memset(out, fill.channels[c], begin);
+      if (contiguous)
+        std::memcpy(out + begin, row + columns[begin], end - begin);
+      else
+        for (int x = begin; x < end; x++) out[x] = row[columns[x]];
+      std::memset(out + end, fill.channels[c], width - end);
+    }
+  }
+  canvas.swap();
+  return {};
+}
+
+/// Whether Pillow takes coordinates of 16.16 bits (Geometry.c, check_fixed).
+bool fits_fixed(const double* a, int width, int height) {
+  for (const int y : {0, height})
+    for (const int x : {0, width})
+      if (!(std::abs(x * a[0] + y * a[1] + a[2]) < 32768.0 &&
+            std::abs(x * a[3] + y * a[4] + a[5]) < 32768.0))
+        return false;
+  return true;
+}
+
+uint32_t to_fixed(double value) {
+  return static_cast<uint32_t>(static_cast<int64_t>(std::floor(value * 65536.0 + 0.5)));
+}
+
+/// Nearest where fixed point does not suffice: each coordinate is the one before plus a step.
+Status step_through(const double* a, const Fill& fill, Canvas& canvas, int width, int height) {
+  const Planes& image = canvas.image();
+  Planes next;
+  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
+  double row_u = a[2] + a[1] * 0.5 + a[0] * 0.5, row_v = a[5] + a[4] * 0.5 + a[3] * 0.5;
+  for (int y = 0; y < height; y++, row_u += a[1], row_v += a[4]) {
+    double u = row_u, v = row_v;
+    for (int x = 0; x < width; x++, u += a[0], v += a[3]) {
+      const int column = pixel_at(u, image.width), row = pixel_at(v, image.height);
+      for (int c = 0; c < image.channels; c++)
+        next.row(c, y)[x] = column < 0 || row < 0 ? fill.channels[c] : image.row(c, row)[column];
+    }
+  }
+  canvas.swap();
+  return {};
+}
+
+constexpr Status kBadWarp{Code::bad_parameters,
+                          "an interpolation outside 0 to 2, or a fill's 0 to 255"};
+
+}  // namespace
+
+Status affine(const Call& call, Canvas& canvas) {
+  const double* a = call.values;
+  Warp warp{};
+  Fill fill;
+  int width, height;
+  if (!read_interpolation(a[6], warp.interpolation) || !read_fill(a + 7, fill)) return kBadWarp;
+  if (!whole_number(a[10], 1, INT32_MAX, width) || !whole_number(a[11], 1, INT32_MAX, height))
+    return {Code::bad_parameters, "a result without pixels"};
+  warp.projection = Projection::affine;
+  std::copy_n(a, 6, warp.coefficients);
+  if (warp.interpolation == Interpolation::nearest) {
+    if (a[1] == 0 && a[3] == 0) return scale(a, fill, canvas, width, height);
+    if (!fits_fixed(a, width, height)) return step_through(a, fill, canvas, width, height);
+    warp.projection = Projection::fixed;
+    const double centred[6] = {a[0], a[1], a[2] + a[0] * 0.5 + a[1] * 0.5,
+                               a[3], a[4], a[5] + a[3] * 0.5 + a[4] * 0.5};
+    std::transform(centred, centred + 6, warp.fixed, to_fixed);
+  }
+  return warp_image(canvas, fill, warp, width, height);
+}
+
+Status perspective(const Call& call, Canvas& canvas) {
+  Warp warp{};
+  Fill fill;
+  if (!read_interpolation(call.values[8], warp.interpolation) || !read_fill(call.values + 9, fill))
+    return kBadWarp;
+  warp.projection = Projection::perspective;
+  std::copy_n(call.values, 8, warp.coefficients);
+  const Planes& image = canvas.image();
+  return warp_image(canvas, fill, warp, image.width, image.height);
+}
+
+}  // namespace fastdata

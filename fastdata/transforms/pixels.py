@@ -1,0 +1,715 @@
+"""Pixel programs: augmentations as a tree that the native core draws and runs for each sample.
+
+The tree's form is that of ``native/augment/program.h``: nodes in pre-order, their values, and
+tables that values are taken from. Each node has draws of its own, so that what it draws depends on
+the sample's key alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.transforms import geometry
+from fastdata.transforms.augmentations import (
+    WARPS,
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    GaussianNoise,
+    Grayscale,
+    Pad,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomChannelPermutation,
+    RandomChoice,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomOrder,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomResize,
+    RandomRotation,
+    RandomShortestSize,
+    RandomSolarize,
+    ScaleJitter,
+    TrivialAugmentWide,
+)
+from fastdata.transforms.descriptions import (
+    PADDING_MODES,
+    CenterCrop,
+    Compose,
+    CornerCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    Transform,
+)
+
+#: (width, height); None: it depends on the image, or on what is drawn.
+Fixed: TypeAlias = "tuple[int, int] | None"
+
+# The first draw of a program: geometry has those before it (`fastdata.transforms.geometry`).
+_FIRST_DRAW = 1 << 16
+
+# Enum class Filter of native/resample/resample.h.
+_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
+
+# Enum class Unit and enum class Rounding of native/augment/program.h.
+_WIDTH, _HEIGHT = 1, 2
+_TO_ZERO, _TO_EVEN = 1, 2
+
+
+# Nodes that only lead to others.
+_WITH_CHILDREN = ("sequence", "apply", "choice", "order")
+
+
+class Number(NamedTuple):
+    """A value of a node, as ``struct Value`` of native/augment/program.h has it."""
+
+    kind: str
+    draw: int = 0
+    a: float = 0.0
+    b: float = 0.0
+    first: int = 0
+    entries: int = 0
+    unit: int = 0
+    sign_draw: int = -1
+    plus: float = 0.0
+    rounding: int = 0
+
+
+@dataclass(frozen=True)
+class Nothing(Transform):
+    """What a choice may come to."""
+
+
+@dataclass(frozen=True)
+class Erase(Transform):
+    """A RandomErasing in the units of the output.
+
+    Attributes:
+        p: How probable it is.
+        scale: As RandomErasing has it.
+        ratio: Likewise.
+        values: One a channel.
+        deviations: The standard deviations of noise that is added; None: none.
+    """
+
+    p: float
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    values: tuple[float, float, float]
+    deviations: tuple[float, float, float] | None
+
+    def scaled(self, mean: Sequence[float], std: Sequence[float]) -> Erase:
+        """What it is after ``(value - mean) / std`` of each channel."""
+        values = tuple((v - m) / s for v, m, s in zip(self.values, mean, std, strict=True))
+        deviations = self.deviations
+        if deviations is not None:
+            deviations = tuple(d / s for d, s in zip(deviations, std, strict=True))  # type: ignore[assignment]
+        return Erase(self.p, self.scale, self.ratio, values, deviations)  # type: ignore[arg-type]
+
+
+class Builder:
+    """Makes the parts of a program, node by node."""
+
+    def __init__(self) -> None:
+        self._nodes: list[tuple[str, str, int, int, int, int]] = []
+        self._values: list[Number] = []
+        self._tables: list[float] = []
+        self._draws = _FIRST_DRAW
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything in it draws."""
+        return self._draws > _FIRST_DRAW
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it does nothing, whatever is drawn."""
+        return all(kind in _WITH_CHILDREN for kind, *_ in self._nodes)
+
+    def program(self) -> _native.PixelProgram:
+        """What was built, for the core."""
+        return _native.PixelProgram(self._nodes, self._values, self._tables)
+
+    @contextmanager
+    def node(self, kind: str, *values: Number | float, draws: int = 0) -> Iterator[None]:
+        """A node whose children are built within."""
+        at = len(self._nodes)
+        self.leaf(kind, *values, draws=draws)
+        yield
+        kind, operation, _, first, count, draw = self._nodes[at]
+        self._nodes[at] = (kind, operation, len(self._nodes), first, count, draw)
+
+    def leaf(self, kind: str, *values: Number | float, draws: int = 0, operation: str = "") -> None:
+        """A node without children."""
+        first = len(self._values)
+        self._values += [
+            value if isinstance(value, Number) else Number("constant", a=float(value))
+            for value in values
+        ]
+        end = len(self._nodes) + 1
+        self._nodes.append((kind, operation, end, first, len(values), self.draw(draws)))
+
+    def call(self, operation: str, *values: Number | float, draws: int = 0) -> None:
+        """A leaf that calls an operation."""
+        self.leaf("call", *values, draws=draws, operation=operation)
+
+    def draw(self, count: int = 1) -> int:
+        """The first of so many draws that nothing else has."""
+        first, self._draws = self._draws, self._draws + count
+        return first
+
+    def uniform(self, a: float, b: float, **rest: Any) -> Number:
+        """A number between a and b; no draw where they are the same."""
+        if a == b:
+            return Number("constant", a=a, **rest)
+        return Number("uniform", self.draw(), a, b, **rest)
+
+    def table(self, entries: Sequence[float], signed: bool = False, **rest: Any) -> Number:
+        """One of several numbers, each as likely; and as likely with either sign."""
+        sign = {"sign_draw": self.draw()} if signed else {}
+        if len(entries) == 1:
+            return Number("constant", a=entries[0], **sign, **rest)
+        first = len(self._tables)
+        self._tables += entries
+        return Number("table", self.draw(), first=first, entries=len(entries), **sign, **rest)
+
+    @contextmanager
+    def maybe(self, p: float) -> Iterator[None]:
+        """What is built within is done with probability p."""
+        if p >= 1:
+            with self.node("sequence"):
+                yield
+        else:
+            with self.node("apply", p, draws=1):
+                yield
+
+
+def is_known(transform: Any) -> bool:
+    """Whether a program can have a transform of this type."""
+    return type(transform) in _EMIT
+
+
+def tree_of(steps: Sequence[Transform]) -> Builder:
+    """The tree of several transforms, one after the other.
+
+    Raises:
+        UsageError: Arguments that the core does not take.
+    """
+    builder = Builder()
+    with builder.node("sequence"):
+        for step in steps:
+            _emit(builder, step)
+    return builder
+
+
+@lru_cache(maxsize=64)
+def native_program(steps: tuple[Transform, ...]) -> _native.PixelProgram:
+    """The core's program of several transforms, one after the other; the same for the same ones."""
+    return tree_of(steps).program()
+
+
+@lru_cache(maxsize=256)
+def is_random(step: Transform) -> bool:
+    """Whether a transform draws numbers."""
+    return tree_of((step,)).is_random
+
+
+def does_nothing(step: Transform) -> bool:
+    """Whether a transform leaves every image as it is."""
+    return tree_of((step,)).is_empty
+
+
+def size_after(step: Transform, size: Fixed) -> Fixed:
+    """(width, height) of every image after a step, before which all were ``size``."""
+    if isinstance(step, Pad):
+        left, top, right, bottom = step.padding  # type: ignore[misc]
+        return size and (size[0] + left + right, size[1] + top + bottom)
+    if isinstance(step, (RandomResizedCrop, CenterCrop, CornerCrop, RandomCrop)):
+        return step.size[1], step.size[0]  # type: ignore[index]
+    if isinstance(step, Resize):
+        if isinstance(step.size, tuple):
+            return step.size[1], step.size[0]
+        return size and geometry.resized_size(step, *size)  # type: ignore[return-value]
+    if isinstance(step, RandomRotation):
+        return None if step.expand else size
+    if isinstance(step, (ScaleJitter, RandomShortestSize, RandomResize)):
+        return None
+    if isinstance(step, Compose):
+        for part in step.transforms:
+            size = size_after(part, size)  # type: ignore[arg-type]
+        return size
+    if isinstance(step, (RandomApply, RandomOrder)):
+        parts = step.transforms
+        kept = all(size_after(part, size) == size for part in parts)  # type: ignore[arg-type]
+        return size if kept else None
+    if isinstance(step, RandomChoice):
+        sizes = {size_after(part, size) for part in step.transforms}  # type: ignore[arg-type]
+        return sizes.pop() if len(sizes) == 1 else None
+    return size
+
+
+# --- what each transform is in the tree ------------------------------------------------------
+
+
+def _emit(tree: Builder, step: Any) -> None:
+    _EMIT[type(step)](tree, step)
+
+
+def _emit_all(tree: Builder, steps: Sequence[Any]) -> None:
+    for step in steps:
+        _emit(tree, step)
+
+
+def _with_p(operation: str) -> Callable[[Builder, Any], None]:
+    """Of a transform that calls an operation without values, or does not."""
+
+    def emit(tree: Builder, step: Any) -> None:
+        with tree.maybe(step.p):
+            tree.call(operation)
+
+    return emit
+
+
+def _grayscale(tree: Builder, step: Grayscale) -> None:
+    tree.call("grayscale", 3)
+
+
+def _random_grayscale(tree: Builder, step: RandomGrayscale) -> None:
+    with tree.maybe(step.p):
+        tree.call("grayscale", 3)
+
+
+def _posterize(tree: Builder, step: RandomPosterize) -> None:
+    with tree.maybe(step.p):
+        tree.call("posterize", step.bits)
+
+
+def _solarize(tree: Builder, step: RandomSolarize) -> None:
+    with tree.maybe(step.p):
+        tree.call("solarize", step.threshold)
+
+
+def _sharpness(tree: Builder, step: RandomAdjustSharpness) -> None:
+    with tree.maybe(step.p):
+        tree.call("sharpness", step.sharpness_factor)
+
+
+_COLOURS = ("brightness", "contrast", "saturation", "hue")
+
+
+def _jitter(tree: Builder, step: ColorJitter) -> None:
+    nothing = {"hue": (0.0, 0.0)}
+    used = [name for name in _COLOURS if getattr(step, name) != nothing.get(name, (1.0, 1.0))]
+    with tree.node("order", draws=len(used)):
+        for name in used:
+            tree.call(name, tree.uniform(*getattr(step, name)))
+
+
+def _distort(tree: Builder, step: RandomPhotometricDistort) -> None:
+    # Contrast is changed before the colours or after them: the same numbers, in two places.
+    def one(name: str) -> None:
+        with tree.maybe(step.p):
+            tree.call(name, tree.uniform(*getattr(step, name)))
+
+    one("brightness")
+    with tree.node("choice", draws=1):
+        for order in (("contrast", "saturation", "hue"), ("saturation", "hue", "contrast")):
+            with tree.node("sequence"):
+                for name in order:
+                    one(name)
+    with tree.maybe(step.p):
+        tree.leaf("shuffle_channels", draws=2)
+
+
+def _permutation(tree: Builder, step: RandomChannelPermutation) -> None:
+    tree.leaf("shuffle_channels", draws=2)
+
+
+def _blur(tree: Builder, step: GaussianBlur) -> None:
+    sigma = tree.uniform(*step.sigma)  # type: ignore[misc]
+    tree.call("gaussian_blur", *step.kernel_size, sigma, sigma)  # type: ignore[misc]
+
+
+def _noise(tree: Builder, step: GaussianNoise) -> None:
+    tree.call("gaussian_noise", step.mean, step.sigma, step.clip, draws=1)
+
+
+def _center_values(center: Any) -> tuple[float, float, float]:
+    return (0, 0, 0) if center is None else (1, *center)
+
+
+def _rotation(tree: Builder, step: RandomRotation) -> None:
+    angle = tree.uniform(*step.degrees)  # type: ignore[misc]
+    fill: Any = step.fill
+    center = _center_values(step.center)
+    tree.leaf("rotate", angle, WARPS.index(step.interpolation), *fill, step.expand, *center)
+
+
+def _affine(tree: Builder, step: RandomAffine) -> None:
+    degrees: Any = step.degrees
+    shear: Any = step.shear or (0.0, 0.0)
+    x, y = step.translate or (0.0, 0.0)
+    values: list[Number | float] = [
+        tree.uniform(*degrees),
+        tree.uniform(-x, x, unit=_WIDTH, rounding=_TO_EVEN),
+        tree.uniform(-y, y, unit=_HEIGHT, rounding=_TO_EVEN),
+        tree.uniform(*(step.scale or (1.0, 1.0))),
+        tree.uniform(*shear[:2]),
+        tree.uniform(*shear[2:]) if len(shear) == 4 else 0.0,
+    ]
+    _warp(tree, values, step, _center_values(step.center))
+
+
+def _warp(
+    tree: Builder,
+    values: Sequence[Number | float],
+    step: Any,
+    center: tuple[float, float, float] = (0, 0, 0),
+) -> None:
+    tree.leaf("affine", *values, WARPS.index(step.interpolation), *step.fill, *center)
+
+
+def _perspective(tree: Builder, step: RandomPerspective) -> None:
+    fill: Any = step.fill
+    with tree.maybe(step.p):
+        interpolation = WARPS.index(step.interpolation)
+        tree.leaf("perspective", step.distortion_scale, interpolation, *fill, draws=8)
+
+
+def _pad(tree: Builder, step: Pad) -> None:
+    padding: Any = step.padding
+    fill: Any = step.fill
+    tree.call("pad", *padding, PADDING_MODES.index(step.padding_mode), *fill)
+
+
+def _apply(tree: Builder, step: RandomApply) -> None:
+    with tree.maybe(step.p):
+        _emit_all(tree, step.transforms)
+
+
+def _choice(tree: Builder, step: RandomChoice) -> None:
+    sums = np.cumsum(step.p).tolist() if step.p is not None else ()
+    with tree.node("choice", *sums, draws=1):
+        _emit_all(tree, step.transforms)
+
+
+def _order(tree: Builder, step: RandomOrder) -> None:
+    with tree.node("order", draws=len(step.transforms)):
+        _emit_all(tree, step.transforms)
+
+
+def _compose(tree: Builder, step: Compose) -> None:
+    with tree.node("sequence"):
+        _emit_all(tree, step.transforms)
+
+
+def _resized_crop(tree: Builder, step: RandomResizedCrop) -> None:
+    height, width = step.size  # type: ignore[misc]
+    which = _FILTERS.index(step.interpolation)
+    tree.leaf("resized_crop", width, height, which, *step.scale, *step.ratio, draws=22)
+
+
+def _resize(tree: Builder, step: Resize) -> None:
+    which = _FILTERS.index(step.interpolation)
+    if isinstance(step.size, tuple):
+        tree.call("resize", step.size[1], step.size[0], which)
+    else:
+        tree.leaf("resize_shorter", step.size, step.max_size or 0, which)  # type: ignore[arg-type]
+
+
+def _center_crop(tree: Builder, step: CenterCrop) -> None:
+    tree.leaf("centre_crop", step.size[1], step.size[0])  # type: ignore[index]
+
+
+def _corner_crop(tree: Builder, step: CornerCrop) -> None:
+    height, width = step.size  # type: ignore[misc]
+    tree.leaf("corner_crop", width, height, step.right, step.bottom)
+
+
+def _random_crop(tree: Builder, step: RandomCrop) -> None:
+    height, width = step.size  # type: ignore[misc]
+    padding: Any = step.padding
+    fill: Any = step.fill
+    mode = PADDING_MODES.index(step.padding_mode)
+    tree.leaf("random_crop", width, height, *padding, step.pad_if_needed, mode, *fill, draws=2)
+
+
+def _scale_jitter(tree: Builder, step: ScaleJitter) -> None:
+    height, width = step.target_size
+    factor = tree.uniform(*step.scale_range)
+    which = _FILTERS.index(step.interpolation)
+    tree.leaf("scale_jitter", height, width, factor, which)
+
+
+def _shortest_size(tree: Builder, step: RandomShortestSize) -> None:
+    sizes: Any = step.min_size
+    which = _FILTERS.index(step.interpolation)
+    tree.leaf("shortest_size", tree.table(sizes), step.max_size or 0, which)
+
+
+def _random_resize(tree: Builder, step: RandomResize) -> None:
+    size = tree.uniform(step.min_size, step.max_size, rounding=_TO_ZERO)
+    which = _FILTERS.index(step.interpolation)
+    tree.leaf("resize_shorter", size, 0, which)
+
+
+def _erase(tree: Builder, step: Erase) -> None:
+    noise = step.deviations is not None
+    with tree.maybe(step.p):
+        values = (*step.scale, *step.ratio, *step.values, noise)
+        tree.leaf("erase", *values, *(step.deviations or (0, 0, 0)), draws=23)
+
+
+def _nothing(tree: Builder, step: Nothing) -> None:
+    tree.leaf("sequence")
+
+
+# --- policies --------------------------------------------------------------------------------
+
+# What torchvision's ``_augmentation_space`` has: strengths are evenly spaced from 0 to these; those
+# of translations are parts of the image's side, but for TrivialAugment's, in pixels.
+_SPACE = {
+    "ShearX": 0.3,
+    "ShearY": 0.3,
+    "TranslateX": 150.0 / 331.0,
+    "TranslateY": 150.0 / 331.0,
+    "Rotate": 30.0,
+    "Brightness": 0.9,
+    "Color": 0.9,
+    "Contrast": 0.9,
+    "Sharpness": 0.9,
+    "Posterize": 4.0,
+}
+_WIDE_SPACE = {
+    "ShearX": 0.99,
+    "ShearY": 0.99,
+    "TranslateX": 32.0,
+    "TranslateY": 32.0,
+    "Rotate": 135.0,
+    "Brightness": 0.99,
+    "Color": 0.99,
+    "Contrast": 0.99,
+    "Sharpness": 0.99,
+    "Posterize": 6.0,
+}
+_CHOICES = ("Identity", *_SPACE, "Solarize", "AutoContrast", "Equalize")
+
+_FACTORS = {
+    "Brightness": "brightness",
+    "Color": "saturation",
+    "Contrast": "contrast",
+    "Sharpness": "sharpness",
+}
+_PLAIN = {"AutoContrast": "autocontrast", "Equalize": "equalize", "Invert": "invert"}
+
+
+def _linspace(end: float, count: int) -> npt.NDArray[np.float32]:
+    """``torch.linspace(0, end, count)``: of float32, from both ends to the middle."""
+    last, index = np.float32(end), np.arange(count, dtype=np.float32)
+    step = last / np.float32(count - 1)
+    fro: npt.NDArray[np.float32] = last - step * (np.float32(count - 1) - index)
+    return np.where(index < count // 2, step * index, fro)
+
+
+def _thresholds(count: int, version: int) -> npt.NDArray[np.float64]:
+    """Solarise's: v1 has 255 to 0 evenly spaced, v2 255 times 1 to 0."""
+    if version == 1:
+        return _linspace(255.0, count)[::-1].astype(np.float64)
+    return 255.0 * _linspace(1.0, count)[::-1].astype(np.float64)
+
+
+def _strengths(name: str, space: dict[str, float], bins: int, version: int) -> list[float]:
+    """An operation's values at each strength, but for its sign."""
+    if name == "Solarize":
+        thresholds: list[float] = _thresholds(bins, version).tolist()
+        return thresholds
+    if name == "Posterize":
+        kept = 8 - np.rint(np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / space[name]))
+        return kept.tolist()  # type: ignore[no-any-return]
+    found: list[float] = _linspace(space[name], bins).astype(np.float64).tolist()
+    if name.startswith("Shear"):
+        return [math.degrees(math.atan(value)) for value in found]
+    return found
+
+
+def _augmentation(
+    tree: Builder,
+    step: Any,
+    name: str,
+    space: dict[str, float],
+    bins: int,
+    at: int | None,
+) -> None:
+    """One of a policy's augmentations: at a strength, or at any of them where ``at`` is None."""
+    if name == "Identity":
+        tree.leaf("sequence")
+        return
+    if name in _PLAIN:
+        tree.call(_PLAIN[name])
+        return
+    values = _strengths(name, space, bins, step.version)
+    values = values if at is None else values[at : at + 1]
+    if name in _FACTORS:
+        tree.call(_FACTORS[name], tree.table(values, signed=True, plus=1.0))
+    elif name in ("Posterize", "Solarize"):
+        tree.call(name.lower(), tree.table(values))
+    elif name == "Rotate":
+        angle = tree.table(values, signed=True)
+        tree.leaf("rotate", angle, WARPS.index(step.interpolation), *step.fill, 0, 0, 0, 0)
+    elif name.startswith("Shear"):
+        shear = tree.table(values, signed=True)
+        pair = (shear, 0.0) if name == "ShearX" else (0.0, shear)
+        # About the upper left corner.
+        _warp(tree, (0.0, 0.0, 0.0, 1.0, *pair), step, (1, 0, 0))
+    elif at is None:  # a translation in pixels
+        moved = tree.table(values, signed=True, rounding=_TO_ZERO)
+        _translate(tree, step, name, moved)
+    else:
+        unit = _WIDTH if name == "TranslateX" else _HEIGHT
+        sign = tree.draw()
+        moved = Number(
+            "linspace", 0, space[name], at, 0, bins, unit, sign_draw=sign, rounding=_TO_ZERO
+        )
+        _translate(tree, step, name, moved)
+
+
+def _translate(tree: Builder, step: Any, name: str, moved: Number) -> None:
+    pair = (moved, 0.0) if name == "TranslateX" else (0.0, moved)
+    _warp(tree, (0.0, *pair, 1.0, 0.0, 0.0), step)
+
+
+def _rand_augment(tree: Builder, step: RandAugment) -> None:
+    for _ in range(step.num_ops):
+        with tree.node("choice", draws=1):
+            for name in _CHOICES:
+                _augmentation(tree, step, name, _SPACE, step.num_magnitude_bins, step.magnitude)
+
+
+def _trivial_augment(tree: Builder, step: TrivialAugmentWide) -> None:
+    with tree.node("choice", draws=1):
+        for name in _CHOICES:
+            _augmentation(tree, step, name, _WIDE_SPACE, step.num_magnitude_bins, None)
+
+
+def _auto_augment(tree: Builder, step: AutoAugment) -> None:
+    with tree.node("choice", draws=1):
+        for pair in _policy(step.policy):
+            with tree.node("sequence"):
+                for name, p, at in pair:
+                    with tree.maybe(p):
+                        _augmentation(tree, step, name, _SPACE, 10, at)
+
+
+def _policy(name: str) -> Iterator[list[tuple[str, float, int]]]:
+    """The pairs of a policy of AutoAugment: (operation, probability, strength)."""
+    for line in _POLICIES[name].split(","):
+        words = line.split()
+        yield [
+            (words[at], float(words[at + 1]), int(words[at + 2])) for at in range(0, len(words), 3)
+        ]
+
+
+# Of Cubuk et al., AutoAugment, as torchvision (0.28) has them: operation, probability, strength,
+# which is 0 where an operation has none.
+_POLICIES = {
+    "imagenet": """
+        Posterize 0.4 8 Rotate 0.6 9, Solarize 0.6 5 AutoContrast 0.6 0,
+        Equalize 0.8 0 Equalize 0.6 0, Posterize 0.6 7 Posterize 0.6 6,
+        Equalize 0.4 0 Solarize 0.2 4, Equalize 0.4 0 Rotate 0.8 8,
+        Solarize 0.6 3 Equalize 0.6 0, Posterize 0.8 5 Equalize 1.0 0,
+        Rotate 0.2 3 Solarize 0.6 8, Equalize 0.6 0 Posterize 0.4 6,
+        Rotate 0.8 8 Color 0.4 0, Rotate 0.4 9 Equalize 0.6 0,
+        Equalize 0.0 0 Equalize 0.8 0, Invert 0.6 0 Equalize 1.0 0,
+        Color 0.6 4 Contrast 1.0 8, Rotate 0.8 8 Color 1.0 2,
+        Color 0.8 8 Solarize 0.8 7, Sharpness 0.4 7 Invert 0.6 0,
+        ShearX 0.6 5 Equalize 1.0 0, Color 0.4 0 Equalize 0.6 0,
+        Equalize 0.4 0 Solarize 0.2 4, Solarize 0.6 5 AutoContrast 0.6 0,
+        Invert 0.6 0 Equalize 1.0 0, Color 0.6 4 Contrast 1.0 8,
+        Equalize 0.8 0 Equalize 0.6 0""",
+    "cifar10": """
+        Invert 0.1 0 Contrast 0.2 6, Rotate 0.7 2 TranslateX 0.3 9,
+        Sharpness 0.8 1 Sharpness 0.9 3, ShearY 0.5 8 TranslateY 0.7 9,
+        AutoContrast 0.5 0 Equalize 0.9 0, ShearY 0.2 7 Posterize 0.3 7,
+        Color 0.4 3 Brightness 0.6 7, Sharpness 0.3 9 Brightness 0.7 9,
+        Equalize 0.6 0 Equalize 0.5 0, Contrast 0.6 7 Sharpness 0.6 5,
+        Color 0.7 7 TranslateX 0.5 8, Equalize 0.3 0 AutoContrast 0.4 0,
+        TranslateY 0.4 3 Sharpness 0.2 6, Brightness 0.9 6 Color 0.2 8,
+        Solarize 0.5 2 Invert 0.0 0, Equalize 0.2 0 AutoContrast 0.6 0,
+        Equalize 0.2 0 Equalize 0.6 0, Color 0.9 9 Equalize 0.6 0,
+        AutoContrast 0.8 0 Solarize 0.2 8, Brightness 0.1 3 Color 0.7 0,
+        Solarize 0.4 5 AutoContrast 0.9 0, TranslateY 0.9 9 TranslateY 0.7 9,
+        AutoContrast 0.9 0 Solarize 0.8 3, Equalize 0.8 0 Invert 0.1 0,
+        TranslateY 0.7 9 AutoContrast 0.9 0""",
+    "svhn": """
+        ShearX 0.9 4 Invert 0.2 0, ShearY 0.9 8 Invert 0.7 0,
+        Equalize 0.6 0 Solarize 0.6 6, Invert 0.9 0 Equalize 0.6 0,
+        Equalize 0.6 0 Rotate 0.9 3, ShearX 0.9 4 AutoContrast 0.8 0,
+        ShearY 0.9 8 Invert 0.4 0, ShearY 0.9 5 Solarize 0.2 6,
+        Invert 0.9 0 AutoContrast 0.8 0, Equalize 0.6 0 Rotate 0.9 3,
+        ShearX 0.9 4 Solarize 0.3 3, ShearY 0.8 8 Invert 0.7 0,
+        Equalize 0.9 0 TranslateY 0.6 6, Invert 0.9 0 Equalize 0.6 0,
+        Contrast 0.3 3 Rotate 0.8 4, Invert 0.8 0 TranslateY 0.0 2,
+        ShearY 0.7 6 Solarize 0.4 8, Invert 0.6 0 Rotate 0.8 4,
+        ShearY 0.3 7 TranslateX 0.9 3, ShearX 0.1 6 Invert 0.6 0,
+        Solarize 0.7 2 TranslateY 0.6 7, ShearY 0.8 4 Invert 0.8 0,
+        ShearX 0.7 9 TranslateY 0.8 3, ShearY 0.8 5 AutoContrast 0.7 0,
+        ShearX 0.7 2 Invert 0.1 0""",
+}
+
+_EMIT: dict[type, Callable[[Builder, Any], None]] = {
+    AutoAugment: _auto_augment,
+    CenterCrop: _center_crop,
+    ColorJitter: _jitter,
+    Compose: _compose,
+    CornerCrop: _corner_crop,
+    Erase: _erase,
+    GaussianBlur: _blur,
+    GaussianNoise: _noise,
+    Grayscale: _grayscale,
+    Nothing: _nothing,
+    Pad: _pad,
+    RandAugment: _rand_augment,
+    RandomAdjustSharpness: _sharpness,
+    RandomAffine: _affine,
+    RandomApply: _apply,
+    RandomAutocontrast: _with_p("autocontrast"),
+    RandomChannelPermutation: _permutation,
+    RandomChoice: _choice,
+    RandomCrop: _random_crop,
+    RandomEqualize: _with_p("equalize"),
+    RandomGrayscale: _random_grayscale,
+    RandomHorizontalFlip: _with_p("flip_horizontal"),
+    RandomInvert: _with_p("invert"),
+    RandomOrder: _order,
+    RandomPerspective: _perspective,
+    RandomPhotometricDistort: _distort,
+    RandomPosterize: _posterize,
+    RandomResize: _random_resize,
+    RandomResizedCrop: _resized_crop,
+    RandomRotation: _rotation,
+    RandomShortestSize: _shortest_size,
+    RandomSolarize: _solarize,
+    RandomVerticalFlip: _with_p("flip_vertical"),
+    Resize: _resize,
+    ScaleJitter: _scale_jitter,
+    TrivialAugmentWide: _trivial_augment,
+}

@@ -1,0 +1,220 @@
+"""torchvision's augmentations, v1 and v2, in the terms of `fastdata.transforms`.
+
+The second half of `fastdata.transforms.torchvision`, by the same rules. Pixels are torchvision's on
+PIL images; on uint8 tensors torchvision has other arithmetic, and what differs there by more than
+one level is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastdata.transforms.augmentations import (
+    WARPS,
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    GaussianNoise,
+    Grayscale,
+    Pad,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomAutocontrast,
+    RandomChannelPermutation,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomResize,
+    RandomRotation,
+    RandomShortestSize,
+    RandomSolarize,
+    ScaleJitter,
+    TrivialAugmentWide,
+)
+from fastdata.transforms.descriptions import RandomVerticalFlip, Transform
+
+#: Those whose arithmetic on uint8 tensors is that on PIL images, or within one level of it.
+ON_TENSORS = frozenset(
+    {
+        "GaussianBlur",
+        "GaussianNoise",
+        "Grayscale",
+        "Pad",
+        "RandomAdjustSharpness",
+        "RandomAutocontrast",
+        "RandomChannelPermutation",
+        "RandomEqualize",
+        "RandomErasing",
+        "RandomGrayscale",
+        "RandomInvert",
+        "RandomPosterize",
+        "RandomSolarize",
+        "RandomVerticalFlip",
+    }
+)
+
+_BOXES = "it is for boxes and key points, which images of a class do not have"
+_BATCHES = "it mixes the images of a batch: give it to the loader as batch_transform"
+
+#: Why the core leaves others to torchvision.
+DECLINED = {
+    "ClampBoundingBoxes": _BOXES,
+    "ClampKeyPoints": _BOXES,
+    "ConvertBoundingBoxFormat": _BOXES,
+    "CutMix": _BATCHES,
+    "MixUp": _BATCHES,
+    "RandomIoUCrop": _BOXES,
+    "SanitizeBoundingBoxes": _BOXES,
+    "SanitizeKeyPoints": _BOXES,
+    "SetClampingMode": _BOXES,
+    "Lambda": "it calls a function of the user's",
+    "UniformTemporalSubsample": "it is for videos",
+    "AugMix": "it mixes images in floats, which the core does not do",
+    "ElasticTransform": "the core does not displace single pixels",
+    "JPEG": "the core does not write JPEGs",
+    "RandomZoomOut": "it makes images of different sizes",
+    "LinearTransformation": "it multiplies floats by a matrix",
+}
+
+
+def warp(transform: Any) -> str:
+    """The name of an interpolation of a warp, or "" if the core does not have it."""
+    mode: Any = transform.interpolation
+    if isinstance(mode, int):
+        mode = {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(mode, "")
+    mode = getattr(mode, "value", mode)
+    mode = "nearest" if mode == "nearest-exact" else mode
+    return mode if mode in WARPS else ""
+
+
+def _by_p(make: Callable[..., Transform], *names: str) -> Callable[[Any, int], Transform | str]:
+    """A transform that takes p and attributes of the same names."""
+
+    def translate(transform: Any, version: int) -> Transform:
+        return make(*(getattr(transform, name) for name in names), p=transform.p)
+
+    return translate
+
+
+def _filled(
+    make: Callable[..., Transform], *names: str, versioned: bool = False
+) -> Callable[[Any, int], Transform | str]:
+    """A transform that warps: with a fill, an interpolation, and attributes of the same names."""
+
+    def translate(transform: Any, version: int) -> Transform | str:
+        interpolation = warp(transform)
+        if not interpolation:
+            return f"the interpolation {transform.interpolation!r} is not known"
+        if isinstance(transform.fill, dict):
+            return "a dict of fills is not known"
+        more: dict[str, Any] = {name: getattr(transform, name) for name in names}
+        if versioned:
+            more["version"] = version
+        return make(interpolation=interpolation, fill=transform.fill, **more)
+
+    return translate
+
+
+def _jitter(transform: Any, version: int) -> Transform | str:
+    values = (transform.brightness, transform.contrast, transform.saturation, transform.hue)
+    return ColorJitter(*(None if value is None else tuple(value) for value in values))
+
+
+def _distort(transform: Any, version: int) -> Transform | str:
+    names = ("brightness", "contrast", "saturation", "hue", "p")
+    return RandomPhotometricDistort(**{name: getattr(transform, name) for name in names})
+
+
+def _grayscale(transform: Any, version: int) -> Transform | str:
+    if transform.num_output_channels != 3:
+        return "it makes images of one channel, and the core's have three"
+    return Grayscale(3)
+
+
+def _permutation(transform: Any, version: int) -> Transform | str:
+    return RandomChannelPermutation()
+
+
+def _blur(transform: Any, version: int) -> Transform | str:
+    return GaussianBlur(tuple(transform.kernel_size), tuple(transform.sigma))
+
+
+def _noise(transform: Any, version: int) -> Transform | str:
+    return GaussianNoise(transform.mean, transform.sigma, bool(transform.clip))
+
+
+def _pad(transform: Any, version: int) -> Transform | str:
+    if isinstance(transform.fill, dict):
+        return "a dict of fills is not known"
+    return Pad(transform.padding, transform.fill, transform.padding_mode)
+
+
+def _erasing(transform: Any, version: int) -> Transform | str:
+    value = "random" if transform.value is None else transform.value
+    return RandomErasing(transform.p, tuple(transform.scale), tuple(transform.ratio), value)
+
+
+def _sized(make: Callable[..., Transform], *names: str) -> Callable[[Any, int], Transform | str]:
+    """A resize to a random size: with an interpolation, and attributes of the same names."""
+
+    def translate(transform: Any, version: int) -> Transform | str:
+        mode: Any = transform.interpolation
+        if isinstance(mode, int):
+            mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
+        mode = getattr(mode, "value", mode)
+        mode = "nearest" if mode == "nearest-exact" else mode
+        values = (getattr(transform, name) for name in names)
+        return make(*(tuple(v) if isinstance(v, Sequence) else v for v in values), mode)
+
+    return translate
+
+
+#: By name: ours for a transform of torchvision's and its version (1 or 2), or why there is none.
+TRANSLATORS: dict[str, Callable[[Any, int], Transform | str]] = {
+    "AutoAugment": _filled(AutoAugment, "policy", versioned=True),
+    "ColorJitter": _jitter,
+    "GaussianBlur": _blur,
+    "GaussianNoise": _noise,
+    "Grayscale": _grayscale,
+    "Pad": _pad,
+    "RandAugment": _filled(
+        RandAugment, "num_ops", "magnitude", "num_magnitude_bins", versioned=True
+    ),
+    "RandomAdjustSharpness": _by_p(RandomAdjustSharpness, "sharpness_factor"),
+    "RandomAffine": _filled(RandomAffine, "degrees", "translate", "scale", "shear", "center"),
+    "RandomAutocontrast": _by_p(RandomAutocontrast),
+    "RandomChannelPermutation": _permutation,
+    "RandomEqualize": _by_p(RandomEqualize),
+    "RandomErasing": _erasing,
+    "RandomGrayscale": _by_p(RandomGrayscale),
+    "RandomInvert": _by_p(RandomInvert),
+    "RandomPerspective": _filled(RandomPerspective, "distortion_scale", "p"),
+    "RandomPhotometricDistort": _distort,
+    "RandomPosterize": _by_p(RandomPosterize, "bits"),
+    "RandomResize": _sized(RandomResize, "min_size", "max_size"),
+    "RandomRotation": _filled(RandomRotation, "degrees", "expand", "center"),
+    "RandomShortestSize": _sized(RandomShortestSize, "min_size", "max_size"),
+    "RandomSolarize": _by_p(RandomSolarize, "threshold"),
+    "RandomVerticalFlip": _by_p(RandomVerticalFlip),
+    "ScaleJitter": _sized(ScaleJitter, "target_size", "scale_range"),
+    "TrivialAugmentWide": _filled(TrivialAugmentWide, "num_magnitude_bins", versioned=True),
+}
+
+
+def translate(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
+    """One of torchvision's augmentations, by the rules of `fastdata.transforms.torchvision`."""
+    name = type(transform).__name__
+    if kind in ("tensor", "image") and name != "RandomErasing":
+        if dtype != "uint8" and name != "RandomVerticalFlip":
+            return "it works on floats here; put it before the conversion"
+        if name not in ON_TENSORS:
+            return "it gives other values on tensors than on PIL images; put it before ToTensor"
+    elif (name == "RandomErasing" and kind == "pil" and version == 1) or name == "GaussianNoise":
+        return "it works on tensors, and has a PIL image here"
+    return TRANSLATORS[name](transform, version)

@@ -1,0 +1,719 @@
+"""Augmentations through the loader: the pixels are torchvision's, given what was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
+from PIL import Image
+from torchvision_calls import apply
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader, ImageDataset
+from fastdata import transforms as ours
+from fastdata.errors import SampleError, UsageError
+from fastdata.plan.draws import epoch_key, sample_keys
+from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.pixels import native_program
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# (height, width) of all images; many are smaller, so that Pillow pads them first.
+SIZE = (41, 57)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning"),
+]
+
+
+@pytest.fixture(scope="module", params=["v1", "v2"])
+def tv(request: pytest.FixtureRequest) -> Any:
+    module = import_torchvision()
+    return module.transforms if request.param == "v1" else module.transforms.v2
+
+
+@pytest.fixture(scope="module")
+def v1() -> Any:
+    return import_torchvision().transforms
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    return import_torchvision().transforms.v2
+
+
+def batches(dataset: Any, **options: Any) -> list[Any]:
+    """Lists of images and their numbers."""
+    loader = DataLoader(dataset, **{"batch_size": 10, "seed": 3, **options}, **WITH_INDEX)
+    assert loader.explain().startswith("native"), loader.explain()
+    return [(batch, indices.tolist()) for batch, _, indices in loader]
+
+
+def pixels(dataset: Any, **options: Any) -> dict[int, Any]:
+    """Each sample's image, (H, W, 3) as ints or floats."""
+    found = {}
+    for batch, indices in batches(dataset, **options):
+        planes = batch.permute(0, 2, 3, 1).numpy()
+        found.update(dict(zip(indices, planes, strict=True)))
+    assert sorted(found) == list(range(SAMPLES))
+    return found
+
+
+def drawn(dataset: ImageDataset, index: int, size: tuple[int, int], view: int = 0) -> Any:
+    """The calls that a sample gets in the first epoch, and the rectangles that are erased."""
+    recipe = compile_recipe(dataset.transform)
+    assert isinstance(recipe, Recipe)
+    (key,) = sample_keys(epoch_key(3, 0), np.array([index]), view).tolist()
+    calls, erased, *_ = native_program(recipe.programs[view].pixels).draw(key, *size)
+    return calls, erased
+
+
+# --- what is random in nothing: compared whole -----------------------------------------------
+
+# Each with the levels by which it may be off.
+FIXED: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
+    "brightness": (0, lambda tv: [tv.ColorJitter((1.7, 1.7))]),
+    "contrast": (0, lambda tv: [tv.ColorJitter(contrast=(0.3, 0.3))]),
+    "saturation": (0, lambda tv: [tv.ColorJitter(saturation=(1.9, 1.9))]),
+    "hue": (0, lambda tv: [tv.ColorJitter(hue=(-0.3, -0.3))]),
+    "no jitter": (0, lambda tv: [tv.ColorJitter()]),
+    "grey": (0, lambda tv: [tv.Grayscale(3)]),
+    "grey by chance": (0, lambda tv: [tv.RandomGrayscale(1.0)]),
+    "inverted": (0, lambda tv: [tv.RandomInvert(1.0)]),
+    "never inverted": (0, lambda tv: [tv.RandomInvert(0.0)]),
+    "posterised": (0, lambda tv: [tv.RandomPosterize(3, 1.0)]),
+    "solarised": (0, lambda tv: [tv.RandomSolarize(99.5, 1.0)]),
+    "sharpened": (0, lambda tv: [tv.RandomAdjustSharpness(2.5, 1.0)]),
+    "autocontrast": (0, lambda tv: [tv.RandomAutocontrast(1.0)]),
+    "equalised": (0, lambda tv: [tv.RandomEqualize(1.0)]),
+    "upside down": (0, lambda tv: [tv.RandomVerticalFlip(1.0)]),
+    "mirrored, then inverted": (
+        0,
+        lambda tv: [tv.RandomInvert(1.0), tv.RandomHorizontalFlip(1.0), tv.RandomVerticalFlip(1.0)],
+    ),
+    "rotated": (0, lambda tv: [tv.RandomRotation((33, 33), fill=(9, 8, 7))]),
+    "rotated by a quarter": (0, lambda tv: [tv.RandomRotation((90, 90))]),
+    "rotated about a point": (0, lambda tv: [tv.RandomRotation((-70, -70), center=(3, 9))]),
+    "rotated, expanding": (
+        0,
+        lambda tv: [tv.RandomRotation((20, 20), expand=True), tv.CenterCrop(70)],
+    ),
+    "rotated, bilinear": (
+        1,
+        lambda tv: [tv.RandomRotation((200, 200), interpolation=Image.Resampling.BILINEAR)],
+    ),
+    "sheared": (
+        0,
+        lambda tv: [tv.RandomAffine((9, 9), None, (1.2, 1.2), (5, 5, -8, -8), fill=4)],
+    ),
+    "sheared about a point": (
+        0,
+        lambda tv: [tv.RandomAffine((0, 0), shear=(20, 20), center=(0, 0))],
+    ),
+    "padded": (0, lambda tv: [tv.Pad((1, 2, 3, 4), fill=(1, 2, 3))]),
+    "reflected": (0, lambda tv: [tv.Pad((5, 2), padding_mode="reflect")]),
+    "edges": (0, lambda tv: [tv.Pad(3, padding_mode="edge")]),
+    "symmetric": (0, lambda tv: [tv.Pad(3, padding_mode="symmetric")]),
+    "blurred": (1, lambda tv: [tv.GaussianBlur((5, 9), (1.3, 1.3))]),
+    "applied": (
+        0,
+        lambda tv: [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomPosterize(4, 1.0)], 1.0)],
+    ),
+    "chosen": (0, lambda tv: [tv.RandomChoice([tv.RandomInvert(1.0), tv.Grayscale(3)], [0, 1])]),
+    "in an order": (0, lambda tv: [tv.RandomOrder([tv.RandomInvert(1.0)])]),
+    "resized twice": (
+        0,
+        lambda tv: [
+            tv.Resize((30, 20), interpolation=Image.Resampling.BICUBIC),
+            tv.Resize((50, 60), interpolation=Image.Resampling.NEAREST),
+        ],
+    ),
+    "cropped, padded and cropped": (
+        0,
+        lambda tv: [tv.Pad(4, 200), tv.CenterCrop((90, 20)), tv.CenterCrop(30)],
+    ),
+    "everything": (
+        0,
+        lambda tv: [
+            tv.RandomSolarize(128, 1.0),
+            tv.RandomEqualize(1.0),
+            tv.RandomRotation((5, 5)),
+            tv.ColorJitter((0.8, 0.8)),
+            tv.CenterCrop(20),
+            tv.RandomAutocontrast(1.0),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_augmentations_give_torchvisions_pixels(tv: Any, name: str) -> None:
+    levels, make = FIXED[name]
+    pipeline = tv.Compose([tv.CenterCrop(SIZE), *make(tv)])
+    dataset = images(tv.Compose([pipeline, tv.PILToTensor()]))
+    for index, got in pixels(dataset, num_workers=2).items():
+        want = np.asarray(pipeline(dataset.open_image(index)))
+        assert got.shape == want.shape and got.dtype == np.uint8
+        assert np.abs(got.astype(int) - want).max() <= levels, index
+
+
+def test_what_stands_before_the_resize_is_done_to_the_whole_image(tv: Any) -> None:
+    pipeline = tv.Compose(
+        [
+            tv.RandomEqualize(1.0),
+            tv.Resize(50, interpolation=Image.Resampling.BICUBIC),
+            tv.ColorJitter(contrast=(0.5, 0.5)),
+            tv.CenterCrop(48),
+        ]
+    )
+    dataset = images(tv.Compose([pipeline, tv.PILToTensor()]))
+    for index, got in pixels(dataset, num_workers=2).items():
+        assert np.array_equal(got, np.asarray(pipeline(dataset.open_image(index)))), index
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "invert",
+        "grey",
+        "posterise",
+        "solarise",
+        "flip",
+        "blur",
+        "sharpen",
+        "autocontrast",
+        "equalise",
+        "pad",
+        "reflect",
+        "inverted twice",
+    ],
+)
+def test_augmentations_of_tensors_are_torchvisions_within_a_level(tv: Any, name: str) -> None:
+    steps = {
+        "invert": [tv.RandomInvert(1.0)],
+        "grey": [tv.Grayscale(3)],
+        "posterise": [tv.RandomPosterize(3, 1.0)],
+        "solarise": [tv.RandomSolarize(100, 1.0)],
+        "flip": [tv.RandomVerticalFlip(1.0)],
+        "sharpen": [tv.RandomAdjustSharpness(1.7, 1.0)],
+        "autocontrast": [tv.RandomAutocontrast(1.0)],
+        "equalise": [tv.RandomEqualize(1.0)],
+        "pad": [tv.Pad((1, 2, 3, 4), fill=9)],
+        "reflect": [tv.Pad(5, padding_mode="reflect")],
+        "blur": [tv.GaussianBlur(5, (1.1, 1.1))],
+        "inverted twice": [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomInvert(1.0)], 1.0)],
+    }[name]
+    pipeline = tv.Compose([tv.CenterCrop(SIZE), tv.PILToTensor(), *steps])
+    dataset = images(pipeline)
+    for index, got in pixels(dataset, num_workers=2).items():
+        want = pipeline(dataset.open_image(index)).permute(1, 2, 0).numpy()
+        assert np.abs(got.astype(int) - want).max() <= 1, index
+
+
+# --- what is random: compared for what was drawn ---------------------------------------------
+
+RANDOM: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
+    "ColorJitter": (0, lambda tv: [tv.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+    "SimCLR": (
+        1,
+        lambda tv: [
+            tv.RandomApply([tv.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+            tv.RandomGrayscale(0.2),
+            tv.RandomApply([tv.GaussianBlur(23)], 0.5),
+            tv.RandomSolarize(128, 0.2),
+        ],
+    ),
+    "TrivialAugmentWide": (0, lambda tv: [tv.TrivialAugmentWide()]),
+    "RandAugment": (0, lambda tv: [tv.RandAugment(3, 20)]),
+    "RandAugment, bilinear": (
+        1,
+        lambda tv: [
+            tv.RandAugment(
+                1,
+                interpolation=import_torchvision().transforms.InterpolationMode.BILINEAR,
+                fill=[1, 2, 3],
+            )
+        ],
+    ),
+    "AutoAugment": (0, lambda tv: [tv.AutoAugment(fill=128)]),
+    "RandomAffine": (0, lambda tv: [tv.RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 10)]),
+    "RandomPerspective": (1, lambda tv: [tv.RandomPerspective(fill=3)]),
+    "random crops": (
+        0,
+        lambda tv: [
+            tv.RandomInvert(),
+            tv.RandomCrop(30, padding=6, fill=7, padding_mode="edge"),
+            tv.RandomCrop((40, 20), padding=0, pad_if_needed=True, fill=(1, 2, 3)),
+        ],
+    ),
+    "random boxes": (
+        0,
+        lambda tv: [tv.RandomInvert(), tv.RandomResizedCrop(20, interpolation=3)],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", RANDOM)
+def test_drawn_augmentations_give_torchvisions_pixels(tv: Any, name: str) -> None:
+    levels, make = RANDOM[name]
+    dataset = images(tv.Compose([tv.CenterCrop(SIZE), *make(tv), tv.PILToTensor()]))
+    crop = tv.CenterCrop(SIZE)
+    different = set()
+    for index, got in pixels(dataset, num_workers=2).items():
+        calls, _ = drawn(dataset, index, SIZE[::-1])
+        different.add(str(calls))
+        want = crop(dataset.open_image(index))
+        for operation, values in calls:
+            want = apply(want, (operation, tuple(values)))
+        want = np.asarray(want)
+        assert got.shape == want.shape
+        off = np.abs(got.astype(int) - want)
+        assert off.max() <= levels, (index, calls)
+    assert len(different) > SAMPLES // 5
+
+
+@pytest.mark.parametrize("size", [(3, 60, 50), (60, 50)])
+def test_sizes_that_are_drawn(v2: Any, size: Any) -> None:
+    """Only the last crop's size is fixed: each image is resized as it was drawn."""
+    if len(size) == 3:
+        resizes = [v2.RandomShortestSize([20, 40], 70), v2.RandomResize(25, 33)]
+    else:
+        resizes = [v2.ScaleJitter(size, (0.5, 1.5))]
+    for resize in resizes:
+        resize.interpolation = Image.Resampling.BICUBIC
+        dataset = images(v2.Compose([resize, v2.CenterCrop(24), v2.PILToTensor()]))
+        for index, got in pixels(dataset, num_workers=2).items():
+            image = dataset.open_image(index)
+            calls, _ = drawn(dataset, index, image.size)
+            for operation, values in calls:
+                image = apply(image, (operation, tuple(values)))
+            assert np.array_equal(got, np.asarray(image)), (index, calls)
+
+
+# --- erasing ---------------------------------------------------------------------------------
+
+
+def erased_parts(dataset: ImageDataset, **options: Any) -> Any:
+    """Each image with the mask of what was erased."""
+    for index, got in pixels(dataset, num_workers=2, **options).items():
+        _, erased = drawn(dataset, index, SIZE[::-1])
+        mask = np.zeros(SIZE, bool)
+        for left, top, width, height in erased:
+            mask[top : top + height, left : left + width] = True
+        yield index, got, mask
+
+
+def test_erasing_after_normalising_writes_values_of_the_result(tv: Any) -> None:
+    steps = [tv.CenterCrop(SIZE), tv.ToTensor() if tv.__name__.endswith("transforms") else None]
+    if steps[1] is None:
+        steps[1:] = [tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)]
+    plain = tv.Compose([*steps, tv.Normalize(MEAN, STD)])
+    dataset = images(tv.Compose([plain, tv.RandomErasing(0.7, value=(0.5, -1.0, 9.0))]))
+    count = 0
+    for index, got, mask in erased_parts(dataset):
+        want = plain(dataset.open_image(index)).permute(1, 2, 0).numpy()
+        assert np.allclose(got[~mask], want[~mask], atol=1e-5)
+        assert (got[mask] == np.float32((0.5, -1.0, 9.0))).all()
+        count += mask.any()
+    assert 0.5 * SAMPLES < count < 0.9 * SAMPLES
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_erasing_before_normalising_is_normalised(dtype: str) -> None:
+    normalize = ours.Normalize(MEAN, STD, dtype)
+    erase = ours.RandomErasing(1.0, value=(100, 0, 255))
+    dataset = images(ours.Compose([ours.CenterCrop(SIZE), erase, normalize]))
+    kind = getattr(torch, dtype)
+    value = (np.array((100, 0, 255)) / 255 - MEAN) / STD
+    for batch, indices in batches(dataset):
+        assert batch.dtype == kind
+        for image, index in zip(batch, indices, strict=True):
+            _, ((left, top, width, height),) = drawn(dataset, index, SIZE[::-1])
+            part = image[:, top : top + height, left : left + width]
+            wanted = torch.tensor(value).to(kind).view(3, 1, 1).expand_as(part)
+            assert torch.allclose(part.double(), wanted.double(), rtol=2**-7)
+
+
+def test_erasing_bytes(v2: Any) -> None:
+    pipeline = v2.Compose([v2.CenterCrop(SIZE), v2.PILToTensor(), v2.RandomErasing(1.0, value=77)])
+    crop = v2.CenterCrop(SIZE)
+    dataset = images(pipeline)
+    for index, got, mask in erased_parts(dataset):
+        assert (got[mask] == 77).all() and mask.any()
+        assert np.array_equal(got[~mask], np.asarray(crop(dataset.open_image(index)))[~mask])
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_random_erasing_is_normal_noise_of_each_pixel(v1: Any, channels_last: bool) -> None:
+    if channels_last:
+        steps: Any = [ours.CenterCrop(SIZE), ours.Normalize(MEAN, STD)]
+        dataset = images(ours.Compose([*steps, ours.RandomErasing(1.0, value="random")]))
+    else:
+        steps = [v1.CenterCrop(SIZE), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+        dataset = images(v1.Compose([*steps, v1.RandomErasing(1.0, value="random")]))
+    values = np.concatenate([got[mask] for _, got, mask in erased_parts(dataset)])
+    assert values.shape[1] == 3 and len(values) > 10_000
+    for channel in range(3):
+        one = values[:, channel]
+        assert abs(one.mean()) < 0.03 and abs(one.std() - 1) < 0.03
+        assert abs((one**3).mean()) < 0.1 and abs((one**4).mean() - 3) < 0.3
+        # Neighbours, and channels, have nothing in common.
+        assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 0.03
+        assert abs(np.corrcoef(one, values[:, channel - 1])[0, 1]) < 0.03
+    assert len(np.unique(values)) > 0.999 * values.size
+
+
+def test_erasing_noise_is_the_same_in_either_layout(v1: Any) -> None:
+    erase = {"p": 1.0, "value": "random"}
+    steps = [v1.CenterCrop(SIZE), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    planes = pixels(images(v1.Compose([*steps, v1.RandomErasing(**erase)])))
+    mine = ours.Compose(
+        [ours.CenterCrop(SIZE), ours.Normalize(MEAN, STD), ours.RandomErasing(**erase)]
+    )
+    for index, got in pixels(images(mine)).items():
+        assert np.allclose(got, planes[index], atol=1e-6)
+
+
+# --- what they depend on ---------------------------------------------------------------------
+
+ALL = ours.Compose(
+    [
+        ours.RandomResizedCrop(24),
+        ours.RandomHorizontalFlip(),
+        ours.TrivialAugmentWide(),
+        ours.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        ours.RandomApply([ours.GaussianNoise(), ours.GaussianBlur(3)]),
+        ours.Normalize(MEAN, STD),
+        ours.RandomErasing(0.5, value="random"),
+    ]
+)
+
+
+def test_any_number_of_threads_any_batch_and_any_container_give_the_same_bytes() -> None:
+    first = pixels(images(ALL))
+    for options in ({"num_workers": 1}, {"num_workers": 3, "batch_size": 7}, {"batch_size": 1}):
+        again = pixels(images(ALL), **options)
+        assert all(np.array_equal(again[index], first[index]) for index in first), options
+    for container in CONTAINERS:
+        again = pixels(images(ALL, container), num_workers=2, shuffle=True)
+        assert all(np.array_equal(again[index], first[index]) for index in first), container
+
+
+def test_epochs_and_views_are_augmented_differently() -> None:
+    loader = DataLoader(images(ALL), SAMPLES, seed=3)
+    first, second = (next(batch for batch, _ in loader) for _ in range(2))
+    assert (first == second).float().mean() < 0.1
+    loader.set_epoch(0)
+    assert same(next(batch for batch, _ in loader), first)
+    (views, _), *_ = DataLoader(images(ours.Views(ALL, count=2)), SAMPLES, seed=3)
+    assert torch.equal(views[0], first) and not torch.equal(views[1], first)
+
+
+def test_views_have_augmentations_each(v1: Any) -> None:
+    one = v1.Compose([v1.CenterCrop(SIZE), v1.RandomInvert(1.0), v1.PILToTensor()])
+    other = v1.Compose([v1.CenterCrop(9), v1.ColorJitter(0.9), v1.PILToTensor()])
+    dataset = images(ours.Views(one, other))
+    for (inverted, jittered), indices in batches(dataset, num_workers=2):
+        for place, index in enumerate(indices):
+            assert torch.equal(inverted[place], one(dataset.open_image(index)))
+            calls, _ = drawn(dataset, index, (9, 9), view=1)
+            want = v1.CenterCrop(9)(dataset.open_image(index))
+            want = apply(want, (calls[0][0], tuple(calls[0][1])))
+            assert np.array_equal(jittered[place].permute(1, 2, 0).numpy(), np.asarray(want))
+
+
+@pytest.mark.parametrize("before", [[], ["RandomInvert"]])
+@pytest.mark.parametrize("options", [None, {}, {"vertical_flip": True}])
+def test_corners_are_views(v1: Any, before: list[str], options: Any) -> None:
+    name = "FiveCrop" if options is None else "TenCrop"
+    first = [getattr(ours, step)(1.0) for step in before]
+    mine = ours.Compose(
+        [ours.CenterCrop(SIZE), *first, getattr(ours, name)((20, 31), **(options or {}))]
+    )
+    steps = [getattr(v1, step)(1.0) for step in before]
+    theirs = v1.Compose(
+        [v1.CenterCrop(SIZE), *steps, getattr(v1, name)((20, 31), **(options or {}))]
+    )
+    dataset = images(mine)
+    for views, indices in batches(dataset, num_workers=2):
+        assert len(views) == (5 if options is None else 10)
+        for place, index in enumerate(indices):
+            for view, want in zip(views, theirs(dataset.open_image(index)), strict=True):
+                assert np.array_equal(view[place].permute(1, 2, 0).numpy(), np.asarray(want))
+
+
+def test_torchvisions_corners_are_handed_on_as_images(v1: Any) -> None:
+    def together(crops: Any) -> Any:
+        return torch.stack([v1.functional.to_tensor(crop) for crop in crops])
+
+    pipeline = v1.Compose([v1.CenterCrop(SIZE), v1.TenCrop(16), v1.Lambda(together)])
+    dataset = images(pipeline)
+    loader = DataLoader(dataset, 10)
+    assert loader.explain().startswith("workers")
+    found = torch.cat([batch for batch, _ in loader])
+    assert found.shape == (SAMPLES, 10, 3, 16, 16)
+    for index, crops in enumerate(found):
+        assert torch.equal(crops, pipeline(dataset.open_image(index)))
+
+
+def test_corners_behind_something_random_are_a_workers(v1: Any) -> None:
+    steps = [v1.CenterCrop(SIZE), v1.RandomInvert(), v1.FiveCrop(16), v1.Lambda(len)]
+    loader = DataLoader(images(v1.Compose(steps)), 10)
+    assert loader.explain().startswith("workers")
+    assert "FiveCrop, Lambda" in loader.explain() and "random before it" in loader.explain()
+    assert next(iter(loader))[0].tolist() == [5] * 10
+
+
+def test_corners_of_smaller_images_are_an_error() -> None:
+    with pytest.raises(UsageError, match="less than a corner's 70 x 70"):
+        list(DataLoader(images(ours.FiveCrop(70)), 10))
+    assert (
+        "larger than the images"
+        in DataLoader(images(ours.Compose([ours.CenterCrop(20), ours.FiveCrop(30)])), 10).explain()
+    )
+
+
+def test_random_augmentations_do_not_stand_before_views() -> None:
+    shared = ours.Compose([ours.RandomInvert(), ours.Views(ours.CenterCrop(8), count=2)])
+    loader = DataLoader(images(shared), 4)
+    assert "RandomInvert stands before Views" in loader.explain()
+    grey = ours.Compose([ours.Grayscale(), ours.Views(ours.CenterCrop(8), ours.CenterCrop(9))])
+    for (small, _), _ in batches(images(grey)):
+        assert torch.equal(small[:, 0], small[:, 2])
+
+
+# --- the other paths -------------------------------------------------------------------------
+
+
+def test_what_stands_before_a_tail_is_native(v1: Any) -> None:
+    def doubled(image: Any) -> Any:
+        return image * 2
+
+    steps = [v1.CenterCrop(SIZE), v1.RandomEqualize(1.0), v1.ToTensor()]
+    dataset = images(v1.Compose([*steps, v1.Lambda(doubled), v1.RandomErasing(1.0)]))
+    recipe = compile_recipe(dataset.transform)
+    assert isinstance(recipe, Recipe)
+    assert [type(call).__name__ for call in recipe.tail] == ["Lambda", "RandomErasing"]
+    loader = DataLoader(dataset, 10, num_workers=2)
+    assert loader.explain().startswith("workers") and "Lambda" in loader.explain()
+    want = v1.Compose([*steps, v1.Lambda(doubled)])
+    found = torch.cat([batch for batch, _ in loader])
+    for index, image in enumerate(found):
+        assert torch.allclose(image[image != 0], want(dataset.open_image(index))[image != 0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_own_loader_has_the_same_distribution_and_pixels(workers: int) -> None:
+    fixed = ours.Compose(
+        [ours.CenterCrop(SIZE), ours.RandomEqualize(1.0), ours.Normalize(MEAN, STD)]
+    )
+    native = torch.cat([batch for batch, _ in batches(images(fixed))])
+    theirs = torch.cat(
+        [batch for batch, _ in torch.utils.data.DataLoader(images(fixed), 10, num_workers=workers)]
+    )
+    assert torch.allclose(native, theirs, atol=1e-6)
+    random = images(ours.Compose([ours.CenterCrop(SIZE), ours.RandomInvert(0.5)]))
+    plain = torch.cat([batch for batch, _ in batches(images(ours.CenterCrop(SIZE)))])
+    found = torch.cat(
+        [batch for batch, _ in torch.utils.data.DataLoader(random, 10, num_workers=workers)]
+    )
+    inverted = (found == 255 - plain).all(dim=(1, 2, 3))
+    assert ((found == plain).all(dim=(1, 2, 3)) | inverted).all()
+    assert 0.2 * SAMPLES < inverted.sum() < 0.8 * SAMPLES
+
+
+@pytest.mark.parametrize("erases", [False, True])
+def test_on_a_device_the_values_are_the_same(erases: bool) -> None:
+    """Bytes go there and are normalised; but not where floats were erased."""
+    erase = [ours.RandomErasing(1.0, value=(0.5, -3, 7))] * erases
+    steps = [ours.CenterCrop(SIZE), ours.RandomInvert(), ours.Normalize(MEAN, STD), *erase]
+    dataset = images(ours.Compose(steps))
+    host = torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3)])
+    there = torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3, device="cpu")])
+    assert there.dtype == torch.float32 and torch.allclose(host, there, atol=1e-5)
+    assert bool((there == -3).any()) == erases
+
+
+def test_one_image_is_augmented_when_a_transform_is_called() -> None:
+    image = Image.effect_noise((30, 20), 90).convert("RGB")
+    inverted = ours.RandomInvert(1.0)(image)
+    assert np.array_equal(inverted.permute(1, 2, 0).numpy(), 255 - np.asarray(image))
+    torch.manual_seed(1)
+    rotated = ours.RandomRotation((45, 45), expand=True)(image)
+    assert rotated.shape == (3, *image.rotate(45, expand=True).size[::-1])
+    normalised = ours.Compose([ours.Normalize(MEAN, STD), ours.RandomErasing(1.0)])(image)
+    assert normalised.dtype == torch.float32 and (normalised == 0).any()
+    for seed in range(2):
+        torch.manual_seed(seed)
+        one = ours.ColorJitter(0.9)(image)
+        torch.manual_seed(seed)
+        assert torch.equal(ours.ColorJitter(0.9)(image), one)
+    with pytest.raises(UsageError, match="30 x 20 pixels"):
+        ours.Compose([ours.RandomInvert(), ours.RandomCrop(25)])(image)
+
+
+def test_an_image_that_cannot_be_augmented_is_a_sample_error() -> None:
+    dataset = images(ours.Compose([ours.Grayscale(), ours.RandomCrop(50)]))
+    with pytest.raises((SampleError, UsageError), match=r"sample .*smaller than a random crop"):
+        list(DataLoader(dataset, 10, num_workers=2))
+
+
+probabilities = st.floats(0, 1)
+factors = st.tuples(st.floats(0, 3), st.floats(0, 3)).map(sorted).map(tuple)
+sides = st.integers(1, 40)
+fills = st.one_of(st.integers(0, 255), st.tuples(*[st.integers(0, 255)] * 3))
+degrees = st.tuples(st.floats(-400, 400), st.floats(-400, 400)).map(sorted).map(tuple)
+simple = st.one_of(
+    st.builds(ours.ColorJitter, factors, factors, factors, st.floats(0, 0.5)),
+    st.builds(ours.RandomGrayscale, probabilities),
+    st.builds(ours.RandomInvert, probabilities),
+    st.builds(ours.RandomPosterize, st.integers(0, 8), probabilities),
+    st.builds(ours.RandomSolarize, st.floats(0, 256), probabilities),
+    st.builds(ours.RandomAdjustSharpness, st.floats(0, 3), probabilities),
+    st.builds(ours.RandomAutocontrast, probabilities),
+    st.builds(ours.RandomEqualize, probabilities),
+    st.builds(ours.RandomVerticalFlip, probabilities),
+    st.builds(ours.RandomHorizontalFlip, probabilities),
+    st.builds(ours.RandomChannelPermutation),
+    st.builds(
+        ours.RandomRotation,
+        degrees,
+        expand=st.booleans(),
+        center=st.one_of(st.none(), st.tuples(st.floats(-9, 50), st.floats(-9, 50))),
+        fill=fills,
+    ),
+    st.builds(
+        ours.RandomAffine,
+        degrees,
+        st.tuples(probabilities, probabilities),
+        st.tuples(st.floats(0.2, 1), st.floats(1, 3)),
+        st.floats(0, 60),
+        fill=fills,
+    ),
+    st.builds(
+        ours.Pad, st.tuples(*[st.integers(0, 9)] * 4), fills, st.sampled_from(["constant", "edge"])
+    ),
+    st.builds(ours.CenterCrop, st.tuples(sides, sides)),
+    st.builds(
+        ours.RandomCrop,
+        st.tuples(sides, sides),
+        st.just(True),
+        padding=st.integers(0, 5),
+        fill=fills,
+    ),
+    st.builds(ours.RandAugment, st.integers(0, 3), st.integers(0, 30), fill=fills),
+    st.builds(ours.TrivialAugmentWide, st.integers(2, 40)),
+    st.builds(ours.AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"])),
+)
+nested = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.builds(ours.RandomApply, st.lists(inner, min_size=1, max_size=3), probabilities),
+        st.builds(ours.RandomChoice, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(ours.RandomOrder, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(ours.Compose, st.lists(inner, min_size=1, max_size=3)),
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(deadline=None)
+@given(
+    step=nested,
+    size=st.tuples(sides, sides),
+    colours=st.sampled_from(["noise", "grey", "one", "two"]),
+    seed=st.integers(0, 2**32),
+)
+def test_any_augmentations_of_any_image_are_the_calls_that_were_drawn(
+    step: Any, size: tuple[int, int], colours: str, seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    values = numbers.integers(0, 256, (*size, 3), dtype=np.uint8)
+    if colours == "grey":
+        values[...] = values[..., :1]
+    elif colours in ("one", "two"):
+        values = np.where(
+            values < 128 if colours == "two" else values < 0, values[0, 0], values[-1, -1]
+        )
+    image = Image.fromarray(values.astype(np.uint8))
+    torch.manual_seed(seed)
+    # So that all of it is drawn for the pixels, and nothing for the geometry.
+    got = ours.Compose([ours.RandomInvert(1.0), step])(image)
+    torch.manual_seed(seed)
+    key = int(torch.randint(-(2**63), 2**63 - 1, ())) % 2**64
+    program = native_program((ours.RandomInvert(1.0), step))
+    calls, _, width, height = program.draw(key, *image.size)
+    for operation, numbers_ in calls:
+        image = apply(image, (operation, tuple(numbers_)))
+    assert got.shape == (3, height, width)
+    assert np.array_equal(got.permute(1, 2, 0).numpy(), np.asarray(image)), calls
+
+
+# --- in words --------------------------------------------------------------------------------
+
+
+def test_pipelines_in_words() -> None:
+    text = DataLoader(images(ALL), 4).explain()
+    for words in (
+        "TrivialAugmentWide",
+        "colour jitter (brightness 0.6 to 1.4, contrast 0.6 to 1.4, saturation 0.6 to 1.4, hue",
+        "with p 0.5 (noise of 0.1, blur by 3 x 3, sigma 0.1 to 2)",
+        "float32 normalised, erase 0.02 to 0.33 of the area with p 0.5",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ours.ColorJitter(-1),
+        lambda: ours.ColorJitter(hue=0.6),
+        lambda: ours.ColorJitter(brightness=(2, 1)),
+        lambda: ours.RandomGrayscale(1.5),
+        lambda: ours.RandomPosterize(9),
+        lambda: ours.RandomSolarize(300),
+        lambda: ours.RandomAdjustSharpness(-1),
+        lambda: ours.GaussianBlur(4),
+        lambda: ours.GaussianBlur(3, 0),
+        lambda: ours.GaussianNoise(sigma=-1),
+        lambda: ours.RandomRotation(-3),
+        lambda: ours.RandomRotation(3, "lanczos"),
+        lambda: ours.RandomRotation(3, fill=256),
+        lambda: ours.RandomAffine(3, translate=(2, 0)),
+        lambda: ours.RandomAffine(3, scale=(0, 1)),
+        lambda: ours.RandomAffine(3, shear=(1, 2, 3)),
+        lambda: ours.RandomPerspective(2),
+        lambda: ours.Pad(-1),
+        lambda: ours.Pad(1, padding_mode="wrap"),
+        lambda: ours.RandomApply([]),
+        lambda: ours.RandomApply([3]),  # type: ignore[list-item]
+        lambda: ours.RandomChoice([ours.RandomInvert()], [0]),
+        lambda: ours.RandomChoice([ours.RandomInvert()], [1, 2]),
+        lambda: ours.RandAugment(magnitude=31),
+        lambda: ours.RandAugment(-1),
+        lambda: ours.TrivialAugmentWide(1),
+        lambda: ours.AutoAugment("coco"),
+        lambda: ours.RandomErasing(scale=(0.5, 0.1)),
+        lambda: ours.RandomErasing(ratio=(0, 1)),
+        lambda: ours.RandomErasing(value="some"),
+        lambda: ours.Grayscale(2),
+        lambda: ours.RandomResize(9, 9),
+        lambda: ours.RandomShortestSize([]),
+        lambda: ours.ScaleJitter((0, 9)),
+        lambda: ours.RandomPhotometricDistort(hue=(-1, 1)),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError):
+        make()

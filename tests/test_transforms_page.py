@@ -1,0 +1,34 @@
+"""docs/transforms.md is what the compiler says, of every transform that torchvision has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchvision_stub import import_torchvision
+from transforms_page import becomes, names, page
+
+PAGE = Path(__file__).parents[1] / "docs" / "transforms.md"
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    command = "python tests/transforms_page.py > docs/transforms.md"
+    assert PAGE.read_text() == page(), f"run {command}"
+
+
+def test_every_transform_of_torchvision_is_on_the_page() -> None:
+    torchvision = import_torchvision()
+    rows = PAGE.read_text().splitlines()
+    for version, tv in ((1, torchvision.transforms), (2, torchvision.transforms.v2)):
+        found = names(tv, version)
+        assert len(found) > 35
+        for name in found:
+            assert sum(row.startswith(f"| `{name}` | v{version} |") for row in rows) == 1
+
+
+def test_no_transform_is_declined_without_a_reason_of_its_own() -> None:
+    torchvision = import_torchvision()
+    for version, tv in ((1, torchvision.transforms), (2, torchvision.transforms.v2)):
+        for name in names(tv, version):
+            for given in ("pil", "bytes", "floats"):
+                _, why = becomes(tv, version, name, given)
+                assert "not a transform that fastdata knows" not in why, name

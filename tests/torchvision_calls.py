@@ -1,0 +1,131 @@
+"""Augmentations as lists of calls: what torchvision draws, and what it makes of an image.
+
+A call is an operation of the core (``_native.OPERATIONS``) and its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+Call = tuple[str, tuple[float, ...]]
+
+_RESAMPLING = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
+_FILTERS = (
+    Image.Resampling.NEAREST,
+    Image.Resampling.BILINEAR,
+    Image.Resampling.BICUBIC,
+    Image.Resampling.LANCZOS,
+)
+_MODES = ("constant", "edge", "reflect", "symmetric")
+
+
+def apply(image: Image.Image, call: Call) -> Image.Image:
+    """What torchvision makes of a PIL image, given an operation and its values."""
+    functional = import_torchvision().transforms.functional
+    name, values = call
+    match name:
+        case "brightness" | "contrast" | "saturation" | "sharpness" | "hue":
+            return getattr(functional, f"adjust_{name}")(image, values[0])
+        case "grayscale":
+            return functional.to_grayscale(image, int(values[0]))
+        case "posterize":
+            return functional.posterize(image, int(values[0]))
+        case "solarize":
+            return functional.solarize(image, values[0])
+        case "autocontrast" | "equalize" | "invert":
+            return getattr(functional, name)(image)
+        case "permute":
+            bands = image.split()
+            return Image.merge("RGB", [bands[int(value)] for value in values])
+        case "gaussian_blur":
+            kernel = [int(value) for value in values[:2]]
+            return functional.gaussian_blur(image, kernel, list(values[2:]))
+        case "affine":
+            fill = tuple(int(value) for value in values[7:10])
+            size = int(values[10]), int(values[11])
+            resample = _RESAMPLING[int(values[6])]
+            return image.transform(
+                size, Image.Transform.AFFINE, values[:6], resample, fillcolor=fill
+            )
+        case "perspective":
+            fill = tuple(int(value) for value in values[9:12])
+            resample = _RESAMPLING[int(values[8])]
+            return image.transform(
+                image.size, Image.Transform.PERSPECTIVE, values[:8], resample, fillcolor=fill
+            )
+        case "flip_horizontal":
+            return functional.hflip(image)
+        case "flip_vertical":
+            return functional.vflip(image)
+        case "crop":
+            left, top, width, height = (int(value) for value in values)
+            return image.crop((left, top, left + width, top + height))
+        case "resize":
+            return image.resize((int(values[0]), int(values[1])), _FILTERS[int(values[2])])
+        case "pad":
+            padding = [int(value) for value in values[:4]]
+            fill = tuple(int(value) for value in values[5:])
+            return functional.pad(image, padding, fill, _MODES[int(values[4])])
+    raise AssertionError(name)
+
+
+@contextmanager
+def recording() -> Iterator[list[Call]]:
+    """torchvision's transforms of PIL images only note what they would do.
+
+    ``erase`` is noted as left, top, width, height.
+    """
+    torchvision = import_torchvision()
+    pil = torchvision.transforms._functional_pil
+    calls: list[Call] = []
+
+    def note(name: str) -> Callable[..., Any]:
+        def call(image: Any, *values: Any) -> Any:
+            calls.append((name, tuple(float(value) for value in values)))
+            return image
+
+        return call
+
+    def transform(self: Any, size: Any, method: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        name = "affine" if method == Image.Transform.AFFINE else "perspective"
+        calls.append((name, tuple(float(value) for value in data)))
+        return self
+
+    def erase(image: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = False) -> Any:
+        if v is not image:  # what it erases with where no rectangle was found
+            calls.append(("erase", (j, i, w, h)))
+        return image
+
+    def blur(image: Any, kernel_size: Any, sigma: Any) -> Any:
+        return note("gaussian_blur")(image, *kernel_size, *sigma)
+
+    def call_kernel(self: Any, functional: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+        """Of v2's transforms."""
+        name = functional.__name__.removeprefix("adjust_").removesuffix("_channels")
+        (value,) = (*args, *kwargs.values())
+        return note(name)(image, *(value if name == "permute" else [value]))
+
+    def crop(image: Any, top: int, left: int, height: int, width: int) -> Any:
+        calls.append(("crop", (left, top, width, height)))
+        return image
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("brightness", "contrast", "saturation", "sharpness", "hue"):
+            patch.setattr(pil, f"adjust_{name}", note(name))
+        for name, ours in (("to_grayscale", "grayscale"), ("hflip", "flip_horizontal")):
+            patch.setattr(pil, name, note(ours))
+        patch.setattr(pil, "vflip", note("flip_vertical"))
+        for name in ("posterize", "solarize", "autocontrast", "equalize", "invert"):
+            patch.setattr(pil, name, note(name))
+        patch.setattr(Image.Image, "transform", transform)
+        patch.setattr(torchvision.transforms.functional, "gaussian_blur", blur)
+        patch.setattr(torchvision.transforms.functional, "erase", erase)
+        patch.setattr(torchvision.transforms.functional, "crop", crop)
+        patch.setattr(torchvision.transforms.v2.Transform, "_call_kernel", call_kernel)
+        yield calls
