@@ -305,8 +305,9 @@ def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
         return None
     if isinstance(shard, str) and shard == "auto":
         return _own_ranks()
+    given: Any = shard
     with suppress(TypeError, ValueError):
-        rank, world_size = map(operator.index, shard)
+        rank, world_size = map(operator.index, given)
         if 0 <= rank < world_size:
             return rank, world_size
     raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')
