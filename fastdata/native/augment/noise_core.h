@@ -70,7 +70,7 @@ void normals(float* out, size_t n, uint64_t key) {
 
 void add_noise(uint8_t* pixels, size_t n, uint64_t key, float mean, float sigma, bool clip) {
   const int least = clip ? 0 : -32768, most = clip ? 255 : 32767;
-  float values[kNormalBlock];
+  alignas(64) float values[kNormalBlock];
   for (size_t begin = 0; begin < n; begin += kNormalBlock) {
     normal_block(begin, key, values);
     uint8_t* __restrict out = pixels + begin;

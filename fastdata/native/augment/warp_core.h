@@ -96,6 +96,11 @@ void take_nearest(const Warp& warp, const WarpBlock& block, uint32_t* __restrict
   for (int i = 0; i < kWarpBlock; i++) out[i] = pixels[block.offset[i]];
 }
 
+template <int kChannel>
+FASTDATA_INLINE void unpack(const uint32_t* __restrict packed, uint8_t* __restrict out) {
+  for (int i = 0; i < kWarpBlock; i++) out[i] = static_cast<uint8_t>(packed[i] >> 8 * kChannel);
+}
+
 void warp_row(const Warp& warp, int y, uint8_t* const* rows, int channels) {
   WarpBlock block;
   alignas(64) uint32_t packed[kWarpBlock];
@@ -113,10 +118,10 @@ void warp_row(const Warp& warp, int y, uint8_t* const* rows, int channels) {
         find<Interpolation::nearest>(warp, x, y, block);
       take_nearest(warp, block, packed);
     }
-    for (int c = 0; c < channels; c++) {
-      uint8_t* __restrict out = rows[c] + x;
-      for (int i = 0; i < kWarpBlock; i++) out[i] = static_cast<uint8_t>(packed[i] >> 8 * c);
-    }
+    unpack<0>(packed, rows[0] + x);
+    if (channels == 1) continue;
+    unpack<1>(packed, rows[1] + x);
+    unpack<2>(packed, rows[2] + x);
   }
 }
 
