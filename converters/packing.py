@@ -238,7 +238,7 @@ def pack(
             return packed
     except OSError as error:
         if is_no_space(error):
-            raise no_space(folder, error, _MEND_SPACE) from error
+            raise no_space(folder, error, _SPACE_HINT) from error
         raise
 
 
@@ -254,7 +254,7 @@ def _executor(name: str, address: str | None, workers: int | None) -> Executor:
     return local_executor(workers)
 
 
-_MEND_SPACE = (
+_SPACE_HINT = (
     "Make room and run the same command again (it resumes), or choose another --out; "
     "--encoding jpeg with --max-side needs less."
 )
@@ -505,7 +505,7 @@ class _Packing:
         if needed > free:
             raise SpaceError(
                 f"{self.out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
-                _MEND_SPACE,
+                _SPACE_HINT,
             )
 
     def _find_done(self, units: Sequence[Unit]) -> dict[int, Part]:

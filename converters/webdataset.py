@@ -129,7 +129,7 @@ class WebDataset(Sharded):
                     raise SourceError(
                         f"{file}: sample {sample.key} has label {sample.label} and class "
                         f"{sample.class_name!r}, but another of that label has class {known!r}",
-                        "Mend the .json members: one label, one class.",
+                        "Correct the .json members: one label, one class.",
                     )
             if kept:
                 pickle.dump(kept, self._kept)

@@ -17,7 +17,7 @@
             ├── VersionError      written by a newer fastdata
             └── CorruptionError   it does not match its own manifest or index
 
-Every error says what is wrong and where, and then how to mend it.
+Every error says what is wrong and where, and then what the user can do about it.
 """
 
 from __future__ import annotations

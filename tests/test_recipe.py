@@ -113,7 +113,7 @@ def test_boxes_are_in_the_image_and_as_large_and_wide_as_asked(
     width, height = np.array(sizes).T
     got = program.draw(width, height, keys_of(len(sizes), seed))
     assert got.boxes.dtype == np.int32 and got.boxes.flags.c_contiguous
-    assert got.sizes is None and got.windows is None and got.odd is None
+    assert got.sizes is None and got.windows is None and got.needs_padding is None
     assert got.flips.dtype == np.uint8 and not got.flips.any()
     for (left, upper, right, lower), (w, h) in zip(got.boxes.tolist(), sizes, strict=True):
         assert 0 <= left < right <= w and 0 <= upper < lower <= h
@@ -354,15 +354,15 @@ def test_a_crop_after_a_flip_is_mirrored_exactly(
 def test_odd_samples_are_those_that_reach_outside() -> None:
     width, height = np.array([10, 30, 30]), np.array([30, 30, 10])
     got = program_of(CenterCrop(20)).draw(width, height, keys_of(3))
-    assert got.odd is not None and got.odd.tolist() == [True, False, True]
+    assert got.needs_padding is not None and got.needs_padding.tolist() == [True, False, True]
     assert got.boxes.tolist() == [[-5, 5, 15, 25], [5, 5, 25, 25], [5, -5, 25, 15]]
     got = program_of([Resize(20), CenterCrop((20, 40))]).draw(width, height, keys_of(3))
-    assert got.odd is not None and got.odd.tolist() == [True, True, False]
+    assert got.needs_padding is not None and got.needs_padding.tolist() == [True, True, False]
     assert got.sizes is not None and got.sizes.tolist() == [[20, 60], [20, 20], [60, 20]]
     assert got.windows is not None and got.windows.tolist() == [[-10, 20], [-10, 0], [10, 0]]
-    assert program_of(CenterCrop(10)).draw(width, height, keys_of(3)).odd is None
+    assert program_of(CenterCrop(10)).draw(width, height, keys_of(3)).needs_padding is None
     padded = program_of(RandomCrop(30, padding=1))
-    assert padded.draw([30] * 60, [30] * 60, keys_of(60)).odd is not None
+    assert padded.draw([30] * 60, [30] * 60, keys_of(60)).needs_padding is not None
 
 
 def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:

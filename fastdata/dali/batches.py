@@ -108,32 +108,32 @@ class DALIPipeline(Pipeline):
         seekable = np.asarray(gathered.extents.seekable)
         ours: list[int] = []
         theirs: list[int] = []
-        for place in batch.candidates:
-            data = samples[place]
-            size = int(gathered.widths[place]), int(gathered.heights[place])
+        for slot in batch.candidates:
+            data = samples[slot]
+            size = int(gathered.widths[slot]), int(gathered.heights[slot])
             # Where nothing could be read, the core says why, in the native loader's words.
-            known = data is not None and _is_for_dali(data, size, bool(seekable[place]))
-            (theirs if known else ours).append(place)
+            known = data is not None and _is_for_dali(data, size, bool(seekable[slot]))
+            (theirs if known else ours).append(slot)
         self._decode_ourselves(batch, ours)
         if theirs:
             batch.run = Run(
                 np.array(theirs, np.int64),
-                [samples[place] for place in theirs],
+                [samples[slot] for slot in theirs],
                 [view.geometry for view in batch.views],
                 batch.stream,
             )
             self._runner.begin(batch.run)
 
-    def _decode_ourselves(self, batch: DALIBatch, places: Sequence[int]) -> None:
+    def _decode_ourselves(self, batch: DALIBatch, slots: Sequence[int]) -> None:
         """Has samples decoded natively, or by Pillow where the core is known to decline."""
         skip = np.ones(len(batch.planned.indices), np.bool_)
-        skip[places] = batch.pillow[places]
+        skip[slots] = batch.pillow[slots]
         if np.count_nonzero(skip) < len(skip):
             for number in range(len(batch.views)):
                 self._begin_native(batch, number, skip.view(np.uint8))
-        for place in places:
-            if skip[place] and place not in batch.failed:
-                self._by_pillow(batch, place)
+        for slot in slots:
+            if skip[slot] and slot not in batch.failed:
+                self._by_pillow(batch, slot)
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
         assert isinstance(batch, DALIBatch)
@@ -151,18 +151,18 @@ class DALIPipeline(Pipeline):
             self._runner.finish(run)
             if run.error is not None:
                 self._warn(run.error)
-                self._decode_ourselves(batch, run.places.tolist())
+                self._decode_ourselves(batch, run.slots.tolist())
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
         self._counters.add_work(0.0, (time.perf_counter() - begun) * self._runner.threads)
         errors = super()._finish(batch, deadline)
         for number, view in enumerate(batch.views):
             pixels = None if run is None or run.pixels is None else run.pixels[number]
-            places = np.empty(0, np.int64) if run is None else run.places
+            slots = np.empty(0, np.int64) if run is None else run.slots
             if self._device.type == "cuda":
-                view.memory = self._join_on_gpu(number, view.memory, places, pixels)
+                view.memory = self._join_on_gpu(number, view.memory, slots, pixels)
             elif pixels is not None:
-                self._join(number, view.memory, places, pixels)
+                self._join(number, view.memory, slots, pixels)
         batch.run = None
         return errors
 
@@ -177,17 +177,17 @@ class DALIPipeline(Pipeline):
             )
 
     def _join(
-        self, number: int, memory: BatchMemory, places: npt.NDArray[np.int64], pixels: Any
+        self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
     ) -> None:
         """Copies what DALI has decoded of a view beside what was decoded here."""
         output = self._settings.recipe.programs[number].output
         rows = memory.array if output.channels_last else memory.array.transpose(0, 3, 1, 2)
         # By NumPy: torch's threads do not survive a fork.
         found = np.asarray(pixels)
-        rows[places] = _bfloat16(found) if output.dtype == "bfloat16" else found
+        rows[slots] = _bfloat16(found) if output.dtype == "bfloat16" else found
 
     def _join_on_gpu(
-        self, number: int, memory: BatchMemory, places: npt.NDArray[np.int64], pixels: Any
+        self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
     ) -> BatchMemory:
         """One view of a batch on the GPU; not copied where DALI has decoded all of it."""
         output = self._settings.recipe.programs[number].output
@@ -198,7 +198,7 @@ class DALIPipeline(Pipeline):
             tensor = memory.tensor.to(self._device, non_blocking=True)
             rows = tensor.permute(0, 2, 3, 1) if output.channels_last else tensor
             if found is not None:
-                rows[torch.from_numpy(places).to(self._device)] = found
+                rows[torch.from_numpy(slots).to(self._device)] = found
         # Its array is a tensor, too: what blanks a bad sample's pixels writes to either.
         return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 

@@ -96,14 +96,14 @@ class DALILoader(DataLoader[T]):
         self.device = device
 
     def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
-        place, threads = self._dali_device, max(config.num_workers, 1)
-        if place.type == "cuda" and place.index is None:
-            place = torch.device("cuda", torch.cuda.current_device())
+        device, threads = self._dali_device, max(config.num_workers, 1)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         depth = self.prefetch_queue_depth
         graph = Graph(
-            recipe.programs, place.index, threads, depth, self.region_decode, self._decoding
+            recipe.programs, device.index, threads, depth, self.region_decode, self._decoding
         )
-        return _DALIPath(images, recipe, config, graph, place, self.batch_size or 1)
+        return _DALIPath(images, recipe, config, graph, device, self.batch_size or 1)
 
     def explain(self) -> str:
         """Where DALI decodes, and what."""
@@ -173,9 +173,9 @@ class _DALIPath(NativePath):
             self._runner = runner
         return DALIPipeline(runner, self._device, self.source, self._settings, *args, **named)
 
-    def _place(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         if self._device.type == "cpu":
-            return super()._place(pool)
+            return super()._to_device(pool)
         return lambda tensor: tensor.to(self._device, non_blocking=True)
 
 

@@ -28,7 +28,7 @@ class Run:
     """Samples of a batch that DALI decodes together.
 
     Attributes:
-        places: int64, their places in the batch.
+        slots: int64, their slots in the batch.
         samples: Their bytes; empty when DALI has done with them.
         geometries: Of the batch, for each view.
         stream: The CUDA stream that the pixels are for; None on the CPU.
@@ -37,7 +37,7 @@ class Run:
         cancelled: Nobody wants them any more.
     """
 
-    places: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
     samples: list[Any]
     geometries: list[Geometry]
     stream: Any
@@ -109,16 +109,16 @@ class Runner:
             if run.cancelled:
                 del self._queue[self._fed]
                 continue
-            if len(run.places) > self._batch_size:
+            if len(run.slots) > self._batch_size:
                 if self._fed:
                     return  # a larger pipeline, once this one is empty
-                self._batch_size, self._pipeline = len(run.places), None
+                self._batch_size, self._pipeline = len(run.slots), None
             try:
                 if self._pipeline is None:
                     if _ENDING.is_set():
                         raise SystemExit  # ends a daemon thread without a traceback
                     self._pipeline = self._graph.build(self._batch_size)
-                self._graph.feed(self._pipeline, run.samples, run.geometries, run.places)
+                self._graph.feed(self._pipeline, run.samples, run.geometries, run.slots)
                 self._pipeline.schedule_run()
             except Exception as error:
                 for waiting in self._queue:

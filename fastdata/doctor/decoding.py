@@ -205,7 +205,11 @@ def _decode(
     for view, program in enumerate(recipe.programs):
         cut = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, view))
         # What is cut beside the image is for Pillow alone; it is rare, and not measured.
-        skip = np.zeros(len(images), np.bool_) if cut.odd is None else cut.odd.copy()
+        skip = (
+            np.zeros(len(images), np.bool_)
+            if cut.needs_padding is None
+            else cut.needs_padding.copy()
+        )
         skip[list(cut.too_small)] = True
         pending = PendingBatch(
             [image.data for image in images],

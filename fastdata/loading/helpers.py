@@ -1,4 +1,4 @@
-"""Threads for images that are Pillow's to decode, which nobody has to wait for at the end."""
+"""Daemon pool for the Pillow fallback; does not block interpreter exit."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class HelperThreads(Executor):
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
         self._ended = False
-        # Whoever ends this finds each thread started, or it is never started. Reentrant: what is
-        # collected meanwhile, or a signal's handler, may close the iterator.
+        # Serialises start and shutdown; reentrant, because garbage collection or a signal's
+        # handler may close the iterator.
         self._lock = threading.RLock()
         _EXECUTORS.add(self)
 

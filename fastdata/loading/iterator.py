@@ -88,7 +88,7 @@ class NativeIterator(Iterator[Any]):
         counters: Counts what was done.
         progress: Kept up to date.
         length: Batches that the schedule will give; None if nobody knows.
-        place: Brings the tensors that come with the images to where those are; None: nowhere.
+        to_device: Brings the tensors that come with the images to where those are; None: nowhere.
         close: Called once when no more batches will be asked for.
     """
 
@@ -103,7 +103,7 @@ class NativeIterator(Iterator[Any]):
         counters: Counters,
         progress: Progress,
         length: int | None,
-        place: Callable[[torch.Tensor], torch.Tensor] | None,
+        to_device: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],
     ) -> None:
         self._pipeline = pipeline
@@ -114,7 +114,7 @@ class NativeIterator(Iterator[Any]):
         self._target_transform = target_transform
         self._counters = counters
         self._length = length
-        self._place = place
+        self._to_device = to_device
         # Two threads that take batches from one iterator must not wait for the same one.
         self._taking = threading.RLock()
         self._progress = progress
@@ -179,18 +179,18 @@ class NativeIterator(Iterator[Any]):
             self._deliver(batch)
             raise
         self._deliver(batch)
-        whole = None
+        valid = None
         if errors:
-            whole = self._mend(batch, errors)
+            valid = self._handle(batch, errors)
         elif self._config.on_error == "zero":
-            whole = np.ones(len(batch.planned.indices), np.bool_)
+            valid = np.ones(len(batch.planned.indices), np.bool_)
         self._progress.ahead = self._ahead()
         self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)
         self._counters.batches += 1
         # The threads go on with this while the consumer works.
         self._top_up(self._config.prefetch)
-        return self._assemble(batch, whole)
+        return self._assemble(batch, valid)
 
     def _deliver(self, batch: Batch) -> None:
         self._under_way.popleft()
@@ -221,8 +221,10 @@ class NativeIterator(Iterator[Any]):
             # torch's own words.
             raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
 
-    def _mend(self, batch: Batch, errors: dict[int, FastdataError]) -> npt.NDArray[np.bool_] | None:
-        """Does what ``on_error`` says; returns which samples are whole, if it says "zero"."""
+    def _handle(
+        self, batch: Batch, errors: dict[int, FastdataError]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Does what ``on_error`` says; returns which samples are valid, if it says "zero"."""
         if self._config.on_error == "raise":
             raise next(iter(errors.values()))
         indices = batch.planned.indices
@@ -230,9 +232,9 @@ class NativeIterator(Iterator[Any]):
         if self._config.on_error == "zero":
             for view in batch.views:
                 view.memory.array[list(errors)] = 0
-            whole = np.ones(len(indices), np.bool_)
-            whole[list(errors)] = False
-            return whole
+            valid = np.ones(len(indices), np.bool_)
+            valid[list(errors)] = False
+            return valid
         self._refill(batch, list(errors), next(iter(errors.values())))
         return None
 
@@ -241,13 +243,13 @@ class NativeIterator(Iterator[Any]):
 
         What came after is begun anew.
         """
-        self._schedule.exclude(int(batch.planned.indices[place]) for place in holes)
+        self._schedule.exclude(int(batch.planned.indices[slot]) for slot in holes)
         self._give_back()
         size = len(batch.planned.indices)
         bad = set(holes)
-        whole = [place for place in range(size) if place not in bad]
-        _move(batch, batch, whole, 0)
-        done = len(whole)
+        valid = [slot for slot in range(size) if slot not in bad]
+        _move(batch, batch, valid, 0)
+        done = len(valid)
         while done < size:
             planned = self._schedule.more(size - done)
             if planned is None:
@@ -257,9 +259,9 @@ class NativeIterator(Iterator[Any]):
                 )
             patch = self._pipeline.begin(planned, self._key)
             errors = self._wait(patch)
-            self._schedule.exclude(int(planned.indices[place]) for place in errors)
+            self._schedule.exclude(int(planned.indices[slot]) for slot in errors)
             self._note(errors)
-            good = [place for place in range(len(planned.indices)) if place not in errors]
+            good = [slot for slot in range(len(planned.indices)) if slot not in errors]
             _move(patch, batch, good, done)
             done += len(good)
 
@@ -283,7 +285,7 @@ class NativeIterator(Iterator[Any]):
         config = self._config
         found = {name: self._field(name, batch) for name in config.fields or ("image", "label")}
         if valid is not None:
-            found["valid"] = self._placed(torch.from_numpy(valid))
+            found["valid"] = self._moved(torch.from_numpy(valid))
         result = list(found.values()) if config.fields is None else found
         return transformed(result, config.host_transform)
 
@@ -291,20 +293,20 @@ class NativeIterator(Iterator[Any]):
         if name == "image":
             return batch.tensors if len(batch.tensors) > 1 else batch.tensors[0]
         if name == "index":
-            return self._placed(torch.from_numpy(batch.planned.numbers.copy()))
+            return self._moved(torch.from_numpy(batch.planned.numbers.copy()))
         if name == "key":
             return [self._source.key(index) for index in batch.planned.indices.tolist()]
         if self._target_transform is None:
-            return self._placed(torch.from_numpy(batch.gathered.labels))
+            return self._moved(torch.from_numpy(batch.gathered.labels))
         # In tuples, as torch collates them: strings then come as a tuple, too.
         labels = [(self._target_transform(int(label)),) for label in batch.gathered.labels]
-        return self._placed(default_collate(labels)[0])
+        return self._moved(default_collate(labels)[0])
 
-    def _placed(self, values: Any) -> Any:
+    def _moved(self, values: Any) -> Any:
         """Tensors brought to where the images are."""
-        if self._place is None or not torch.is_tensor(values):
+        if self._to_device is None or not torch.is_tensor(values):
             return values
-        return self._place(values)
+        return self._to_device(values)
 
     def _finish(self) -> None:
         """The epoch is over."""
@@ -357,16 +359,16 @@ class NativeIterator(Iterator[Any]):
         self.close()
 
 
-def _move(source: Batch, target: Batch, places: list[int], start: int) -> None:
-    """Copies samples, in their order, to neighbouring places from ``start`` on."""
-    stop = start + len(places)
+def _move(source: Batch, target: Batch, slots: list[int], start: int) -> None:
+    """Copies samples, in their order, to neighbouring slots from ``start`` on."""
+    stop = start + len(slots)
     for old, new in zip(source.views, target.views, strict=True):
-        new.memory.array[start:stop] = old.memory.array[places]
+        new.memory.array[start:stop] = old.memory.array[slots]
     for name in ("indices", "numbers"):
         numbers = getattr(target.planned, name).copy()  # both may be one array
-        numbers[start:stop] = getattr(source.planned, name)[places]
+        numbers[start:stop] = getattr(source.planned, name)[slots]
         setattr(target.planned, name, numbers)
-    target.gathered.labels[start:stop] = source.gathered.labels[places]
+    target.gathered.labels[start:stop] = source.gathered.labels[slots]
 
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()

@@ -124,7 +124,7 @@ class NativePath:
             self.counters,
             progress,
             length,
-            self._place(pool),
+            self._to_device(pool),
             close,
         )
 
@@ -139,7 +139,7 @@ class NativePath:
         """What decodes a pass."""
         return Pipeline(self.source, self._settings, pool, engine, helpers, counters, remote)
 
-    def _place(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """What brings tensors to where images are, if they are not in plain memory."""
         return torch.Tensor.pin_memory if pool.pinned else None
 

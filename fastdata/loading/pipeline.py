@@ -1,4 +1,4 @@
-"""Batches under way: gathered, cropped, decoded by threads, mended by Pillow where need be."""
+"""Batches under way: gathered, cropped, decoded by threads, by Pillow where the core declines."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Batch:
         fetch: Its bytes on their way from a remote dataset, if they are still to be used.
         probe: Reading sizes that only the files tell, if that is still to do.
         views: Their decoding; empty until all sizes are known.
-        slow: Samples that threads of Python's decode, by their place in the batch.
-        failed: What is wrong with samples, by their place in the batch.
+        slow: Samples that threads of Python's decode, by their slot in the batch.
+        failed: What is wrong with samples, by their slot in the batch.
         error: What is wrong with the batch as a whole: the index is damaged there.
     """
 
@@ -210,7 +210,7 @@ class Pipeline:
             deadline: When to give up, by `time.monotonic`.
 
         Returns:
-            What is wrong with samples that could not be decoded, by their place in the batch.
+            What is wrong with samples that could not be decoded, by their slot in the batch.
 
         Raises:
             TimeoutError: The deadline is over.
@@ -232,34 +232,34 @@ class Pipeline:
             for pending in view.pending:
                 await_done(pending, deadline)
         self._collect_all(batch)
-        for place in sorted(batch.slow):
-            found = _result(batch.slow[place], deadline)
+        for slot in sorted(batch.slow):
+            found = _result(batch.slow[slot], deadline)
             if found.step is Step.PILLOW:
                 self._counters.by_pillow += found.error is None
             else:
                 self._counters.bad_seek_points += 1
-            self._source.declined(int(batch.planned.indices[place]), found.code)
+            self._source.declined(int(batch.planned.indices[slot]), found.code)
             if found.error is not None:
-                batch.failed.setdefault(place, found.error)
+                batch.failed.setdefault(slot, found.error)
             elif found.step is Step.PILLOW and self._source.tells_fallback:
                 self._source.tells_fallback = False
-                self._tell_fallback(batch, place, found)
+                self._tell_fallback(batch, slot, found)
         return dict(sorted(batch.failed.items()))
 
-    def _tell_fallback(self, batch: Batch, place: int, found: Fallback) -> None:
+    def _tell_fallback(self, batch: Batch, slot: int, found: Fallback) -> None:
         """Warns of the first sample that Pillow has decoded; says why the core has not."""
-        padded = [view.geometry.odd for view in batch.views]
-        if any(which is not None and which[place] for which in padded):
+        padded = [view.geometry.needs_padding for view in batch.views]
+        if any(which is not None and which[slot] for which in padded):
             why = "its crop needs padding"
         elif found.code and not pillow_knows_better(found.code):
             why = f"the native core finds it damaged: {found.detail}"
         else:
             try:
-                data = batch.gathered.extents.read(place, check=False)
+                data = batch.gathered.extents.read(slot, check=False)
                 why = f"it is a {describe_kind(data)}"
             except (OSError, ValueError, SampleError):  # it has gone since
                 why = found.detail or "the native core cannot"
-        index = int(batch.planned.indices[place])
+        index = int(batch.planned.indices[slot])
         words = f"it was decoded by Pillow, which is slower, as {why}"
         warnings.warn(
             f"{self._source.problem(index, words).what}. No other sample will be named; "
@@ -293,16 +293,16 @@ class Pipeline:
     def _begin_fetched(self, batch: Batch) -> None:
         fetch, batch.fetch = batch.fetch, None
         assert fetch is not None
-        for place, found in fetch.take().items():
+        for slot, found in fetch.take().items():
             if isinstance(found, bytes):
-                batch.gathered.extents.attach(place, found)
+                batch.gathered.extents.attach(slot, found)
                 continue
-            index = int(batch.planned.indices[place])
+            index = int(batch.planned.indices[slot])
             if found is None:
-                batch.failed[place] = self._source.problem(index, WRONG_BYTES, "changed")
+                batch.failed[slot] = self._source.problem(index, WRONG_BYTES, "changed")
             else:
                 what = f"sample {index} ({self._source.key(index)}): {found.what}"
-                batch.failed[place] = type(found)(what, found.hint)
+                batch.failed[slot] = type(found)(what, found.hint)
         self._begin(batch)
 
     def _decode(self, batch: Batch) -> None:
@@ -314,9 +314,9 @@ class Pipeline:
             batch.views.append(View(self._memory(batch, number), geometry))
             self._begin_native(batch, number, skip)
         if skip is not None:
-            for place in np.flatnonzero(slow).tolist():
-                if place not in batch.failed:
-                    self._by_pillow(batch, place)
+            for slot in np.flatnonzero(slow).tolist():
+                if slot not in batch.failed:
+                    self._by_pillow(batch, slot)
 
     def _draw(self, batch: Batch) -> tuple[list[Geometry], npt.NDArray[np.bool_]]:
         """The crops of each view, and for which samples they are Pillow's, or impossible."""
@@ -328,11 +328,11 @@ class Pipeline:
             keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
             geometry = program.draw(gathered.widths, gathered.heights, keys)
             geometries.append(geometry)
-            if geometry.odd is not None:
-                slow |= geometry.odd
-            for place, words in geometry.too_small.items():
-                error = _too_small(self._source, int(indices[place]), words)
-                batch.failed.setdefault(place, error)
+            if geometry.needs_padding is not None:
+                slow |= geometry.needs_padding
+            for slot, words in geometry.too_small.items():
+                error = _too_small(self._source, int(indices[slot]), words)
+                batch.failed.setdefault(slot, error)
         if batch.failed:
             slow[list(batch.failed)] = True
         return geometries, slow
@@ -376,12 +376,12 @@ class Pipeline:
         widths[new] = np.asarray(gathered.extents.widths)[new]
         heights[new] = np.asarray(gathered.extents.heights)[new]
         pillow = gathered.pillow.copy()
-        for place, code, detail, _ in probe.failures():
-            index = int(indices[place])
+        for slot, code, detail, _ in probe.failures():
+            index = int(indices[slot])
             if next_step(code, "always", redraws=True) is Step.FAIL:
-                batch.failed[place] = self._source.problem(index, detail, code)
-            elif not widths[place]:
-                pillow[place] = True
+                batch.failed[slot] = self._source.problem(index, detail, code)
+            elif not widths[slot]:
+                pillow[slot] = True
                 self._source.declined(index, code)
         unknown = np.flatnonzero(widths == 0)
         # So that a crop can be drawn. Pillow says how large they are, and it is drawn anew.
@@ -395,33 +395,33 @@ class Pipeline:
         """What a view's decoding came to."""
         self._counters.add_work(*pending.timings())
         built = [
-            (int(batch.planned.indices[place]), Stamped(table, size, mtime_ns))
-            for place, table, size, mtime_ns in pending.built()
+            (int(batch.planned.indices[slot]), Stamped(table, size, mtime_ns))
+            for slot, table, size, mtime_ns in pending.built()
         ]
         if built:
             self._counters.built += len(built)
             self._source.built(built)
-        for place, code, detail, _ in pending.raw_failures():
+        for slot, code, detail, _ in pending.raw_failures():
             if next_step(code, "always", redraws=True) is Step.FAIL:
-                error = self._source.problem(int(batch.planned.indices[place]), detail, code)
-                batch.failed.setdefault(place, error)
-            elif place not in batch.slow:
-                self._by_pillow(batch, place, code, detail)
+                error = self._source.problem(int(batch.planned.indices[slot]), detail, code)
+                batch.failed.setdefault(slot, error)
+            elif slot not in batch.slow:
+                self._by_pillow(batch, slot, code, detail)
 
-    def _by_pillow(self, batch: Batch, place: int, code: str = "", detail: str = "") -> None:
+    def _by_pillow(self, batch: Batch, slot: int, code: str = "", detail: str = "") -> None:
         """Has one sample decoded by Pillow, or natively without its seek points, in all its views.
 
         Args:
             batch: The batch.
-            place: The sample's place in it.
+            slot: The sample's slot in it.
             code: Why the native core has not decoded it; "" where it was not asked.
             detail: The same in words.
         """
         data = None
         if self._remote is not None:
-            data = batch.gathered.extents.read(place, check=False)
-        batch.slow[place] = self._helpers.submit(
-            _fall_back, self._source, self._settings, batch, place, code, detail, data
+            data = batch.gathered.extents.read(slot, check=False)
+        batch.slow[slot] = self._helpers.submit(
+            _fall_back, self._source, self._settings, batch, slot, code, detail, data
         )
 
 
@@ -429,7 +429,7 @@ def _fall_back(
     source: Source,
     settings: Settings,
     batch: Batch,
-    place: int,
+    slot: int,
     code: str,
     detail: str,
     data: bytes | None,
@@ -438,17 +438,17 @@ def _fall_back(
     if code and next_step(code, "always", redraws=True) is Step.WITHOUT_TABLE:
         try:
             if data is None:
-                data = batch.gathered.extents.read(place, check=settings.check)
+                data = batch.gathered.extents.read(slot, check=settings.check)
             for program, view in zip(settings.recipe.programs, batch.views, strict=True):
-                out = view.memory.array[place : place + 1]
-                _decode_one(program, view.geometry, place, data, out, settings.dct_scaling)
+                out = view.memory.array[slot : slot + 1]
+                _decode_one(program, view.geometry, slot, data, out, settings.dct_scaling)
             return Fallback(None, code, Step.WITHOUT_TABLE, detail)
         except DecodeError as error:
             code, detail = error.code, error.detail
         except (OSError, ValueError):  # it has gone since the core read it: Pillow's error says so
             data = None
     ours = detail if code and not pillow_knows_better(code) else None
-    found = _decode_by_pillow(source, settings.recipe, batch, place, ours, data)
+    found = _decode_by_pillow(source, settings.recipe, batch, slot, ours, data)
     return Fallback(found, code, Step.PILLOW, detail)
 
 
@@ -456,7 +456,7 @@ def _decode_by_pillow(
     source: Source,
     recipe: Recipe,
     batch: Batch,
-    place: int,
+    slot: int,
     detail: str | None,
     data: bytes | None,
 ) -> FastdataError | None:
@@ -466,28 +466,28 @@ def _decode_by_pillow(
         source: Where it comes from.
         recipe: What is done to it.
         batch: Its batch.
-        place: Its place there.
+        slot: Its slot there.
         detail: What is wrong with it, if it is known better than Pillow will say.
         data: Its bytes, if they are here.
     """
-    index = int(batch.planned.indices[place])
+    index = int(batch.planned.indices[slot])
     try:
         image = source.open_image(index, data)
         gathered = batch.gathered
-        moved = image.size != (int(gathered.widths[place]), int(gathered.heights[place]))
+        moved = image.size != (int(gathered.widths[slot]), int(gathered.heights[slot]))
         if moved:
             width, height = (np.array([side], np.int32) for side in image.size)
-            source.resized(batch.planned.indices[place : place + 1], width, height)
+            source.resized(batch.planned.indices[slot : slot + 1], width, height)
         for number, (view, program) in enumerate(zip(batch.views, recipe.programs, strict=True)):
-            geometry, row = view.geometry, place
+            geometry, row = view.geometry, slot
             if moved:
-                planned, one = batch.planned, slice(place, place + 1)
+                planned, one = batch.planned, slice(slot, slot + 1)
                 before = None if planned.occurrences is None else planned.occurrences[one]
                 keys = sample_keys(batch.key, planned.numbers[one], number, before)
                 geometry, row = program.draw(width, height, keys), 0
                 if geometry.too_small:
                     return _too_small(source, index, geometry.too_small[0])
-            _place_pixels(program, geometry, row, image, view.memory.array[place : place + 1])
+            _place_pixels(program, geometry, row, image, view.memory.array[slot : slot + 1])
     except DecodeError as error:
         return source.problem(index, error.what)
     except SampleError as error:
@@ -507,8 +507,8 @@ def _too_small(source: Source, index: int, words: str) -> UsageError:
 def _place_pixels(
     program: Program, geometry: Geometry, row: int, image: Any, out: npt.NDArray[Any]
 ) -> None:
-    """Puts one crop of an image, that of a row of a geometry, into its place in the batch."""
-    if geometry.odd is not None and geometry.odd[row]:
+    """Puts one crop of an image, that of a row of a geometry, into its slot in the batch."""
+    if geometry.needs_padding is not None and geometry.needs_padding[row]:
         pixels = pillow.render(image, geometry, row, program.size, program.filter)
         _decode_one(program, pillow.rendered(geometry, row, pixels), 0, pixels, out)
     else:

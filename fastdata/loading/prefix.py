@@ -79,11 +79,11 @@ class NativePrefix:
         for error in self._pipeline.finish(batch).values():
             raise error
         found = []
-        for place, label in enumerate(batch.gathered.labels.tolist()):
+        for slot, label in enumerate(batch.gathered.labels.tolist()):
             views = [
-                Image.fromarray(view.memory.array[place])
+                Image.fromarray(view.memory.array[slot])
                 if program.output.as_pil
-                else view.memory.tensor[place]
+                else view.memory.tensor[slot]
                 for program, view in zip(self._recipe.programs, batch.views, strict=True)
             ]
             image: Any = views if len(views) > 1 else views[0]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Value of ``cache=`` that keeps nothing on this machine.
 RANGES = "ranges"
-_MEND = "See what else is damaged with fastdata verify; upload or pack the dataset again."
+_HINT = "See what else is damaged with fastdata verify; upload or pack the dataset again."
 _ID_DIGITS = 12
 
 
@@ -136,7 +136,7 @@ class RemoteBlobs:
                     )
         except FileNotFoundError:
             raise CorruptionError(
-                f"{self.path}: {entry.name} is missing, though the manifest names it", _MEND
+                f"{self.path}: {entry.name} is missing, though the manifest names it", _HINT
             ) from None
         except OSError as error:
             raise DatasetError(
@@ -273,7 +273,7 @@ class RemoteBlobs:
 
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""
-        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _HINT)
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:

@@ -44,7 +44,7 @@ _IMAGES_NAME = "images"  # root of the loose files in a copy of a `folder` datas
 
 _PAGE = 4096  # what a file is rounded up to
 
-_MEND_SPACE = (
+_SPACE_HINT = (
     "Make room (fastdata stage --unstage removes the copy of another dataset), or choose "
     "another folder with --to."
 )
@@ -131,7 +131,7 @@ def stage(
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
     except OSError as error:
         if is_no_space(error):
-            raise no_space(place, error, _MEND_SPACE) from error
+            raise no_space(place, error, _SPACE_HINT) from error
         raise DataError(
             f"{error.filename or place}: cannot be written: {error.strerror}",
             "Choose another folder with --to.",
@@ -264,7 +264,7 @@ def _check_space(place: Path, needed: int) -> None:
     if needed > free:
         raise SpaceError(
             f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
-            _MEND_SPACE,
+            _SPACE_HINT,
         )
 
 

@@ -86,7 +86,7 @@ class Blobs:
         return ExtentTable(self.index, self._files, sizes, self._root)
 
     def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
-        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _MEND)
+        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _HINT)
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +95,7 @@ def _reopen(path: Path, index: FileEntry) -> Blobs:
     return Blobs(path)
 
 
-_MEND = "See what else is damaged with fastdata verify; copy or pack the dataset again."
+_HINT = "See what else is damaged with fastdata verify; copy or pack the dataset again."
 
 
 def index_size(path: Path) -> int:
@@ -107,7 +107,7 @@ def index_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise CorruptionError(f"{path}: {error.strerror}", _MEND) from None
+        raise CorruptionError(f"{path}: {error.strerror}", _HINT) from None
 
 
 def _require_size(path: Path, expected: int, found: int) -> None:
@@ -115,7 +115,7 @@ def _require_size(path: Path, expected: int, found: int) -> None:
         raise CorruptionError(
             f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "
             "changed after packing",
-            _MEND,
+            _HINT,
         )
 
 

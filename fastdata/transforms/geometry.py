@@ -40,8 +40,8 @@ class Geometry(NamedTuple):
         sizes: int32 (N, 2): the (width, height) that each box is resized to; None: the output's.
         windows: int32 (N, 2): (left, upper) of the output in the resized box; None: (0, 0).
         flips: uint8 (N,): 1 where the output is mirrored left to right, last of all.
-        odd: bool (N,): True where a box reaches outside the image, or a window outside the
-            resized box, and zeros stand for what is missing; None: nowhere.
+        needs_padding: bool (N,): True where a box reaches outside the image, or a window outside
+            the resized box, and zeros stand for what is missing; None: nowhere.
         canvases: int32 (N, 2): the outputs' (width, height), where a pixel program makes others of
             them; None: what the program's output has.
         keys: uint64 (N,): what a pixel program draws from; None: there is none.
@@ -53,7 +53,7 @@ class Geometry(NamedTuple):
     sizes: npt.NDArray[np.int32] | None
     windows: npt.NDArray[np.int32] | None
     flips: npt.NDArray[np.uint8]
-    odd: npt.NDArray[np.bool_] | None
+    needs_padding: npt.NDArray[np.bool_] | None
     canvases: npt.NDArray[np.int32] | None = None
     keys: npt.NDArray[np.uint64] | None = None
     too_small: Mapping[int, str] = MappingProxyType({})
@@ -137,17 +137,17 @@ def compose(
         sizes = _columns(count, *resized)
         windows = _columns(count, frame.left, frame.top) if cut else None
     boxes = _columns(count, box.left, box.top, box.left + box.width, box.top + box.height)
-    odd = None
+    needs_padding = None
     if may_pad:
-        odd = (boxes[:, 0] < 0) | (boxes[:, 1] < 0)
-        odd |= (boxes[:, 2] > source_width) | (boxes[:, 3] > source_height)
+        needs_padding = (boxes[:, 0] < 0) | (boxes[:, 1] < 0)
+        needs_padding |= (boxes[:, 2] > source_width) | (boxes[:, 3] > source_height)
         if windows is not None and sizes is not None:
-            odd |= (windows < 0).any(axis=1)
-            odd |= windows[:, 0] + frame.width > sizes[:, 0]
-            odd |= windows[:, 1] + frame.height > sizes[:, 1]
-        odd = odd if odd.any() else None
+            needs_padding |= (windows < 0).any(axis=1)
+            needs_padding |= windows[:, 0] + frame.width > sizes[:, 0]
+            needs_padding |= windows[:, 1] + frame.height > sizes[:, 1]
+        needs_padding = needs_padding if needs_padding.any() else None
     flipped = np.zeros(count, np.uint8) if flips is None else flips.view(np.uint8)
-    found = Geometry(boxes, sizes, windows, flipped, odd, too_small=too_small)
+    found = Geometry(boxes, sizes, windows, flipped, needs_padding, too_small=too_small)
     return found, frame.width, frame.height
 
 
