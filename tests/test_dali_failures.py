@@ -41,7 +41,7 @@ from fastdata.dali import DALILoader  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.storage.checksum import crc32c  # noqa: E402
 from fastdata.storage.index import write_index  # noqa: E402
-from fastdata.transforms import RandomCrop, RandomGrayscale, Resize  # noqa: E402
+from fastdata.transforms import Compose, RandomCrop, RandomGrayscale, Resize  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -226,7 +226,7 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
         (lambda: DALILoader(images(lambda image: image)), "needs the native path"),
         (lambda: DALILoader(images(), collate_fn=list), "needs the native path"),
-        (lambda: DALILoader(images([CROPS, RandomGrayscale()])), "augmentations"),
+        (lambda: DALILoader(images(Compose([CROPS, RandomGrayscale()]))), "augmentations"),
         (
             lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),
             "dct_scaling=True",

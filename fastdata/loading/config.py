@@ -27,7 +27,7 @@ FIELDS = ("image", "label", "index", "key")
 ON_ERROR = ("raise", "skip", "zero")
 
 _PATHS = {
-    "native": "native: images are decoded by {}",
+    "native": "native: {}",
     "workers": "workers: fastdata decodes in torch's worker processes",
     "torch": "torch: torch's own loader, unchanged",
 }
@@ -233,7 +233,9 @@ class LoaderConfig:
         """Which path is taken and why; ``order`` says which order a native path's samples have."""
         lines = [
             _PATHS[choice.path].format(
-                f"{self.num_workers} threads of this process" if self.num_workers else "the caller"
+                f"{self.num_workers} decode threads in this process"
+                if self.num_workers
+                else "decoded by the calling thread, with no decode threads"
             ),
             f"because: {choice.reason}",
         ]
