@@ -391,9 +391,7 @@ def test_ctrl_c_ends_at_once(running: subprocess.Popen[str], tmp_path: Path, who
     assert len(children) >= 2
     # A terminal sends it to the whole group, `kill -INT` to one process.
     (os.killpg if whom == "group" else os.kill)(running.pid, signal.SIGINT)
-    begun = time.monotonic()
-    _, errors = running.communicate(timeout=100)
-    assert time.monotonic() - begun < 60
+    _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "Traceback" not in errors
     assert "run the same command again to resume" in errors

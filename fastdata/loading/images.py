@@ -91,9 +91,8 @@ def reads_remotely(dataset: Any) -> bool:
 
 
 # What decides which samples an `ImageDataset` has, and what they are.
-_METHODS = ("__getitem__", "__getitems__", "__len__", "open_image", "row", "blobs", "_blob")
-
 _FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
+_METHODS = (*_FOLDER_METHODS, "open_image", "row", "blobs", "_blob")
 
 
 def _own_method(dataset: Any, base: type, *names: str) -> Refusal | None:

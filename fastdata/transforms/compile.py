@@ -151,7 +151,7 @@ class Program:
         cut = cut._replace(keys=np.ascontiguousarray(keys, np.uint64))
         if isinstance(width, int) and isinstance(height, int) and (width, height) == self.size:
             return cut
-        return cut._replace(canvases=geometry.canvases(len(keys), width, height))
+        return cut._replace(canvases=geometry.columns(len(keys), width, height))
 
     def batch_options(self, cut: Geometry, rows: slice = slice(None)) -> dict[str, Any]:
         """Keyword arguments of `fastdata.decode.decode_batch` that do this to some images.

@@ -68,11 +68,6 @@ class _Frame(NamedTuple):
     height: _Ints
 
 
-def canvases(count: int, width: _Ints, height: _Ints) -> npt.NDArray[np.int32]:
-    """Outputs' sizes of :func:`compose`, for `Geometry.canvases`."""
-    return _columns(count, width, height)
-
-
 def is_random(step: Transform) -> bool:
     """Whether a step of :func:`compose` draws numbers."""
     return isinstance(step, (RandomResizedCrop, RandomCrop, RandomHorizontalFlip))
@@ -134,9 +129,9 @@ def compose(
     if box is None:
         box = frame
     elif cut or not (isinstance(frame.width, int) and isinstance(frame.height, int)):
-        sizes = _columns(count, *resized)
-        windows = _columns(count, frame.left, frame.top) if cut else None
-    boxes = _columns(count, box.left, box.top, box.left + box.width, box.top + box.height)
+        sizes = columns(count, *resized)
+        windows = columns(count, frame.left, frame.top) if cut else None
+    boxes = columns(count, box.left, box.top, box.left + box.width, box.top + box.height)
     needs_padding = None
     if may_pad:
         needs_padding = (boxes[:, 0] < 0) | (boxes[:, 1] < 0)
@@ -188,9 +183,10 @@ def _per_image(values: _Ints, count: int) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(found)
 
 
-def _columns(count: int, *columns: _Ints) -> npt.NDArray[np.int32]:
-    table = np.empty((count, len(columns)), np.int32)
-    for number, column in enumerate(columns):
+def columns(count: int, *values: _Ints) -> npt.NDArray[np.int32]:
+    """Values as columns of a table, int32 (``count``, number of values); an int fills its own."""
+    table = np.empty((count, len(values)), np.int32)
+    for number, column in enumerate(values):
         table[:, number] = column
     return table
 
