@@ -302,8 +302,10 @@ def test_exif_is_still_there_for_who_wants_it(pieces: int) -> None:
     data = with_exif(exif)
     if pieces == 2:
         data = with_exif(exif[:20], with_exif(b"Exif\0\0" + exif[20:]))
+    if pillows(data).info["exif"] != exif:
+        pytest.skip("this Pillow reads one segment of EXIF only")
     image = open_image(data, probe(data))
-    assert image.info["exif"] == pillows(data).info["exif"] == exif
+    assert image.info["exif"] == exif
     assert image.size == (40, 24)
     assert ImageOps.exif_transpose(image).size == (24, 40)
 
