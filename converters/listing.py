@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.records import Listable, Record, Source, listing_shards
-from fastdata.converters.trees import printable
 
-from fastdata.errors import SourceError
+from fastdata.errors import SourceError, printable
 from fastdata.executors import Executor, report
 from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, update_digest

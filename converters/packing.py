@@ -41,7 +41,7 @@ from fastdata.converters.tasks import (
     reader,
     with_blobs,
 )
-from fastdata.converters.trees import is_utf8, printable
+from fastdata.converters.trees import is_utf8
 from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
@@ -52,6 +52,7 @@ from fastdata.errors import (
     SampleError,
     SpaceError,
     UsageError,
+    printable,
 )
 from fastdata.executors import Executor, InProcess, local_executor
 from fastdata.machine import usable_cpus

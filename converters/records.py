@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
-from fastdata.storage.files import read_exactly
+from fastdata.storage.files import open_descriptor, read_exactly
 
 
 class Record(NamedTuple):
@@ -110,7 +110,7 @@ def read_record(path: str, offset: int, length: int) -> bytes:
         SampleError: It has changed since it was listed.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_descriptor(path)
     except OSError as error:
         raise UnreadableError(f"cannot be opened: {error.strerror}") from None
     try:

@@ -22,9 +22,8 @@ from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
-from fastdata.converters.trees import printable
 
-from fastdata.errors import DataError, SampleError, SourceError, UnreadableError
+from fastdata.errors import DataError, SampleError, SourceError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
 from fastdata.remote.urls import redact

@@ -16,10 +16,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 import pyarrow as pa
 from fastdata.converters.records import Record
 
-from fastdata.errors import SourceError
+from fastdata.errors import SourceError, printable
 from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import is_url, join_url, listed_name, redact
+from fastdata.storage.files import check_regular
 from fastdata.storage.probe import is_image_name
 
 #: Prefixes of names that are not data.
@@ -78,6 +79,7 @@ class LocalFile(NamedTuple):
 
     def open(self, mode: Literal["rb"] = "rb") -> Any:
         """Opens it for reading."""
+        check_regular(self.path)
         # By pread: a file that is open over a fork has one position for parent and child.
         return pa.OSFile(str(self.path), mode)
 
@@ -354,11 +356,6 @@ def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
 def is_utf8(name: str) -> bool:
     """Whether a file name, as Python gives it, was UTF-8 on the disk."""
     return name.encode("utf-8", "ignore").decode("utf-8") == name
-
-
-def printable(name: str) -> str:
-    r"""A file name whose bytes that are not UTF-8 are written as ``\xNN``."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def storable(key: str) -> tuple[str, str | None]:

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.remote.opening import RANGES, RemoteBlobs
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.blobs import Blobs
+from fastdata.storage.files import check_regular
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.probe import ImageInfo, open_image
@@ -266,6 +267,8 @@ class ImageDataset:
     def _open_file(self, index: int) -> Image.Image:
         path = self.folder.samples[index][0]
         try:
+            if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
+                check_regular(path)  # another loader may take what is no file
             image: Image.Image = self.folder.loader(path)
         except FileNotFoundError:
             raise DatasetError(
@@ -294,7 +297,7 @@ class ImageDataset:
             return open_image(data, ImageInfo(row.encoding, row.width, row.height, row.channels))
         except SampleError as error:
             raise SampleError(
-                f"{self.location}: sample {index} ({row.key}) {error.what}",
+                f"{self.location}: sample {index} ({printable(row.key)}) {error.what}",
                 "Find all such samples with fastdata verify; pack without them by --skip-bad.",
             ) from None
 
@@ -315,7 +318,7 @@ class ImageDataset:
             data = self.blobs.read(row, index)
             if row.encoding == "raw" and len(data) != row.width * row.height * 3:
                 raise CorruptionError(
-                    f"{self.location}: sample {index} ({row.key}) is not {row.width} x "
+                    f"{self.location}: sample {index} ({printable(row.key)}) is not {row.width} x "
                     f"{row.height} pixels",
                     "Pack the dataset again.",
                 )

@@ -22,6 +22,38 @@ Every error says what is wrong and where, and then what the user can do about it
 
 from __future__ import annotations
 
+import re
+
+#: Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction
+#: of writing, and surrogates, which stand for bytes that are not UTF-8.
+_UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""A name or message that does nothing to a terminal and takes one line.
+
+    Keys, class names and paths come from data: an escape sequence in one could hide what is
+    printed, or change it.
+
+    Args:
+        text: What is to be printed.
+        keep: Control characters that stay.
+
+    Returns:
+        The text with control characters, and bytes of a path that are not UTF-8, as ``\xNN``
+        or ``\uNNNN``.
+    """
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        if match[0] in keep:
+            return match[0]
+        if 0xDC80 <= code <= 0xDCFF:  # a byte as os.fsdecode has it
+            code -= 0xDC00
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    return _UNPRINTABLE.sub(escaped, text)
+
 
 class FastdataError(Exception):
     """Base of all errors that fastdata raises on purpose.
@@ -32,6 +64,7 @@ class FastdataError(Exception):
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
+        what, hint = printable(what, keep="\n"), printable(hint, keep="\n")
         # Both go into `args`, so that the error survives pickling between processes.
         super().__init__(what, hint)
         self.what = what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ _JSON = st.dictionaries(_TEXTS, st.none() | st.booleans() | st.integers() | _TEX
 @given(
     written=st.builds(
         Manifest,
-        container=st.sampled_from(["lmdb", "parquet", "shards", "folder"]),
+        container=st.sampled_from(["lmdb", "parquet", "shards"]),
         samples=st.integers(0, 1 << 60),
         skipped=st.integers(0, 1 << 60),
         classes=st.lists(_TEXTS),
@@ -65,10 +66,12 @@ _JSON = st.dictionaries(_TEXTS, st.none() | st.booleans() | st.integers() | _TEX
         options=_JSON,
         source=_JSON,
         tool=_TEXTS,
-        root=st.none() | _NAMES,
-    )
+    ),
+    root=st.sampled_from([None, "/images", "images"]),
 )
-def test_what_is_written_is_read(written: Manifest) -> None:
+def test_what_is_written_is_read(written: Manifest, root: str | None) -> None:
+    if root is not None:
+        written = replace(written, container="folder", files=[], root=root)
     assert Manifest.parse(written.to_json(), _PATH) == written
 
 
@@ -139,8 +142,20 @@ def test_every_field_is_needed(field: str) -> None:
         {"files": [{**_ENTRY, "size": -1}]},
         {"files": [{**_ENTRY, "size": 1.5}]},
         {"files": [{**_ENTRY, "size": True}]},
+        {"files": [{**_ENTRY, "size": 1 << 70}]},
+        {"samples": 1 << 70},
+        {"blob_bytes": 1 << 70},
         {"files": [{**_ENTRY, "crc32c": "xyz"}]},
         {"files": [{**_ENTRY, "crc32c": 5}]},
+        {"files": [{**_ENTRY, "crc32c": "-1"}]},
+        {"files": [{**_ENTRY, "name": "\ud800"}]},
+        {"classes": ["cat", "\udcff"]},
+        {"options": {"\ud800": 1}},
+        {"tool": "\ud800"},
+        {"root": "/images"},
+        {"container": "folder"},
+        {"container": "folder", "root": "/images"},
+        {"container": "folder", "root": "/ima\0ges", "files": []},
         {"files": [{**_ENTRY, "crc32c": None}]},
         {"files": [{**_ENTRY, "name": 5}]},
         {"files": [{**_ENTRY, "name": None}]},
@@ -179,7 +194,22 @@ def test_file_names_stay_in_the_folder(name: str, field: str) -> None:
         Manifest.parse(as_json(**changes), _PATH)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", '"fastdata"', "{}", "\0", "{" * 50])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "5",
+        '"fastdata"',
+        "{}",
+        "\0",
+        "{" * 50,
+        "[" * 100_000,
+        '{"a":' * 100_000,
+    ],
+)
 def test_what_is_no_manifest_at_all(text: str) -> None:
     with pytest.raises(CorruptionError, match="not a manifest"):
         Manifest.parse(text, _PATH)

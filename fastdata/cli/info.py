@@ -13,8 +13,10 @@ import click
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.errors import printable
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.staged import find_staged
 from fastdata.storage.blobs import Blobs
@@ -45,13 +47,14 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
     else:
         about = describe(Blobs(dataset), staged)
     if as_json:
-        click.echo(json.dumps(about, indent=1, ensure_ascii=False))
+        click.echo(json.dumps(about, indent=1))
         return
-    table = Table(show_header=False, box=None, title=named(dataset), title_justify="left")
+    title = printable(named(dataset))
+    table = Table(show_header=False, box=None, title=Text(title), title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in _lines(about):
-        table.add_row(name, value)
+        table.add_row(name, Text(printable(value)))
     Console().print(table)
 
 

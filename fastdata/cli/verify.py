@@ -9,7 +9,7 @@ import click
 
 from fastdata.cli.locations import Location, named, require_url, storage_options
 from fastdata.cli.progress import ProgressReport
-from fastdata.errors import CorruptionError
+from fastdata.errors import CorruptionError, printable
 from fastdata.maintenance.verify import verify
 
 #: Problems that are printed at most; the others are only counted.
@@ -48,7 +48,7 @@ def command(
             storage_options=storage_options,
         )
     for problem in result.problems[:_SHOWN]:
-        click.echo(f"{problem.where}: {problem.what}")
+        click.echo(printable(f"{problem.where}: {problem.what}"))
     if result.problems:
         more = len(result.problems) - _SHOWN
         raise CorruptionError(

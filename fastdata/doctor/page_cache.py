@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastdata.storage.files import open_descriptor, open_file
+
 _PAGE = mmap.PAGESIZE
 #: Bytes that are mapped at a time: their pages' states take 256 kB.
 _WINDOW = 1 << 30
@@ -39,7 +41,7 @@ def cached_bytes(extent: Extent) -> int:
     """
     start, stop = _pages(extent)
     found = 0
-    with open(extent.path, "rb") as file:
+    with open_file(extent.path) as file:
         about = os.fstat(file.fileno())
         if os.geteuid() not in (0, about.st_uid):
             raise PermissionError(errno.EPERM, "the kernel tells only of a user's own files")
@@ -79,7 +81,7 @@ def drop(extents: Iterable[Extent]) -> None:
                 if descriptor >= 0:
                     os.close(descriptor)
                 descriptor = -1
-                descriptor = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_descriptor(extent.path)
                 open_path = extent.path
                 os.fsync(descriptor)  # what is not yet on the disk is kept
             start = extent.offset // _PIECE * _PIECE

@@ -15,11 +15,12 @@ from PIL import Image
 from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.decode.fallback import NOT_NATIVE
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, printable
 from fastdata.loading.seek_cache import SeekCache, Stamped
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import RemotePass
+from fastdata.storage.files import read_file
 from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
@@ -179,7 +180,7 @@ class PackedSource(Source):
             file = dataset.blobs.file(row, index)
         except CorruptionError as error:
             return error
-        what = f"{dataset.location}: sample {index} ({row.key}) in {file}: {detail}"
+        what = f"{dataset.location}: sample {index} ({printable(row.key)}) in {file}: {detail}"
         if code in ("changed", "cut_short", "corrupt_index"):
             return CorruptionError(
                 what,
@@ -274,8 +275,7 @@ class FolderSource(Source):
         """See `Source.open_image`."""
         try:
             if data is None:
-                with open(self._samples[index][0], "rb") as file:
-                    data = file.read()
+                data = read_file(self._samples[index][0])
         except OSError as error:
             raise self._unreadable(index, error) from None
         try:

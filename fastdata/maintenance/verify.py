@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.executors import Executor, Result, local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url
@@ -23,6 +23,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
+from fastdata.storage.files import open_file
 from fastdata.storage.index import Row
 from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image, probe
 
@@ -175,7 +176,7 @@ def _check_sizes(blobs: Blobs) -> Iterator[_Finding]:
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
     """Why nothing in a file can be right: it cannot be opened, or has another size."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_file(path) as file:
             return _size_problem(os.fstat(file.fileno()), size, says)
     except OSError as error:
         return _reason(error)
@@ -209,7 +210,7 @@ def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
         for at in np.flatnonzero(bad).tolist():
             row = blobs.index[start + at]
             yield _Finding(
-                f"sample {start + at} ({row.key})",
+                f"sample {start + at} ({printable(row.key)})",
                 f"its index row is impossible: label {row.label}, file {row.file}, "
                 f"offset {row.offset}, length {row.length}",
             )
@@ -423,7 +424,7 @@ def _check_rows(blobs: Blobs, start: int, stop: int, check: _Check) -> list[_Fin
 
 
 def _sample(row: Row, number: int) -> str:
-    return f"sample {number} ({row.key})"
+    return f"sample {number} ({printable(row.key)})"
 
 
 def _check_loose_size(

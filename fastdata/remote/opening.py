@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, UsageError, printable
 from fastdata.remote.filesystem import download, read_bytes
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
@@ -273,7 +273,9 @@ class RemoteBlobs:
 
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""
-        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _HINT)
+        return CorruptionError(
+            f"{self.path}: sample {number} ({printable(row.key)}): {problem}", _HINT
+        )
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.checksum import crc32c, crc32c_combine
-from fastdata.storage.files import read_exactly
+from fastdata.storage.files import open_descriptor, read_exactly
 from fastdata.storage.manifest import FileEntry
 
 #: Name of the journal, in the copy while it is partial.
@@ -269,7 +269,7 @@ def _read_journal(path: Path) -> dict[str, int]:
 @contextmanager
 def _source(file: CopiedFile) -> Iterator[int]:
     try:
-        descriptor = os.open(file.source, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_descriptor(file.source)
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
     except OSError as error:

@@ -13,6 +13,7 @@ from fastdata.remote.filesystem import download, file_sizes, read_bytes
 from fastdata.remote.urls import is_url, join_url, redact, resolve_url
 from fastdata.staging.copying import CopiedFile
 from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import read_file
 from fastdata.storage.manifest import FileEntry
 
 
@@ -40,7 +41,7 @@ class Place:
 
     def read(self, name: str) -> bytes:
         """A small file's bytes."""
-        return (self._folder / name).read_bytes()
+        return read_file(self._folder / name)
 
     def root(self, root: str) -> Place:
         """The folder of loose images that a manifest names.

@@ -30,7 +30,14 @@ from typing import Any, NamedTuple
 from fastdata.errors import BusyError, DatasetError, UsageError
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.urls import is_url, join_url, name_of, redact
-from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock, publish, whole_file
+from fastdata.storage.files import (
+    PARTIAL_SUFFIX,
+    cache_folder,
+    file_lock,
+    publish,
+    read_file,
+    whole_file,
+)
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 MARKER_NAME = "staged.json"
@@ -136,7 +143,7 @@ class Marker(NamedTuple):
     def read(cls, folder: Path) -> Marker | None:
         """The marker in a folder; None where there is none that can be read."""
         try:
-            fields = json.loads((folder / MARKER_NAME).read_bytes())
+            fields = json.loads(read_file(folder / MARKER_NAME))
             marker = cls(fields["original"], fields["id"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -180,7 +187,7 @@ class Original(NamedTuple):
             return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
         path = Path(os.path.realpath(dataset))
         try:
-            text = (path / MANIFEST_NAME).read_bytes()
+            text = read_file(path / MANIFEST_NAME)
             return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
         except OSError:
             return None
@@ -284,7 +291,7 @@ def _roots_file() -> Path:
 
 def _remembered() -> list[Path]:
     try:
-        roots = json.loads(_roots_file().read_bytes())
+        roots = json.loads(read_file(_roots_file()))
     except (OSError, ValueError):
         return []
     if not isinstance(roots, list):

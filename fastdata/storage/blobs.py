@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from fastdata.errors import CorruptionError, DatasetError
+from fastdata.errors import CorruptionError, DatasetError, printable
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import ExtentReader
@@ -86,7 +86,9 @@ class Blobs:
         return ExtentTable(self.index, self._files, sizes, self._root)
 
     def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
-        return CorruptionError(f"{self.path}: sample {number} ({row.key}): {problem}", _HINT)
+        return CorruptionError(
+            f"{self.path}: sample {number} ({printable(row.key)}): {problem}", _HINT
+        )
 
 
 @lru_cache(maxsize=1)
@@ -126,4 +128,7 @@ def _unreadable(path: Path, error: OSError) -> DatasetError:
             "Put it back; where a folder that was indexed in place has moved, run fastdata "
             "convert --to folder again.",
         )
-    return DatasetError(f"{path}: cannot be read: {error.strerror}", "Check its permissions.")
+    return DatasetError(
+        f"{path}: cannot be read: {error.strerror}",
+        "Check that it is a file, and that you may read it.",
+    )

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fastdata._native import crc32c, crc32c_combine
+from fastdata.storage.files import open_file
 
 __all__ = ["crc32c", "crc32c_combine", "crc32c_file", "crc32c_range"]
 
@@ -28,7 +29,7 @@ def crc32c_range(
     """
     crc = 0
     buffer = memoryview(bytearray(min(length, chunk)))
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
         file.seek(offset)
         while length > 0 and (count := file.readinto(buffer[: min(length, chunk)])):
             crc = crc32c(buffer[:count], crc)

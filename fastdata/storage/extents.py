@@ -90,6 +90,8 @@ class ExtentTable:
 
 
 def _fixed(column: pa.Array) -> _native.FixedColumn:
+    if column.null_count:
+        raise ValueError("a column that must not have nulls has some")
     return column.offset, column.buffers()[1]
 
 

@@ -6,10 +6,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fastdata.errors import BusyError, SpaceError
 from fastdata.machine import available_memory
@@ -24,11 +26,68 @@ _MEMORY_LEFT = 1 << 30
 PARTIAL_SUFFIX = ".partial"
 
 
+def open_descriptor(
+    path: str | os.PathLike[str], flags: int = 0, *, folder: int | None = None
+) -> int:
+    """Opens a regular file for reading, and nothing else.
+
+    A FIFO would wait for a writer, and a device may have no end. The native core has the same
+    check (``io/files.cpp``).
+
+    Args:
+        path: The file.
+        flags: Further flags of ``os.open``, such as ``O_NOFOLLOW``.
+        folder: Descriptor of the folder that a relative path is relative to.
+
+    Returns:
+        Its descriptor, which the caller closes.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags, dir_fd=folder)
+    try:
+        _require_regular(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
+    """`open_descriptor` as a file of Python's; unbuffered unless told otherwise."""
+    return open(open_descriptor(path), "rb", buffering)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """All of a regular file; see `open_descriptor`."""
+    with open_file(path) as file:
+        data: bytes = file.read()
+    return data
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """For files that a library opens by their path: as `open_descriptor`, without opening.
+
+    Raises:
+        OSError: It is missing, or no regular file.
+    """
+    _require_regular(os.stat(path), path)
+
+
+def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
 class _OpenFile:
     """A file descriptor that closes when nobody holds it any more."""
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.descriptor = open_descriptor(path)
         self.size = os.fstat(self.descriptor).st_size
 
     def __del__(self) -> None:

@@ -51,6 +51,7 @@ SCHEMA = pa.schema(
         pa.field("seek_points", pa.binary()),
     ]
 )
+_REQUIRED = frozenset(field.name for field in SCHEMA if not field.nullable)
 _ENCODING_DICTIONARY = array(ENCODINGS, pa.string())
 _ENCODING_CODES = {name: code for code, name in enumerate(ENCODINGS)}
 
@@ -222,6 +223,9 @@ class Index(Sequence[Row]):
             batch.validate(full=True)
         except (OSError, pa.ArrowException) as error:
             raise self._corrupt(f"is damaged at record batch {number}: {error}") from None
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name in _REQUIRED and column.null_count:
+                raise self._corrupt(f"is damaged: column {name} has nulls")
         if 0 < number < len(self._batches) - 1 and batch.num_rows != self._batch_rows:
             raise self._corrupt(f"is damaged: record batch {number} has another size")
         return batch

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.paths import is_inside
 
@@ -19,6 +21,8 @@ MANIFEST_NAME = "dataset.json"
 #: Where packing lists the images that it left out.
 BAD_SAMPLES_NAME = "bad-samples.jsonl"
 FORMAT_VERSION = 1
+#: What sizes and counts may be: they fit 64 bits, and so do sums of a few.
+_MOST = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Manifest:
         """
         path = Path(dataset) / MANIFEST_NAME
         try:
-            text = path.read_bytes()
+            text = read_file(path)
         except (FileNotFoundError, NotADirectoryError):
             raise _no_dataset(path.parent) from None
         except OSError as error:
@@ -109,13 +113,16 @@ class Manifest:
             CorruptionError: It is not a manifest.
         """
         try:
-            found = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+            text = text if isinstance(text, str) else text.decode("utf-8")
+            found = json.loads(text)
+            if "\\u" in text:  # JSON may name surrogates, which no other text has
+                json.dumps(found, ensure_ascii=False).encode()
             if not isinstance(found, dict) or found.get("format") != "fastdata":
                 raise ValueError("its format is not fastdata")
             version = found["format_version"]
             if not isinstance(version, int):
                 raise TypeError("format_version is not a number")
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _not_a_manifest(path, error) from None
         if version > FORMAT_VERSION:
             raise VersionError(
@@ -147,16 +154,17 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
         raise ValueError(f"file name is {name!r}")
     if not is_inside(name) or "\\" in name:
         raise ValueError(f"file name {name!r} leaves the dataset's folder")
-    if type(entry.size) is not int or entry.size < 0:
+    if type(entry.size) is not int or not 0 <= entry.size <= _MOST:
         raise ValueError(f"size of {name} is {entry.size!r}")
-    int(entry.crc32c, 16)
+    if not re.fullmatch("[0-9a-f]{8}", entry.crc32c):
+        raise ValueError(f"crc32c of {name} is {entry.crc32c!r}")
     return entry
 
 
 def _check_types(manifest: Manifest) -> None:
     for name, least in (("format_version", 1), ("samples", 0), ("skipped", 0), ("blob_bytes", 0)):
         value = getattr(manifest, name)
-        if type(value) is not int or value < least:
+        if type(value) is not int or not least <= value <= _MOST:
             raise ValueError(f"{name} is {value!r}")
     kinds = {"tool": str, "classes": list, "options": dict, "source": dict}
     for name, kind in kinds.items():
@@ -164,8 +172,13 @@ def _check_types(manifest: Manifest) -> None:
             raise ValueError(f"{name} is {getattr(manifest, name)!r}")
     if manifest.container not in CONTAINERS:
         raise ValueError(f"container is {manifest.container!r}")
-    if not (manifest.root is None or isinstance(manifest.root, str)):
-        raise ValueError(f"root is {manifest.root!r}")
+    root = manifest.root
+    if not (root is None or isinstance(root, str)) or (root and "\0" in root):
+        raise ValueError(f"root is {root!r}")
+    if (manifest.container == "folder") != (root is not None):
+        raise ValueError(f"container is {manifest.container!r}, but root is {root!r}")
+    if manifest.container == "folder" and manifest.files:
+        raise ValueError("container is 'folder', but there are files")
     if not all(isinstance(name, str) for name in manifest.classes):
         raise ValueError("a class name is not a string")
 

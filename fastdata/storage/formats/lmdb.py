@@ -18,7 +18,13 @@ import lmdb
 import numpy as np
 
 from fastdata.errors import CorruptionError
-from fastdata.storage.files import free_space, is_no_space, read_exactly, written_behind
+from fastdata.storage.files import (
+    free_space,
+    is_no_space,
+    open_file,
+    read_exactly,
+    written_behind,
+)
 from fastdata.storage.index import Row
 
 FILE_NAME = DATA_NAME = "data.mdb"
@@ -122,7 +128,7 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
         CorruptionError: It is not an LMDB environment of data version 1, or its keys are not
             0, 1, 2, ….
     """
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         tree = _Tree(path, file.fileno())
         for number, (key, offset, length) in enumerate(tree.leaves()):
             if key != sample_key(number):

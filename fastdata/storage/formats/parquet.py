@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import read_exactly
+from fastdata.storage.files import check_regular, open_file, read_exactly
 from fastdata.storage.index import Row
 
 #: A row group ends at this many bytes of images, or rows. It is held in memory twice while
@@ -124,13 +124,14 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
             docs/formats/parquet.md says.
     """
     try:
+        check_regular(path)
         with pa.OSFile(str(path)) as source:
             metadata = pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
         raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
     if metadata.schema.names != _SCHEMA.names:
         raise CorruptionError(f"{path}: its columns are {', '.join(metadata.schema.names)}")
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(_IMAGE_COLUMN)
             begin, end = (

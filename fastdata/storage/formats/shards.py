@@ -17,6 +17,7 @@ import numpy as np
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
+from fastdata.storage.files import open_file
 from fastdata.storage.formats.tars import members
 from fastdata.storage.index import Row
 from fastdata.storage.probe import EXTENSIONS
@@ -154,8 +155,9 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _npy_header_size(path: Path, offset: int) -> int:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(offset)
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
-        return file.tell() - offset
+        at: int = file.tell()
+    return at - offset

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
 
 from fastdata.errors import SourceError
+from fastdata.storage.files import open_file
 from fastdata.storage.paths import is_inside
 
 
@@ -45,7 +46,7 @@ def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> 
             would lie outside the folder it is unpacked in.
     """
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             end = file.seek(0, 2) if size is None else offset + size
             file.seek(offset)
             with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -72,6 +73,10 @@ def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> 
             f"{path}: cannot be read as an uncompressed tar file: {error}",
             "Check that it was downloaded whole; gunzip it if it is compressed.",
         ) from None
+
+
+def _opened(path: Path | Openable) -> Any:
+    return open_file(path, buffering=-1) if isinstance(path, Path) else path.open("rb")
 
 
 def _safe(path: Path | Openable, name: str) -> str:
