@@ -1,12 +1,14 @@
 """The command line: parse, one library call, print.
 
 Results go to standard output, progress and errors to standard error. Exit codes: 0 done,
-1 something is wrong with the data, 2 something is wrong with the command, 130 interrupted.
+1 something is wrong with the data, 2 something is wrong with the command, 130 interrupted, 143
+terminated.
 """
 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import Any
 
@@ -56,7 +58,7 @@ class _Commands(click.Group):
             resumes = ctx.invoked_subcommand in _RESUMABLE
             again = "; run the same command again to resume" if resumes else ""
             click.echo(f"interrupted{again}", err=True)
-            ctx.exit(130)
+            ctx.exit(_INTERRUPTED if _terminated is None else _terminated)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # Imported when asked for: `fastdata info` does not need what `convert` imports.
@@ -93,13 +95,31 @@ def cli() -> None:
     """
 
 
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+#: The exit code of a command that SIGTERM has ended.
+_terminated: int | None = None
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Ends as Ctrl-C does: workers are stopped, and nothing is left behind.
+
+    By default SIGTERM ends this process alone, and its semaphores are left to multiprocessing's
+    resource tracker, which complains of them.
+    """
+    global _terminated
+    _terminated = 128 + number
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Entry point of the ``fastdata`` command."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         status = cli.main(prog_name="fastdata", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        status = 130
+        status = _INTERRUPTED if _terminated is None else _terminated
     sys.exit(status if isinstance(status, int) else 0)

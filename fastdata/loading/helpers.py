@@ -57,7 +57,7 @@ class HelperThreads(Executor):
         future: Future[Any] = Future()
         with self._lock:
             if self._ended:
-                future.cancel()  # another thread has closed this while it was in use
+                _cancel(future)  # another thread has closed this while it was in use
                 return future
             self._tasks.put((future, fn, args, kwargs))
             if len(self._threads) < self._limit:
@@ -116,7 +116,13 @@ def _cancel_all(tasks: SimpleQueue[_Task | None]) -> None:
         except Empty:
             return
         if task is not None:
-            task[0].cancel()
+            _cancel(task[0])
+
+
+def _cancel(future: Future[Any]) -> None:
+    """Cancels a future that no thread will run; who waits for it waits no longer."""
+    future.cancel()
+    future.set_running_or_notify_cancel()
 
 
 _EXECUTORS: weakref.WeakSet[HelperThreads] = weakref.WeakSet()

@@ -344,8 +344,10 @@ class NativeIterator(Iterator[Any]):
         if os.getpid() == self._process:
             # Another thread may be in the middle of `_top_up`: it sees that this is closed, and
             # gives up what it has begun since.
-            self._cancel_all()
-            close()
+            try:
+                self._cancel_all()
+            finally:
+                close()
 
     def _cancel_all(self) -> None:
         while True:

@@ -277,14 +277,14 @@ class Pipeline:
 
     def cancel(self, batch: Batch) -> None:
         """Gives a batch up."""
-        if batch.fetch is not None:
-            batch.fetch.cancel()
-        if batch.probe is not None:
-            batch.probe.cancel()
-        for view in batch.views:
-            for pending in view.pending:
+        # Another thread may be at work on it: what can change is looked at once, and copied.
+        for part in (batch.fetch, batch.probe):
+            if part is not None:
+                part.cancel()
+        for view in tuple(batch.views):
+            for pending in tuple(view.pending):
                 pending.cancel()
-        for future in batch.slow.values():
+        for future in tuple(batch.slow.values()):
             future.cancel()
 
     def close(self) -> None:
