@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -414,21 +415,36 @@ class ImageDataset:
         return self.path if self.folder is not None else self.blobs.path
 
 
+def folder_class() -> Any:
+    """Torchvision's ``DatasetFolder``; None where torchvision is not in use."""
+    return getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
+
+
+#: What decides which samples a ``DatasetFolder`` has, and what they are.
+FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
+
+
+def own_method(dataset: Any, base: type, *names: str) -> str | None:
+    """The first of these methods that a dataset's class does not have from its base."""
+    kind = type(dataset)
+    return next(
+        (name for name in names if getattr(kind, name, None) is not getattr(base, name, None)), None
+    )
+
+
 def _check_folder(folder: Any) -> None:
-    wanted = ("root", "samples", "classes", "loader", "transform", "target_transform")
-    if not all(hasattr(folder, name) for name in wanted):
+    base = folder_class()
+    if base is None or not isinstance(folder, base):
         raise UsageError(
             f"a {type(folder).__name__} is neither a path nor a folder of torchvision's",
             "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
         )
-    for name in ("__getitem__", "__getitems__", "__len__"):
-        method = getattr(type(folder), name, None)
-        if method is not None and not method.__module__.startswith(("torchvision.", "torch.")):
-            raise UsageError(
-                f"a {type(folder).__name__} has a {name} of its own, which would not be called",
-                "Give it to the DataLoader itself; or do with transform and target_transform "
-                f"what {name} does.",
-            )
+    if name := own_method(folder, base, *FOLDER_METHODS):
+        raise UsageError(
+            f"a {type(folder).__name__} has a {name} of its own, which would not be called",
+            "Give it to the DataLoader itself; or do with transform and target_transform "
+            f"what {name} does.",
+        )
 
 
 def _by_pillow(dataset: ImageDataset) -> BatchDecoder | None:

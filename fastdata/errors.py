@@ -23,6 +23,8 @@ Every error says what is wrong and where, and then what the user can do about it
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 
 #: Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction
 #: of writing, and surrogates, which stand for bytes that are not UTF-8.
@@ -123,8 +125,34 @@ class CorruptionError(DatasetError):
 
 
 class SlowPathWarning(UserWarning):
-    """A transform keeps a loader from the native path."""
+    """A loader of images takes another path than the native one."""
 
 
 class FallbackWarning(UserWarning):
     """Pillow decodes some of a loader's images, as the native core cannot."""
+
+
+#: Packages that iterate and open for their users, whose lines a warning is not to name.
+_LIBRARIES = {"fastdata", "torch", "accelerate", "lightning", "pytorch_lightning"}
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """``warnings.warn``, at the line of the user's code that has led here.
+
+    The same warning is reached from constructors, subclasses, loops and frameworks, so no
+    ``stacklevel`` fits all of them.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _LIBRARIES and package not in sys.stdlib_module_names:
+            break
+        frame = frame.f_back
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        frame.f_globals.get("__name__"),
+        frame.f_globals.setdefault("__warningregistry__", {}),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import sys
 import warnings
@@ -14,6 +15,7 @@ from torch.utils.data import DistributedSampler
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
+from fastdata.errors import FallbackWarning
 from fastdata.machine import usable_cpus
 
 
@@ -110,9 +112,13 @@ def lightning(root: str, how: str) -> None:
     class Data(lightning.LightningDataModule):
         def train_dataloader(self) -> Any:
             ours: dict[str, Any] = {"shard": "auto", "seed": 3} if how == "shard" else {}
-            return DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+            dataset = folder(root)
+            if how == "padded":
+                dataset.transform.transforms[0].pad_if_needed = True
+                dataset.transform.transforms[0].size = (64, 64)
+            return DataLoader(dataset, 3, shuffle=True, num_workers=1, **ours)
 
-    two = how != "one process"
+    two = how not in ("one process", "padded")
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2 if two else 1,
@@ -124,13 +130,17 @@ def lightning(root: str, how: str) -> None:
         default_root_dir=f"{root}-{how}",  # it saves checkpoints, and asks loaders for their state
     )
     module = Module()
-    trainer.fit(module, datamodule=Data())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(module, datamodule=Data())  # what warnings name
+    told = [one for one in caught if issubclass(one.category, FallbackWarning)]
     loader: Any = trainer.train_dataloader
     report(
         epochs=module.seen,
         length=len(loader),
         explained=explain(loader),
         sampler=type(loader.sampler).__name__,
+        told=[linecache.getline(one.filename, one.lineno) for one in told],
     )
 
 

@@ -104,6 +104,11 @@ class TestLightning:
         assert found[0]["explained"].startswith("native")
         assert_shares(found, 0)
 
+    def test_a_warning_names_the_users_line(self, root: Path) -> None:
+        (found,) = run(root, "lightning", "padded")
+        (line,) = found["told"]
+        assert "trainer.fit(" in line
+
     @pytest.mark.parametrize("how", ["injected", "shard"])
     def test_two_processes(self, root: Path, how: str) -> None:
         """Lightning adds a DistributedSampler, and must not to a loader that shards already."""

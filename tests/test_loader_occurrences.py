@@ -21,6 +21,7 @@ from torch.utils.data import (  # noqa: E402
 )
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.transforms import Compose, RandomResizedCrop  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
@@ -128,6 +129,15 @@ def test_ranks_draw_the_same_sample_differently(monkeypatch: pytest.MonkeyPatch)
     alone, *ranks = found
     assert ranks[0] == alone
     assert len(set().union(*map(of_seven, ranks))) == 24
+
+
+def test_ranks_that_make_no_sense_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every rank would draw as rank 0 does."""
+    monkeypatch.setenv("RANK", "one")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = DataLoader(images(), 11, sampler=EIGHT, seed=3)
+    with pytest.raises(UsageError, match="RANK=one and WORLD_SIZE=2"):
+        iter(loader)
 
 
 @pytest.mark.parametrize("size", [3, SAMPLES])

@@ -106,9 +106,8 @@ def test_targets_are_the_labels_and_a_packed_dataset_has_no_files() -> None:
 
 
 def test_a_loader_over_images_without_a_transform_says_what_is_missing() -> None:
-    loader = DataLoader(images(None), 8)
     with pytest.raises(UsageError, match="transform"):
-        iter(loader)
+        DataLoader(images(None), 8)
 
 
 def test_numbers_of_no_sample_are_an_error_on_every_path() -> None:

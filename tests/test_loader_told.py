@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
+import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from PIL import Image
 from torch import nn
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, ImageDataset, fast_collate
+from fastdata import DataLoader, DeviceLoader, ImageDataset, ShardedIterable, fast_collate
 from fastdata import transforms as t
 from fastdata.errors import FallbackWarning, SlowPathWarning, UsageError
 
@@ -191,39 +194,352 @@ def test_explain_tells_what_to_do_about_a_module_that_wraps_a_compose() -> None:
     assert fixed.explain().startswith("native")
 
 
-# Requiring the native path.
+# Where it is told.
 
 
-class Stream(torch.utils.data.IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter([])
+def lines_told(category: type[Warning], use: Callable[[], Any]) -> list[str]:
+    """The source lines that warnings of a category name."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        use()
+    named = [one for one in caught if issubclass(one.category, category)]
+    return [linecache.getline(one.filename, one.lineno).strip() for one in named]
+
+
+class Mine(DataLoader[Any]):
+    """A subclass of somebody who hands everything on."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)  # in Mine
+
+
+def slow() -> Any:
+    return images("lmdb", baseline(3), unknown(ELASTIC))
+
+
+def padded() -> Any:
+    return images("lmdb", baseline(3), t.Compose([t.CenterCrop(64)]))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_warning_names_the_line_that_took_the_first_batch(threads: int) -> None:
+    def loop() -> None:
+        for _ in DataLoader(padded(), batch_size=2, num_workers=threads):  # the loop
+            pass
+
+    def call() -> None:
+        iterator = iter(DeviceLoader(DataLoader(padded(), num_workers=threads), "cpu"))
+        next(iterator)  # the call
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=loop)
+        thread.start()
+        thread.join()
+
+    for use, comment in ((loop, "# the loop"), (call, "# the call"), (in_a_thread, "# the loop")):
+        (line,) = lines_told(FallbackWarning, use)
+        assert line.endswith(comment)
+
+
+def test_a_warning_names_the_line_that_made_the_loader() -> None:
+    def make() -> None:
+        DataLoader(slow())  # here
+
+    def make_mine() -> None:
+        Mine(slow())
+
+    assert lines_told(SlowPathWarning, make) == ["DataLoader(slow())  # here"]
+    (line,) = lines_told(SlowPathWarning, make_mine)
+    assert line.endswith("# in Mine")
+
+
+# Other slow paths.
+
+
+class Wrapped(torch.utils.data.Dataset[Any]):
+    """As many scripts have it."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.base[index]
+
+
+class Inherited(ImageDataset):
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+class Several(torch.utils.data.Subset[Any]):
+    def __getitems__(self, indices: Any) -> Any:
+        return [self.dataset[index] for index in indices]
 
 
 def no_init(_: int) -> None:
     """For worker processes."""
 
 
+def own_loader(path: str) -> Image.Image:
+    return Image.open(path).convert("RGB")
+
+
+def image_folder(**options: Any) -> Any:
+    return datasets.ImageFolder(tree(baseline(2)), CROP, **options)
+
+
+class Overriding(datasets.ImageFolder):  # type: ignore[misc,name-defined]
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+def native(transform: Any = CROP) -> ImageDataset:
+    return images("lmdb", baseline(2), transform)
+
+
+#: What keeps images from the native path: a dataset, the loader's arguments, the path that is
+#: taken, and what is told of the cause and of what would mend it.
+SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
+    "collate_fn": (native, {"collate_fn": list}, "workers", "collate_fn list", "batch_transform="),
+    "collate_fn, unknown": (
+        lambda: native(Wrapping()),
+        {"collate_fn": list},
+        "torch",
+        "the collate_fn list wants single samples; and Wrapping",
+        "batch_transform=",
+    ),
+    "worker_init_fn": (
+        native,
+        {"worker_init_fn": no_init},
+        "workers",
+        "a worker_init_fn was given",
+        "Leave it out.",
+    ),
+    "batch_size": (native, {"batch_size": None}, "workers", "batch_size=None", "Give a batch_size"),
+    "single PIL images": (
+        lambda: native(transforms.RandomResizedCrop(8)),
+        {"batch_size": None},
+        "torch",
+        "PIL images",
+        "End it with a conversion to tensors",
+    ),
+    "no transform": (
+        lambda: native(None),
+        {"batch_size": None},
+        "torch",
+        "There is no transform",
+        "give one that brings them to one size",
+    ),
+    "different sizes": (
+        lambda: native(t.RandomHorizontalFlip()),
+        {},
+        "torch",
+        "different sizes",
+        "add fastdata.transforms.CenterCrop",
+    ),
+    "a tail": (lambda: native(unknown(ELASTIC)), {}, "workers", "ElasticTransform", "Leave it out"),
+    "a wrapped Compose": (lambda: native(Wrapping()), {}, "torch", "Wrapping", "hand over that"),
+    "a subclass": (
+        lambda: Inherited(native().path, CROP),
+        {},
+        "torch",
+        "Inherited has a __getitem__ of its own",
+        "Do in transform and target_transform what __getitem__ does",
+    ),
+    "a subclass of Subset": (
+        lambda: Several(native(), [0]),
+        {},
+        "torch",
+        "Several has a __getitems__ of its own",
+        "Do in transform and target_transform what __getitems__ does",
+    ),
+    "a subset of a subclass": (
+        lambda: torch.utils.data.Subset(Inherited(native().path, CROP), [0]),
+        {},
+        "torch",
+        "Inherited has a __getitem__ of its own",
+        "Do in transform",
+    ),
+    "a wrapper": (lambda: Wrapped(native()), {}, "torch", "Wrapped is not", "Give an ImageDataset"),
+    "a wrapper of a wrapper": (
+        lambda: Wrapped(Wrapped(image_folder())),
+        {},
+        "torch",
+        "Wrapped is not",
+        "one of torchvision's folders",
+    ),
+    "several datasets": (
+        lambda: torch.utils.data.ConcatDataset([native(), native()]),
+        {},
+        "torch",
+        "ConcatDataset is not",
+        "Give an ImageDataset",
+    ),
+    "a stream": (
+        lambda: ShardedIterable(native()),
+        {},
+        "torch",
+        "an IterableDataset decides by itself what it reads",
+        "Give a map-style dataset",
+    ),
+    "a folder's own loader": (
+        lambda: image_folder(loader=own_loader),
+        {},
+        "torch",
+        "ImageFolder has a loader of its own",
+        "Leave loader= out",
+    ),
+    "a folder's subclass": (
+        lambda: Overriding(tree(baseline(2)), CROP),
+        {},
+        "torch",
+        "Overriding has a __getitem__ of its own",
+        "Do in transform",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_whatever_keeps_images_from_the_native_path_is_one_warning(name: str) -> None:
+    make, options, path, cause, mend = SLOW[name]
+    dataset = make()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DataLoader(dataset, **options)
+        for _ in range(2):
+            next(iter(loader))
+    (warning,) = (one for one in caught if one.category is SlowPathWarning)
+    words = str(warning.message)
+    assert words.startswith(f"this DataLoader takes the {path} path, which is several times slower")
+    assert cause in words and mend in words
+    assert warning.filename == __file__
+    assert loader.explain().startswith(path)
+    with pytest.raises(UsageError, match="require_native=True needs the native path") as refused:
+        DataLoader(dataset, require_native=True, **options)
+    assert cause in str(refused.value) and mend in str(refused.value)
+
+
+def test_an_image_backend_that_is_not_pillow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchvision, "_image_backend", "accimage")
+    with pytest.warns(SlowPathWarning, match="image backend") as told_of:
+        DataLoader(image_folder())
+    assert 'set_image_backend("PIL")' in str(told_of[0].message)
+
+
+class Endless(torch.utils.data.Dataset[Any]):
+    """Holds itself."""
+
+    def __init__(self) -> None:
+        self.me = [self]
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        [1, 2],
+        torch.utils.data.TensorDataset(torch.zeros(2, 3)),
+        Wrapped([1, 2]),
+        Endless(),
+        torch.utils.data.ConcatDataset([Wrapped([1]), Wrapped([2])]),
+        ShardedIterable([1, 2]),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_data_that_is_no_images_of_ours_is_not_told_of(dataset: Any) -> None:
+    assert told(UserWarning, DataLoader(dataset), 1) == []
+    with pytest.raises(UsageError, match="require_native=True needs the native path"):
+        DataLoader(dataset, require_native=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"multiprocessing_context": "spawn", "num_workers": 1},
+        {"batch_sampler": [[0], [1]]},
+        {"sampler": [0, 1]},
+        {"generator": torch.Generator()},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_the_native_path_does_without_is_not_told_of(options: dict[str, Any]) -> None:
+    loader = DataLoader(native(), require_native=True, **options)
+    assert told(UserWarning, loader, 1) == []
+
+
+# Pipelines that cannot run.
+
+FLIP, JITTER, CROPPED = t.RandomHorizontalFlip(), t.ColorJitter(0.5), t.RandomResizedCrop(8)
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (t.Compose([FLIP, t.Views(CROPPED, count=2)]), "RandomHorizontalFlip stands before Views"),
+        (t.Compose([JITTER, t.Views(CROPPED, count=2)]), "ColorJitter stands before Views"),
+        (t.Compose([t.Views(CROPPED, count=2), FLIP]), "RandomHorizontalFlip comes after Views"),
+        (
+            t.Compose([t.CenterCrop(8), t.RandomCrop(9)]),
+            r"RandomCrop\(9 x 9\) cannot be done here: it is larger than the images",
+        ),
+        (t.Compose([t.CenterCrop(8), t.FiveCrop(9)]), "cannot be done here: it is larger"),
+        (t.Compose([CROPPED, abs, FLIP]), "RandomHorizontalFlip comes after abs"),
+        (t.Compose([CROPPED, t.RandomErasing(value="random")]), "noise of floats into bytes"),
+        (
+            unknown(t.Normalize((0.5,) * 3, (1,) * 3), t.Normalize((0.5,) * 3, (1,) * 3)),
+            "Normalize cannot be done here: it works on PIL images, and has a tensor here",
+        ),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"collate_fn": list}])
+def test_a_pipeline_that_cannot_run_is_an_error_when_the_loader_is_made(
+    transform: Any, words: str, options: dict[str, Any]
+) -> None:
+    dataset = native(transform)
+    with pytest.raises(UsageError, match=words) as caught:
+        DataLoader(dataset, **options)
+    assert caught.value.hint
+    # No path can: a single sample fails as well.
+    with pytest.raises((UsageError, TypeError)):
+        dataset[0]
+
+
+def test_transforms_of_ours_that_torchvision_calls_one_by_one_may_run() -> None:
+    for steps in ([transforms.RandomHorizontalFlip(), t.FiveCrop(8)], [ELASTIC, CROPPED]):
+        with pytest.warns(SlowPathWarning):
+            loader = DataLoader(native(transforms.Compose(steps)), batch_size=2)
+        assert len(list(loader)) == 1
+
+
 @pytest.mark.parametrize(
     ("transform", "options", "words"),
     [
-        (unknown(ELASTIC), {}, "ElasticTransform"),
-        (Wrapping(), {}, "Wrapping"),
-        (CROP, {"collate_fn": list}, "the collate_fn list wants single samples"),
-        (CROP, {"worker_init_fn": no_init, "num_workers": 1}, "a worker_init_fn was given"),
-        (CROP, {"batch_size": None}, "batch_size=None asks for single samples"),
-        (transforms.RandomResizedCrop(8), {}, "PIL images"),
+        (None, {}, "There is no transform"),
+        (transforms.RandomResizedCrop(8), {}, "PIL images, which torch cannot collate"),
         (unknown(), {"collate_fn": fast_collate}, "fast_collate takes uint8 images"),
-        (None, {}, ""),
     ],
 )
-def test_any_other_path_is_an_error_where_the_native_one_is_required(
+def test_what_cannot_be_collated_is_an_error_when_the_loader_is_made(
     transform: Any, options: dict[str, Any], words: str
 ) -> None:
-    dataset = images("lmdb", baseline(2), transform)
-    options = {"batch_size": 2, **options}
-    with pytest.raises(UsageError, match="require_native=True needs the native path") as caught:
-        DataLoader(dataset, require_native=True, **options)
-    assert words in caught.value.what and caught.value.hint
+    with pytest.raises(UsageError, match=words):
+        DataLoader(native(transform), **options)
+
+
+# Requiring the native path.
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([])
 
 
 @pytest.mark.parametrize("dataset", [Stream(), [1, 2, 3]])

@@ -395,7 +395,7 @@ def test_explain_and_repr() -> None:
     assert "that of the sampler given" in Ours(images(SMALL), sampler=[1]).explain()
     assert "rank 1 of 3" in Ours(images(SMALL), shard=(1, 3)).explain()
     for data, options, path, why in (
-        (images(None), {}, "torch", "no transform"),
+        (images(None), {"batch_size": None}, "torch", "no transform"),
         (images(as_list), {}, "torch", "as_list"),
         (images(Compose([SMALL, half])), {}, "workers", "half"),
         (images(SMALL), {"collate_fn": as_list}, "workers", "collate_fn as_list"),

@@ -30,7 +30,14 @@ from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
 
 from fastdata import DataLoader, ImageDataset, stage
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
+from fastdata.errors import (
+    CorruptionError,
+    DatasetError,
+    FastdataError,
+    RemoteError,
+    SlowPathWarning,
+    UsageError,
+)
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import open_filesystem
 from fastdata.remote.prefetch import RemotePass
@@ -277,7 +284,8 @@ def test_workers_path(gcs: Bucket) -> None:
         "worker_init_fn": _nothing,
         "order": "sequential",
     }
-    found = loader(far, **options)
+    with pytest.warns(SlowPathWarning, match="a worker_init_fn was given"):
+        found = loader(far, **options)
     assert "workers" in found.explain()
     labels = torch.cat([labels for _, labels in found])
     assert labels.tolist() == ImageDataset(dataset("shards")).labels.tolist()

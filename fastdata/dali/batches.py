@@ -7,7 +7,6 @@ other colours than Pillow does. So it is given only what is known to come out as
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -19,7 +18,7 @@ from torch.utils.dlpack import from_dlpack
 
 from fastdata import _native
 from fastdata.dali.runner import Run, Runner
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, warn
 from fastdata.loading.buffers import BatchMemory
 from fastdata.loading.pipeline import Batch, Pipeline, View, await_done
 from fastdata.loading.source import Gathered
@@ -170,10 +169,9 @@ class DALIPipeline(Pipeline):
         if not self._warned:
             self._warned = True
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            warnings.warn(
+            warn(
                 "DALI failed for a batch, which fastdata has decoded in its place, as it will "
-                f"others of this epoch: {reason[0]}",
-                stacklevel=2,
+                f"others of this epoch: {reason[0]}"
             )
 
     def _join(

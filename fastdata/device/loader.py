@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, warn
 
 __all__ = ["DeviceLoader"]
 
@@ -117,10 +116,9 @@ class DeviceLoader:
             return dict(self._state.reached)
         if hasattr(self.loader, "state_dict"):
             return dict(self.loader.state_dict())
-        warnings.warn(
+        warn(
             "where this loader is cannot be saved, the epoch would begin anew: "
-            f"{type(self.loader).__name__} has no state_dict()",
-            stacklevel=2,
+            f"{type(self.loader).__name__} has no state_dict()"
         )
         return {}
 

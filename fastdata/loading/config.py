@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import distributed as dist
 from torch.utils.data import IterableDataset, default_collate
 
 from fastdata.device.delivery import Destination, destination
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
-from fastdata.loading.images import Images, recognise
+from fastdata.loading.images import Images, NotKnown, holds_images, recognise
+from fastdata.loading.sampler import own_ranks
 from fastdata.plan.order import ORDERS, is_order
-from fastdata.transforms.compile import Recipe, Refusal, Unknown, compile_recipe
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 #: What ``fields`` may ask for.
 FIELDS = ("image", "label", "index", "key")
@@ -45,8 +44,7 @@ class Choice:
         images: The dataset, if fastdata can read it.
         recipe: What is done to its images, on the native path.
         where: Where batches go, and what becomes of them there; None to leave them on the host.
-        unknown: The steps of the transform that keep it from the native path.
-        collates: Whether batches can be made at all: torch cannot collate PIL images.
+        avoidable: Whether this is a slower path that the dataset's images need not take.
     """
 
     path: str
@@ -55,11 +53,10 @@ class Choice:
     images: Images | None = None
     recipe: Recipe | None = None
     where: Destination | None = None
-    unknown: tuple[Unknown, ...] = ()
-    collates: bool = True
+    avoidable: bool = True
 
     def slow_path(self) -> str:
-        """What to tell where a transform keeps a loader from the native path."""
+        """What to tell where images that the native path could read take another one."""
         words = (
             f"this DataLoader takes the {self.path} path, which is several times slower than the "
             f"native one: {self.reason}"
@@ -144,7 +141,7 @@ class LoaderConfig:
         """
         if not isinstance(self.shard, str):
             return
-        before, now = self.ranks or (0, 1), _own_ranks()
+        before, now = self.ranks or (0, 1), own_ranks()
         if before != now:
             raise UsageError(
                 'shard="auto": the loader was made by rank {} of {}, and this is now '
@@ -156,7 +153,8 @@ class LoaderConfig:
         """The path for a dataset.
 
         Raises:
-            UsageError: An argument needs the native path, and that cannot be taken.
+            UsageError: An argument needs the native path, and that cannot be taken; or no path
+                can make a batch of the dataset.
         """
         choice = self._path(dataset)
         if choice.path != "native":
@@ -180,26 +178,23 @@ class LoaderConfig:
     def _path(self, dataset: Any) -> Choice:
         if isinstance(dataset, IterableDataset):
             why = "an IterableDataset decides by itself what it reads"
-            return Choice("torch", why, "Give a map-style dataset, such as an ImageDataset.")
+            hint = "Give a map-style dataset, such as an ImageDataset."
+            return Choice("torch", why, hint, avoidable=holds_images(dataset))
         images = recognise(dataset)
-        if isinstance(images, Refusal):
-            hint = "Give an ImageDataset, or one of torchvision's folders, as it is."
-            return Choice("torch", images.reason, hint)
+        if isinstance(images, NotKnown):
+            return Choice("torch", *images, avoidable=holds_images(dataset))
         fast = self.collate_fn is fast_collate
         recipe = compile_recipe(images.transform)
+        if isinstance(recipe, Refusal) and recipe.impossible:
+            raise UsageError(recipe.reason, "Change the transforms, or their order.")
         if self.collate_fn not in (None, default_collate) and not fast:
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             why = f"the collate_fn {name} wants single samples"
             return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
         if isinstance(recipe, Refusal):
-            plain = images.transform is None and self.batched and not fast
-            return Choice(
-                "torch",
-                recipe.reason,
-                images=images,
-                unknown=recipe.unknown,
-                collates=not plain,
-            )
+            if images.transform is None and self.batched and not fast:
+                raise UsageError(recipe.reason)
+            return Choice("torch", recipe.reason, images=images)
         if recipe.tail:
             names = ", ".join(step.name for step in recipe.unknown)
             first = recipe.unknown[0]
@@ -209,16 +204,17 @@ class LoaderConfig:
                 "torch's workers",
                 first.hint,
                 images,
-                unknown=recipe.unknown,
             )
         outputs = [program.output for program in recipe.programs]
         if any(output.as_pil for output in outputs) and not fast:
             why = "the transform returns PIL images, which torch cannot collate"
             hint = "End it with a conversion to tensors, or give collate_fn=fast_collate."
-            return Choice("torch", why, hint, images, collates=not self.batched)
+            if self.batched:
+                raise UsageError(why, hint)
+            return Choice("torch", why, hint, images)
         if fast and any(output.dtype != "uint8" for output in outputs):
             why = "fast_collate takes uint8 images, and the transform makes floats"
-            return Choice("torch", why, "Leave fast_collate out.", images)
+            raise UsageError(why, "Leave fast_collate out.")
         if not self.batched:
             why = "batch_size=None asks for single samples"
             return _workers(images, recipe, why, "Give a batch_size.")
@@ -306,29 +302,10 @@ def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
     if shard is None:
         return None
     if isinstance(shard, str) and shard == "auto":
-        return _own_ranks()
+        return own_ranks()
     given: Any = shard
     with suppress(TypeError, ValueError):
         rank, world_size = map(operator.index, given)
         if 0 <= rank < world_size:
             return rank, world_size
     raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')
-
-
-def _own_ranks() -> tuple[int, int]:
-    """Of the process group; else what the launcher says; else one process."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    said = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if said == (None, None):
-        return 0, 1
-    try:
-        rank, world_size = (int(one or "") for one in said)
-    except ValueError:
-        rank, world_size = 0, 0
-    if not 0 <= rank < world_size:
-        raise UsageError(
-            'shard="auto": the environment has RANK={} and WORLD_SIZE={}'.format(*said),
-            "Start all processes with torchrun, unset both, or give shard=(rank, world_size).",
-        )
-    return rank, world_size

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
-from fastdata.dataset import ImageDataset
+from fastdata.dataset import FOLDER_METHODS, ImageDataset, folder_class, own_method
 from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
-from fastdata.transforms.compile import Refusal
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,25 @@ class Images:
         )
 
 
-def recognise(dataset: Any) -> Images | Refusal:
-    """What is known of a dataset; a refusal if it is not one that fastdata can read."""
+class NotKnown(NamedTuple):
+    """Why fastdata cannot read a dataset by itself.
+
+    Attributes:
+        reason: In words.
+        hint: What would change that.
+    """
+
+    reason: str
+    hint: str
+
+
+def recognise(dataset: Any) -> Images | NotKnown:
+    """What is known of a dataset, or why it is not one that fastdata can read."""
     if isinstance(dataset, Subset):
-        if refusal := _own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
-            return refusal
+        if name := own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
+            return _overridden(dataset, name)
         whole = recognise(dataset.dataset)
-        if isinstance(whole, Refusal):
+        if isinstance(whole, NotKnown):
             return whole
         indices = np.asarray(dataset.indices, np.int64)
         # Out-of-range indices are rejected when they are read.
@@ -70,17 +80,47 @@ def recognise(dataset: Any) -> Images | Refusal:
             subset=indices if whole.subset is None else whole.subset[indices],
         )
     if isinstance(dataset, ImageDataset):
-        if refusal := _own_method(dataset, ImageDataset, *_METHODS):
-            return refusal
+        if name := own_method(dataset, ImageDataset, *_METHODS):
+            return _overridden(dataset, name)
         if dataset.folder is not None:
             return _recognise_folder(dataset.folder, dataset, dataset)
         return _images(repr(dataset), dataset, dataset, lambda learns: PackedSource(dataset))
-    folders = sys.modules.get("torchvision.datasets.folder")
-    if folders is not None and isinstance(dataset, folders.DatasetFolder):
-        if refusal := _own_method(dataset, folders.DatasetFolder, *_FOLDER_METHODS):
-            return refusal
+    base = folder_class()
+    if base is not None and isinstance(dataset, base):
+        if name := own_method(dataset, base, *FOLDER_METHODS):
+            return _overridden(dataset, name)
         return _recognise_folder(dataset, dataset, ImageDataset(dataset))
-    return Refusal(f"{type(dataset).__name__} is not a dataset that fastdata knows how to read")
+    return NotKnown(
+        f"{type(dataset).__name__} is not a dataset that fastdata knows how to read",
+        "Give an ImageDataset, one of torchvision's folders, or a Subset of either, as it is.",
+    )
+
+
+def _overridden(dataset: Any, name: str) -> NotKnown:
+    return NotKnown(
+        f"{type(dataset).__name__} has a {name} of its own",
+        f"Do in transform and target_transform what {name} does, and leave it out.",
+    )
+
+
+def holds_images(dataset: Any, depth: int = 4) -> bool:
+    """Whether a dataset is, or is made of, ones that fastdata reads: a ConcatDataset may be.
+
+    Args:
+        dataset: Of any kind.
+        depth: How many datasets, each held by the one before, are looked into.
+    """
+    known = tuple(filter(None, (ImageDataset, folder_class())))
+    if isinstance(dataset, known):
+        return True
+    if not isinstance(dataset, Dataset) or not depth:
+        return False
+    for held in vars(dataset).values():
+        # A list may be one of a million samples.
+        several = held[:8] if isinstance(held, (list, tuple)) else [held]
+        if any(holds_images(one, depth - 1) for one in several):
+            return True
+    return False
 
 
 def reads_remotely(dataset: Any) -> bool:
@@ -91,16 +131,7 @@ def reads_remotely(dataset: Any) -> bool:
 
 
 # What decides which samples an `ImageDataset` has, and what they are.
-_FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
-_METHODS = (*_FOLDER_METHODS, "open_image", "row", "blobs", "_blob")
-
-
-def _own_method(dataset: Any, base: type, *names: str) -> Refusal | None:
-    """A refusal if a subclass answers differently from its base, which is what is known."""
-    for name in names:
-        if getattr(type(dataset), name, None) is not getattr(base, name, None):
-            return Refusal(f"{type(dataset).__name__} has a {name} of its own")
-    return None
+_METHODS = (*FOLDER_METHODS, "open_image", "row", "blobs", "_blob")
 
 
 def _images(
@@ -110,17 +141,17 @@ def _images(
     return Images(what, dataset, options, opener, *transforms)
 
 
-def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | Refusal:
-    folders = sys.modules.get("torchvision.datasets.folder")
-    name = type(folder).__name__
-    if folders is None or not isinstance(folder, folders.DatasetFolder):
-        return Refusal(f"{name} is not a folder of torchvision's")
-    if folder.loader not in (folders.default_loader, folders.pil_loader):
-        return Refusal(f"{name} has a loader of its own")
+def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:
     import torchvision
+    from torchvision.datasets.folder import default_loader, pil_loader
 
-    if folder.loader is folders.default_loader and torchvision.get_image_backend() != "PIL":
-        return Refusal("torchvision's image backend is not PIL")
+    name = type(folder).__name__
+    if folder.loader not in (default_loader, pil_loader):
+        hint = "Leave loader= out, and do in the transform what it does."
+        return NotKnown(f"{name} has a loader of its own", hint)
+    if folder.loader is default_loader and torchvision.get_image_backend() != "PIL":
+        hint = 'Call torchvision.set_image_backend("PIL").'
+        return NotKnown("torchvision's image backend is not PIL", hint)
 
     def opener(learns: bool) -> Source:
         size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes

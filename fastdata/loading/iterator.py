@@ -6,7 +6,6 @@ import atexit
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata.device.delivery import Tracker, transformed
-from fastdata.errors import FastdataError, SampleError
+from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.pipeline import Batch, Pipeline
@@ -319,11 +318,10 @@ class NativeIterator(Iterator[Any]):
         more = self._counters.skipped - len(self._skipped)
         if not named:
             more, named = 0, " named in an earlier epoch's warning"
-        warnings.warn(
+        warn(
             f"{self._counters.skipped} samples could not be decoded and were "
             f"{'left out' if self._config.on_error == 'skip' else 'zeroed'}:{named}"
-            + (f"\n  and {more} more" if more > 0 else ""),
-            stacklevel=3,
+            + (f"\n  and {more} more" if more > 0 else "")
         )
 
     def _left_out(self) -> int:

@@ -8,7 +8,6 @@ which fastdata decodes and the rest of the transform runs) and *torch* (torch's 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,13 +21,13 @@ from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker, transformed
-from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
 from fastdata.loading.prefix import PrefixDataset
-from fastdata.loading.sampler import ShardedSampler, draws_once, own_sampler, process_rank
+from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import epoch_key, rank_key
@@ -232,9 +231,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         return NativePath(images, recipe, config)
 
     def _tell_slow_path(self) -> None:
-        """Warns of an unknown transform that keeps this loader from the native path."""
-        if self._choice.unknown:
-            warnings.warn(self._choice.slow_path(), SlowPathWarning, stacklevel=3)
+        """Warns where this loader takes another path than the native one, and need not."""
+        if self._choice.path != "native" and self._choice.avoidable:
+            warn(self._choice.slow_path(), SlowPathWarning)
 
     def check_worker_number_rationality(self) -> None:
         """Torch's warning about too many worker processes; threads are none."""
@@ -257,8 +256,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             self._tell_slow_path()
             if self._native is not None and before is not None:
                 self._native.take_source(before)
-        if not self._choice.collates:
-            raise UsageError(self._choice.reason, self._choice.hint)
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
@@ -302,7 +299,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             once = draws_once(self.batch_sampler, samples)
             batches = sampled(self.batch_sampler, samples, replacing=not once)
             if not once:
-                key = rank_key(key, process_rank())
+                key = rank_key(key, own_ranks()[0])
             try:
                 length = len(self.batch_sampler)  # type: ignore[arg-type]
             except TypeError:  # nobody knows
@@ -366,10 +363,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         ):
             return
         self._warned_unsharded = True
-        warnings.warn(
+        warn(
             f"each of the {dist.get_world_size()} ranks of this job loads all samples: give the "
-            'DataLoader shard="auto" or a DistributedSampler, so that each loads its share',
-            stacklevel=3,
+            'DataLoader shard="auto" or a DistributedSampler, so that each loads its share'
         )
 
     # Epochs and state.
@@ -407,10 +403,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """
         why = self._why_no_state()
         if why is not None:
-            warnings.warn(
-                f"where this loader is cannot be saved, the epoch would begin anew: {why.what}",
-                stacklevel=2,
-            )
+            warn(f"where this loader is cannot be saved, the epoch would begin anew: {why.what}")
             return {}
         assert self._native is not None
         progress = self._progress

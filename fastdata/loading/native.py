@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 
 import torch
 
 from fastdata.decode.engine import Engine
+from fastdata.errors import warn
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.helpers import helper_threads
@@ -148,10 +148,9 @@ class NativePath:
             return False
         if torch.cuda.is_available():
             return True
-        warnings.warn(
+        warn(
             # torch's own words
             "'pin_memory' argument is set as true but no accelerator is found, "
-            "then device pinned memory won't be used.",
-            stacklevel=5,
+            "then device pinned memory won't be used."
         )
         return False

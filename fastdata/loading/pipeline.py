@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode.engine import DecodeError, Engine, PendingBatch, decode_batch
 from fastdata.decode.fallback import Step, next_step, pillow_knows_better
-from fastdata.errors import FallbackWarning, FastdataError, SampleError, UsageError
+from fastdata.errors import FallbackWarning, FastdataError, SampleError, UsageError, warn
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
@@ -261,11 +260,10 @@ class Pipeline:
                 why = found.detail or "the native core cannot"
         index = int(batch.planned.indices[slot])
         words = f"it was decoded by Pillow, which is slower, as {why}"
-        warnings.warn(
+        warn(
             f"{self._source.problem(index, words).what}. No other sample will be named; "
             "stats().by_pillow counts them.",
             FallbackWarning,
-            stacklevel=2,
         )
 
     def _collect_all(self, batch: Batch) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import InlineExecutor
-from fastdata.loading.images import recognise
+from fastdata.loading.images import NotKnown, recognise
 from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
@@ -98,7 +98,7 @@ class NativePrefix:
 def native_prefix(dataset: Any) -> NativePrefix | None:
     """The native prefix of a dataset; None where fastdata does not know even the crop."""
     images = recognise(dataset)
-    if isinstance(images, Refusal):
+    if isinstance(images, NotKnown):
         return None
     recipe = compile_recipe(images.transform)
     if isinstance(recipe, Refusal):

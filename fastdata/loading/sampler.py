@@ -126,9 +126,24 @@ def _ends(count: int) -> list[int]:
     return sorted({0, count - 1}) if count else []
 
 
-def process_rank() -> int:
-    """This process's rank: torch.distributed's, else the launcher's (``RANK``), else 0."""
+def own_ranks() -> tuple[int, int]:
+    """This process's rank and the world size: of the process group, else as torchrun says.
+
+    Raises:
+        UsageError: The environment has RANK and WORLD_SIZE, and they make no sense.
+    """
     if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdecimal() else 0
+        return dist.get_rank(), dist.get_world_size()
+    said = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if said == (None, None):
+        return 0, 1
+    try:
+        rank, world_size = (int(one or "") for one in said)
+    except ValueError:
+        rank, world_size = 0, 0
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            "which rank this is: the environment has RANK={} and WORLD_SIZE={}".format(*said),
+            "Start all processes with torchrun, unset both, or give shard=(rank, world_size).",
+        )
+    return rank, world_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.decode.engine import DEFAULT_STRIDE
+from fastdata.errors import warn
 from fastdata.storage.arrow import array
 from fastdata.storage.files import file_lock, whole_file
 
@@ -88,10 +88,7 @@ class SeekCache:
                 pass
             except _DAMAGED as error:
                 # It is a cache: it can be made again.
-                warnings.warn(
-                    f"{file}: these seek points cannot be read and are built anew: {error}",
-                    stacklevel=4,
-                )
+                warn(f"{file}: these seek points cannot be read and are built anew: {error}")
             self._unsaved = False
 
     def __len__(self) -> int:
@@ -131,10 +128,9 @@ class SeekCache:
         try:
             self._save(self._file)
         except OSError as error:
-            warnings.warn(
+            warn(
                 f"{self._file}: the seek points cannot be saved, so the next run builds them "
-                f"anew: {error.strerror or error}",
-                stacklevel=5,
+                f"anew: {error.strerror or error}"
             )
         self._unsaved = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +14,14 @@ from PIL import Image
 from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.decode.fallback import NOT_NATIVE
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, printable
+from fastdata.errors import (
+    CorruptionError,
+    DatasetError,
+    FastdataError,
+    SampleError,
+    printable,
+    warn,
+)
 from fastdata.loading.seek_cache import SeekCache, Stamped
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
@@ -208,11 +214,10 @@ class PackedSource(Source):
             return
         self._told = True
         location = self._dataset.location
-        warnings.warn(
+        warn(
             f"{location}: sample {index} ({self.key(index)}) has seek points of another image. "
             "Such samples are decoded without seek points, which is slower; make them anew with "
-            f"fastdata index {location}",
-            stacklevel=2,
+            f"fastdata index {location}"
         )
 
 

@@ -23,11 +23,10 @@ import re
 import struct
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastdata.errors import DatasetError, UsageError
+from fastdata.errors import DatasetError, UsageError, warn
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef
 from fastdata.remote.reader import RangeReader
@@ -269,10 +268,9 @@ class PieceCache:
                 ) from None
             if not self._full:
                 self._full = True
-                warnings.warn(
+                warn(
                     f"{self._folder}: the disk is full, so what does not fit is read remotely "
-                    "each time; give a smaller cache_bytes=",
-                    stacklevel=2,
+                    "each time; give a smaller cache_bytes="
                 )
 
     def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> None:

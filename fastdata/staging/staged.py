@@ -21,13 +21,12 @@ import hashlib
 import json
 import os
 import stat
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import BusyError, DatasetError, UsageError
+from fastdata.errors import BusyError, DatasetError, UsageError, warn
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import (
@@ -91,10 +90,9 @@ def find_staged(
         if damage is None:
             return copy
         if original.is_copied_to(copy):  # else it has been removed just now, by intent
-            warnings.warn(
+            warn(
                 f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
-                f"{original.name} again",
-                stacklevel=2,
+                f"{original.name} again"
             )
     return None
 

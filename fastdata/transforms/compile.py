@@ -65,6 +65,7 @@ _GEOMETRY = (
     RandomHorizontalFlip,
 )
 _CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
+_HAS_TENSOR = "it works on PIL images, and has a tensor here"
 _SOME_SIZE = (12345, 6789)  # that no step makes
 # What may come after a conversion to floats: it moves values, and makes none but zeros.
 _MOVES = (CenterCrop, CornerCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
@@ -110,10 +111,12 @@ class Refusal(NamedTuple):
     Attributes:
         reason: In words for the user: which transform, why, and what to do about it.
         unknown: The steps that the core cannot do, if those stand in the way.
+        impossible: Whether the pipeline fails for every image, whoever calls it.
     """
 
     reason: str
     unknown: tuple[Unknown, ...] = ()
+    impossible: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,9 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
     views, tail = read(transform)
     several = len(views) > 1
     if reason := misplaced(views, tail):
-        return Refusal(reason, views[0].unknown())
+        # Ours ask the same when they are called; torchvision's Compose calls them one by one.
+        fails = isinstance(transform, Transform) or any(view.why == _HAS_TENSOR for view in views)
+        return Refusal(reason, views[0].unknown(), impossible=fails)
     programs = []
     for number, view in enumerate(views):
         where = f"View {number}: " if several else ""
@@ -410,7 +415,7 @@ class Reading:
         own = isinstance(transform, (Normalize, RandomErasing, *_CONTAINERS))
         if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
             if self.kind in ("tensor", "image") and ours is not None:
-                return "it works on PIL images, and has a tensor here"
+                return _HAS_TENSOR
             if isinstance(transform, Normalize):
                 reason = self._normalise(transform)
             else:
@@ -506,7 +511,7 @@ class Reading:
             return self._resolved(Compose(tuple(inner))) if inner else pixels.Nothing()
         if isinstance(part, Transform):
             if self.kind in ("tensor", "image"):
-                return "it works on PIL images, and has a tensor here"
+                return _HAS_TENSOR
             return self._resolved(part)
         found = translation.translate(part, self.kind, self.dtype)
         if isinstance(found, translation.Conversion):
