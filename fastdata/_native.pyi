@@ -247,7 +247,7 @@ class Job:
     the decoding threads read, and check if ``check``. ``seek_points`` count more than the
     Extents' own. ``boxes``: int32, N x 4, contiguous: left, upper, right, lower. ``flips``:
     a byte a sample. ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit
-    integers. ``resize`` false: every box must have the output's size.
+    integers. ``mean``, ``std``: three values each, of floats: ``(value / 255 - mean) / std``.
 
     ``sizes``: int32, N x 2: the width and height that each box is resized to; ``windows``:
     int32, N x 2: the left and upper of the output in that, default 0, 0. ``flips`` mirror the
@@ -261,16 +261,15 @@ class Job:
         self,
         data: Sequence[Buffer] | Extents,
         *,
-        seek_points: Sequence[Buffer | None] | None,
-        boxes: Buffer | None,
-        flips: Buffer | None,
+        seek_points: Sequence[Buffer | None] | None = None,
+        boxes: Buffer | None = None,
+        flips: Buffer | None = None,
         out: Buffer,
         dtype: str,
-        scale: Sequence[float],
-        offset: Sequence[float],
-        resize: bool,
-        filter: str,
-        dct_scaling: bool,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        filter: str = "bilinear",
+        dct_scaling: bool = False,
         sizes: Buffer | None = None,
         windows: Buffer | None = None,
         skip: Buffer | None = None,

@@ -324,7 +324,6 @@ class PendingBatch:
             raise ValueError(f"stride must not be below 0, as {stride} is")
         if windows is not None and sizes is None:
             raise ValueError("windows lie in resized regions: they need sizes")
-        scale, offset = scale_and_offset(dtype, mean, std)
         count = len(samples)
         self._samples, self._fallback, self._with_index = samples, fallback, _index
         # What each sample has its own of; _run_one takes a slice of these.
@@ -338,9 +337,8 @@ class PendingBatch:
         }
         self._options: dict[str, Any] = {
             "dtype": dtype,
-            "scale": scale,
-            "offset": offset,
-            "resize": True,
+            "mean": mean,
+            "std": std,
             "filter": filter,
             "dct_scaling": dct_scaling,
             "program": program,
@@ -485,7 +483,7 @@ class PendingBatch:
         each: dict[str, Any] = {
             name: None if values is None else values[one] for name, values in self._each.items()
         }
-        job = _native.Job([sample], seek_points=None, out=self._out[one], **each, **self._options)
+        job = _native.Job([sample], out=self._out[one], **each, **self._options)
         job.run()
         failures = job.failures()
         return failures[0] if failures else None
@@ -575,23 +573,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def scale_and_offset(
-    dtype: str, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[list[float], list[float]]:
-    """What takes 0..255 to (value / 255 - mean) / std, a channel each."""
-    if dtype == "uint8":
-        if mean is not None or std is not None:
-            raise ValueError("mean and std are for float dtypes; dtype is 'uint8'")
-        return [1.0] * 3, [0.0] * 3
-    means = [0.0] * 3 if mean is None else [float(m) for m in mean]
-    stds = [1.0] * 3 if std is None else [float(s) for s in std]
-    if len(means) != 3 or len(stds) != 3:
-        raise ValueError("mean and std must have three values each")
-    if not all(np.isfinite(means)) or not all(np.isfinite(s) and s > 1e-6 for s in stds):
-        raise ValueError(f"mean must be finite and std positive, not {means} and {stds}")
-    return [1 / (255 * s) for s in stds], [-m / s for m, s in zip(means, stds, strict=True)]
 
 
 def _image_size(data: Any) -> tuple[int, int] | None:

@@ -98,8 +98,6 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
   }
   Box crop = sample.whole ? Box{0, 0, width, height} : sample.box;
   if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
-  if (!options.resize && (crop.width() != options.width || crop.height() != options.height))
-    return {Code::bad_region, "the output has not the region's size"};
 
   const int full_width = sample.full_width ? sample.full_width : options.width;
   const int full_height = sample.full_height ? sample.full_height : options.height;

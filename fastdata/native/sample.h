@@ -41,7 +41,6 @@ struct Sample {
 /// The same for all samples of a batch.
 struct SampleOptions {
   int width = 0, height = 0;  // of the output
-  bool resize = true;         // else the output must have the box's size
   Filter filter = Filter::bilinear;
   bool dct_scaling = false;
   const PixelProgram* program = nullptr;  // of augmentations

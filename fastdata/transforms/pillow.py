@@ -136,19 +136,12 @@ def _augment(
         raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
     out: npt.NDArray[Any] = np.empty((1, new_height, new_width, 3), dtype)
-    mean, std = output.mean or (0.0,) * 3, output.std or (1.0,) * 3
     job = _native.Job(
         [image],
-        seek_points=None,
-        boxes=None,
-        flips=None,
         out=out,
         dtype=dtype,
-        scale=[1 / (255 * s) for s in std],
-        offset=[-m / s for m, s in zip(mean, std, strict=True)],
-        resize=True,
-        filter="bilinear",
-        dct_scaling=False,
+        mean=output.mean,
+        std=output.std,
         program=program,
         keys=keys,
         canvases=np.array([[width, height]], np.int32),

@@ -3,11 +3,12 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <array>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "python/bindings_extents.h"
 #include "python/bindings_program.h"
@@ -58,18 +59,30 @@ RawImage raw_image(const View& view) {
   return raw;
 }
 
-/// Scales and offsets repeated as Kernels::kPeriod wants them, three rows of each: all
-/// the same if interleaved, else one a plane.
+using Values = std::optional<std::vector<double>>;
+
+/// What takes 0..255 to (value / 255 - mean) / std, a scale and an offset a channel, repeated as
+/// Kernels::kPeriod wants them, three rows of each: all the same if interleaved, else one a plane.
 struct Normalisation {
   float scale[3 * Kernels::kPeriod], offset[3 * Kernels::kPeriod];
 
-  Normalisation(const std::array<float, 3>& scales, const std::array<float, 3>& offsets,
-                bool planar) {
+  Normalisation(DataType type, const Values& mean, const Values& deviation, bool planar) {
+    const bool bytes = type == DataType::uint8;
+    if (bytes && (mean || deviation))
+      throw py::value_error("mean and std are for float dtypes; dtype is 'uint8'");
+    const std::vector<double> means = mean.value_or(std::vector<double>(3, 0.0));
+    const std::vector<double> stds = deviation.value_or(std::vector<double>(3, 1.0));
+    if (means.size() != 3 || stds.size() != 3)
+      throw py::value_error("mean and std must have three values each");
+    for (size_t i = 0; i < 3; i++)
+      if (!std::isfinite(means[i]) || !std::isfinite(stds[i]) || !(stds[i] > 1e-6))
+        throw py::value_error("mean must be finite and std positive");
     for (int row = 0; row < 3; row++)
       for (int i = 0; i < Kernels::kPeriod; i++) {
-        const int channel = planar ? row : i % 3;
-        scale[row * Kernels::kPeriod + i] = scales[channel];
-        offset[row * Kernels::kPeriod + i] = offsets[channel];
+        const size_t channel = planar ? row : i % 3;
+        const double by = bytes ? 1.0 : 1 / (255 * stds[channel]);
+        scale[row * Kernels::kPeriod + i] = static_cast<float>(by);
+        offset[row * Kernels::kPeriod + i] = static_cast<float>(-means[channel] / stds[channel]);
       }
   }
 };
@@ -211,9 +224,8 @@ const uint8_t* flags(const py::object& array, const char* name, size_t count,
 class Job : public PendingWork {
  public:
   Job(const py::object& data, const py::object& seek_points, const py::object& boxes,
-      const py::object& flips, const py::object& out, const std::string& dtype,
-      const std::array<float, 3>& scales, const std::array<float, 3>& offsets, bool resize,
-      const std::string& filter, bool dct_scaling, const py::object& sizes,
+      const py::object& flips, const py::object& out, const std::string& dtype, const Values& mean,
+      const Values& deviation, const std::string& filter, bool dct_scaling, const py::object& sizes,
       const py::object& windows, const py::object& skip, int stride, bool check,
       const py::object& program, const py::object& keys, const py::object& canvases)
       : Job(std::make_shared<DecodeTask>(), data, out) {
@@ -225,7 +237,6 @@ class Job : public PendingWork {
     if (static_cast<size_t>(output.count) != count)
       throw py::value_error("out is not for as many samples as there are");
     if (stride < 0) throw py::value_error("stride must not be below 0");
-    if (!sizes.is_none() && !resize) throw py::value_error("sizes are for resizing");
     if (program.is_none() != keys.is_none()) throw py::value_error("a program needs keys");
     if (!canvases.is_none() && program.is_none())
       throw py::value_error("canvases are for programs");
@@ -234,10 +245,9 @@ class Job : public PendingWork {
       task_->options.program = &py::cast<const PixelProgram&>(program);
     }
     if (sizes.is_none() && !windows.is_none()) throw py::value_error("windows need sizes");
-    normalisation_ = std::make_unique<Normalisation>(scales, offsets, planar);
+    normalisation_ = std::make_unique<Normalisation>(type, mean, deviation, planar);
     task_->options.width = output.width;
     task_->options.height = output.height;
-    task_->options.resize = resize;
     task_->options.filter = parse_filter(filter);
     task_->options.dct_scaling = dct_scaling;
     task_->check = check;
@@ -409,13 +419,14 @@ py::class_<T> bind_work(py::module_& m, const char* name) {
 void bind_job(py::module_& m) {
   bind_work<Job>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
-                    const py::object&, const std::string&, const std::array<float, 3>&,
-                    const std::array<float, 3>&, bool, const std::string&, bool, const py::object&,
-                    const py::object&, const py::object&, int, bool, const py::object&,
-                    const py::object&, const py::object&>(),
-           py::arg("data"), py::kw_only(), py::arg("seek_points"), py::arg("boxes"),
-           py::arg("flips"), py::arg("out"), py::arg("dtype"), py::arg("scale"), py::arg("offset"),
-           py::arg("resize"), py::arg("filter"), py::arg("dct_scaling"),
+                    const py::object&, const std::string&, const Values&, const Values&,
+                    const std::string&, bool, const py::object&, const py::object&,
+                    const py::object&, int, bool, const py::object&, const py::object&,
+                    const py::object&>(),
+           py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
+           py::arg("boxes") = py::none(), py::arg("flips") = py::none(), py::arg("out"),
+           py::arg("dtype"), py::arg("mean") = py::none(), py::arg("std") = py::none(),
+           py::arg("filter") = "bilinear", py::arg("dct_scaling") = false,
            py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
            py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
            py::arg("program") = py::none(), py::arg("keys") = py::none(),
