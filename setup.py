@@ -1,16 +1,27 @@
 """The C++ extension; all else is in setup.cfg and pyproject.toml."""
 
+import sysconfig
 from glob import glob
+from os.path import getmtime
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 from setuptools import setup
 
-ParallelCompile("FASTDATA_BUILD_JOBS", default=2).install()
+HEADERS = sorted(glob("fastdata/native/**/*.h", recursive=True))
+
+
+def needs_recompile(compiled: str, source: str) -> bool:
+    """Whether an object is out of date; those of bindings may be of another Python."""
+    inputs = [source, *HEADERS, __file__]
+    return "/python/" in source or getmtime(compiled) < max(map(getmtime, inputs))
+
+
+ParallelCompile("FASTDATA_BUILD_JOBS", default=2, needs_recompile=needs_recompile).install()
 
 native = Pybind11Extension(
     "fastdata._native",
     sorted(glob("fastdata/native/**/*.cpp", recursive=True)),
-    depends=sorted(glob("fastdata/native/**/*.h", recursive=True)),
+    depends=HEADERS,
     include_dirs=["fastdata/native"],
     cxx_std=20,
     # No -march: the vector paths choose their instructions themselves (simd/target.h).
@@ -30,4 +41,8 @@ native = Pybind11Extension(
     ],
 )
 
-setup(ext_modules=[native])
+setup(
+    ext_modules=[native],
+    # All Pythons share the objects of what knows nothing of Python.
+    options={"build_ext": {"build_temp": f"build/objects-{sysconfig.get_platform()}"}},
+)
