@@ -39,16 +39,18 @@ build() { # compiler, compile flags, link flags, target, the target's own source
   # The core is compiled once for all targets.
   objects=$work/$(basename "$1").objects
   mkdir -p "$objects"
-  linked=
+  linked= stale=
   for source in $sources $5; do
     object=$objects/$(basename "$source" .cpp).o
     linked="$linked $object"
     if [ ! -e "$object" ] || [ -n "$(find "$source" fastdata/native \( -path "$source" \
         -o -name '*.h' \) -newer "$object")" ]; then
-      # shellcheck disable=SC2086
-      "$1" $flags $2 -c "$source" -o "$object"
+      stale="$stale $source $object"
     fi
   done
+  # shellcheck disable=SC2086
+  printf '%s\n' $stale | xargs -r -n 2 -P "$(nproc)" \
+    sh -c "\"\$0\" $flags $2 -c \"\$1\" -o \"\$2\"" "$1"
   # shellcheck disable=SC2086
   "$1" $flags $3 $linked -o "$target" -lpthread
 }
