@@ -20,7 +20,19 @@ __all__ = ["gcs", "gcs_endpoint", "s3", "s3_endpoint", "web"]
 # Ctrl-C, and the tests of it would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests run in several processes: OpenMP threads that spin beside them cost more than they bring.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+# Files that take minutes begin first, so that no process is left alone with one at the end.
+_LONG = ["kill", "loader_frameworks", "loader_lifecycle", "pixel_programs", "train_ranks"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    names = [f"test_{name}" for name in _LONG]
+    items.sort(key=lambda item: item.path.stem not in names)
 
 
 @pytest.fixture(autouse=True)
