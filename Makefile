@@ -21,34 +21,36 @@ setup: $(VENV)/.done  ## make the virtual environment with everything for develo
 
 # Torch first and pinned: left to the resolver, it would bring several GB of CUDA. torchvision
 # without its dependencies: it asks for another build of torch, and tests want its transforms
-# only (tests/torchvision_stub.py).
+# only (tests/torchvision_stub.py). Python compiles what is imported; of all modules, pip would take
+# a minute.
 $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fastdata/native -type f)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt --no-deps torchvision
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --no-compile --upgrade pip
+	$(BIN)/pip install -q --no-compile -c constraints.txt torch
+	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps torchvision
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
 # petastorm works only beside libraries too old for everything else.
 .venvs/petastorm/.done: tests/petastorm-requirements.txt
 	$(PYTHON) -m venv .venvs/petastorm
 	.venvs/petastorm/bin/pip install -q 'setuptools<70' wheel
-	.venvs/petastorm/bin/pip install -q --no-build-isolation -r tests/petastorm-requirements.txt
+	.venvs/petastorm/bin/pip install -q --no-compile --no-build-isolation -r tests/petastorm-requirements.txt
 	touch $@
 
 run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
 	$(BIN)/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
-# A file's tests stay together: they share servers and clusters.
+# A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
+# by number, which would begin the few long ones last.
 test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time; some on other Pythons, too
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(MAKE) test-pythons test-oldest
 
-test-pythons:  ## test without torch on Python 3.10, 3.12 and 3.13, those of them that are here
-	JOBS=$(JOBS) tests/core.sh 3.10 3.12 3.13
+test-pythons:  ## test without torch on Python 3.12 and 3.13, those of them that are here
+	JOBS=$(JOBS) tests/core.sh 3.12 3.13
 
-test-oldest:  ## test without torch with the oldest libraries that setup.cfg allows
+test-oldest:  ## test without torch on Python 3.10 with the oldest libraries that setup.cfg allows
 	JOBS=$(JOBS) tests/core.sh oldest
 
 test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debian, qemu-user)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests that need no torch in environments that have none:
-#   core.sh 3.10 3.12 3.13   on these Pythons, with the newest libraries
-#   core.sh oldest           on Python 3.10, with the oldest libraries that setup.cfg allows
+#   core.sh 3.12 3.13   on these Pythons, with the newest libraries
+#   core.sh oldest      on Python 3.10, with the oldest libraries that setup.cfg allows
 # A Python is $PYTHON310 (or 312, 313), else pyenv's, else python3.10; one that is not found is
 # skipped. Environments are kept in .venvs/.
 set -euo pipefail
@@ -46,7 +46,7 @@ for environment in "$@"; do
     rm -rf "$place"
     "$interpreter" -m venv "$place"
     requirements "$interpreter" "$environment" > "$place/requirements.txt"
-    "$place/bin/pip" install -q -r "$place/requirements.txt" setuptools pybind11
+    "$place/bin/pip" install -q --no-compile -r "$place/requirements.txt" setuptools pybind11
     echo "$root/build/core" > "$place/lib/python$version/site-packages/core.pth"
     touch "$place/.done"
   fi
