@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -56,8 +57,14 @@ def imagenet_sample() -> Path:
 @pytest.fixture(scope="session")
 def made_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageNet-like tree of 64 + 50 made photographs in 4 classes; do not change it."""
-    root = tmp_path_factory.mktemp("made") / "imagenet"
-    make_sample(root, images=64, val_images=50, classes=4, workers=2)
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one for all processes
+        folder = folder.parent
+    root = folder / "made" / "imagenet"
+    with (folder / "made.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            make_sample(root, images=64, val_images=50, classes=4, workers=2)
     return root
 
 

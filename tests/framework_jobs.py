@@ -1,4 +1,7 @@
-"""Jobs for test_loader_frameworks.py: run as processes, each rank prints what it was given."""
+"""Jobs for test_loader_frameworks.py: run as processes, each rank prints what it was given.
+
+A job is run in one or several ways, one after the other: starting takes it longest.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ def folder(root: str) -> Any:
     return torchvision.datasets.ImageFolder(root, pipeline)
 
 
-def report(**values: Any) -> None:
+def report(how: str, **values: Any) -> None:
     """One line for the test that has started this, whole even where ranks print together."""
-    line = json.dumps({"rank": int(os.environ.get("RANK", "0")), **values}) + "\n"
+    line = json.dumps({"rank": int(os.environ.get("RANK", "0")), "how": how, **values}) + "\n"
     os.write(sys.stdout.fileno(), line.encode())
 
 
@@ -40,7 +43,8 @@ def epoch_of(loader: Any) -> list[list[int]]:
 
 def distributed(root: str, how: str) -> None:
     """Two epochs of a loader that shards as `how` says."""
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
     dataset = folder(root)
     options: dict[str, Any] = {"batch_size": 3, "num_workers": 1}
     sampler = None
@@ -58,6 +62,7 @@ def distributed(root: str, how: str) -> None:
             epochs.append(epoch_of(loader))
     said = [str(warning.message) for warning in caught if "ranks" in str(warning.message)]
     report(
+        how,
         epochs=epochs,
         length=len(loader),
         explained=loader.explain(),
@@ -65,7 +70,6 @@ def distributed(root: str, how: str) -> None:
         threads=DataLoader(dataset, num_workers="auto").num_workers,
         cpus=usable_cpus(),
     )
-    dist.destroy_process_group()
 
 
 def accelerated(root: str, how: str) -> None:
@@ -78,8 +82,8 @@ def accelerated(root: str, how: str) -> None:
     loader = accelerator.prepare(DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours))
     epochs = [epoch_of(loader) for _ in range(2)]
     base = getattr(loader, "base_dataloader", loader)
-    report(epochs=epochs, length=len(loader), explained=explain(base), kind=type(base).__name__)
-    accelerator.end_training()
+    kind = type(base).__name__
+    report(how, epochs=epochs, length=len(loader), explained=explain(base), kind=kind)
 
 
 def explain(loader: Any) -> str:
@@ -136,6 +140,7 @@ def lightning(root: str, how: str) -> None:
     told = [one for one in caught if issubclass(one.category, FallbackWarning)]
     loader: Any = trainer.train_dataloader
     report(
+        how,
         epochs=module.seen,
         length=len(loader),
         explained=explain(loader),
@@ -146,4 +151,7 @@ def lightning(root: str, how: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    globals()[sys.argv[1]](sys.argv[2], sys.argv[3])
+    for way in sys.argv[3:]:
+        globals()[sys.argv[1]](sys.argv[2], way)
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -36,11 +36,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(root: Path, job: str, how: str, ranks: int = 1, launcher: str = "") -> list[Any]:
-    """Runs a job; what its ranks have reported, in their order."""
-    command = [sys.executable, str(JOBS), job, str(root), how]
-    if launcher:
-        command[1:1] = ["-m", launcher, "--nproc-per-node", str(ranks), "--standalone"]
+Reports = dict[str, list[Any]]
+
+
+def run(root: Path, job: str, *ways: str, ranks: int = 1) -> Reports:
+    """Runs a job in some ways; what its ranks have reported of each, in their order."""
+    command = [sys.executable, str(JOBS), job, str(root), *ways]
+    if ranks > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command[1:1] = launcher
     # Ranks are told by the launcher alone, and no machine's GPU is looked for.
     environment = {
         name: value
@@ -49,16 +53,28 @@ def run(root: Path, job: str, how: str, ranks: int = 1, launcher: str = "") -> l
     }
     environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=environment, cwd=root.parent
+        command, capture_output=True, text=True, timeout=250, env=environment, cwd=root.parent
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
-    assert len(found) == ranks, done.stdout + done.stderr[-4000:]
-    return sorted(found, key=lambda one: one["rank"])
+    assert len(found) == ranks * len(ways), done.stdout + done.stderr[-4000:]
+    found.sort(key=lambda one: one["rank"])
+    return {how: [one for one in found if one["how"] == how] for how in ways}
 
 
-def torchrun(root: Path, job: str, how: str) -> list[Any]:
-    return run(root, job, how, 2, "torch.distributed.run")
+@pytest.fixture(scope="module")
+def distributed(root: Path) -> Reports:
+    return run(root, "distributed", "shard", "DistributedSampler", "not at all", ranks=2)
+
+
+@pytest.fixture(scope="module")
+def lightning(root: Path) -> Reports:
+    return run(root, "lightning", "injected", "shard", ranks=2)
+
+
+@pytest.fixture(scope="module")
+def accelerated(root: Path) -> Reports:
+    return run(root, "accelerated", "prepared", "shard", ranks=2)
 
 
 def assert_shares(found: list[Any], repeated: int) -> None:
@@ -75,8 +91,8 @@ def assert_shares(found: list[Any], repeated: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["shard", "DistributedSampler"])
-def test_torchrun(root: Path, how: str) -> None:
-    found = torchrun(root, "distributed", how)
+def test_torchrun(distributed: Reports, how: str) -> None:
+    found = distributed[how]
     assert_shares(found, 1)
     for rank, one in enumerate(found):
         assert one["explained"].startswith("native") and one["warnings"] == []
@@ -86,8 +102,8 @@ def test_torchrun(root: Path, how: str) -> None:
         assert one["threads"] == max(1, one["cpus"] // 2)
 
 
-def test_a_loader_that_does_not_shard_says_so_once(root: Path) -> None:
-    for one in torchrun(root, "distributed", "not at all"):
+def test_a_loader_that_does_not_shard_says_so_once(distributed: Reports) -> None:
+    for one in distributed["not at all"]:
         assert len(one["warnings"]) == 1
         assert "each of the 2 ranks of this job loads all samples" in one["warnings"][0]
         assert all(sum(map(len, epoch)) == SAMPLES for epoch in one["epochs"])
@@ -100,7 +116,7 @@ def lacks(name: str) -> bool:
 @pytest.mark.skipif(lacks("lightning"), reason="lightning is not installed (make setup)")
 class TestLightning:
     def test_one_process(self, root: Path) -> None:
-        found = run(root, "lightning", "one process")
+        found = run(root, "lightning", "one process")["one process"]
         assert found[0]["explained"].startswith("native")
         assert_shares(found, 0)
 
@@ -110,9 +126,9 @@ class TestLightning:
         assert "trainer.fit(" in line
 
     @pytest.mark.parametrize("how", ["injected", "shard"])
-    def test_two_processes(self, root: Path, how: str) -> None:
+    def test_two_processes(self, lightning: Reports, how: str) -> None:
         """Lightning adds a DistributedSampler, and must not to a loader that shards already."""
-        found = torchrun(root, "lightning", how)
+        found = lightning[how]
         assert_shares(found, 1)
         for one in found:
             assert one["explained"].startswith("native")
@@ -123,12 +139,12 @@ class TestLightning:
 @pytest.mark.skipif(lacks("accelerate"), reason="accelerate is not installed (make setup)")
 class TestAccelerate:
     def test_one_process(self, root: Path) -> None:
-        assert_shares(run(root, "accelerated", "prepared"), 0)
+        assert_shares(run(root, "accelerated", "prepared")["prepared"], 0)
 
     @pytest.mark.parametrize("how", ["prepared", "shard"])
-    def test_two_processes(self, root: Path, how: str) -> None:
+    def test_two_processes(self, accelerated: Reports, how: str) -> None:
         """What Accelerate shards is a loader of torch's; one that shards itself it leaves alone."""
-        found = torchrun(root, "accelerated", how)
+        found = accelerated[how]
         for one in found:
             if how == "shard":
                 assert one["explained"].startswith("native") and one["kind"] == "DataLoader"
