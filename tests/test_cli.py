@@ -19,6 +19,7 @@ from fastdata.cli import cli
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _PAGES = [_REPOSITORY / name for name in ("README.md", "docs/converting.md", "docs/dataset.md")]
+_PYTHON_PAGES = [*_PAGES, *(_REPOSITORY / "docs" / f"{name}.md" for name in ("loader", "device"))]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -125,7 +126,7 @@ def test_the_pages_show_every_command_and_its_examples_run(workplace: Path) -> N
         tidy(words, workplace)
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", _PYTHON_PAGES, ids=lambda page: page.stem)
 def test_the_python_of_a_page_runs(page: Path, workplace: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         script = workplace / "page.py"

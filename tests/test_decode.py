@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -179,12 +178,9 @@ def test_closing_and_dropping_do_not_hang():
     big = encode(picture(1000, 1000, 1), "4:4:4", 95)
     engine = Engine(2)
     pending = [engine.submit([big] * 20, np.zeros((20, 8, 8, 3), np.uint8)) for _ in range(3)]
-    began = time.monotonic()
     pending.pop(0)  # dropped while under way
     engine.close()
-    assert time.monotonic() - began < 60
-    for one in pending:
-        assert one.done() or one.failures() is not None
+    assert all(one.done() for one in pending)
     with pytest.raises(RuntimeError, match="closed"):
         engine.submit([big], np.zeros((1, 8, 8, 3), np.uint8))
 

@@ -28,11 +28,10 @@ from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.loading.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
-# What ends by itself needs milliseconds; a machine may be busy with other things. What does not
-# end by itself takes many times as long.
 MINUTE = 60.0
 
-# Every script begins with this. `endless` has batches to come that take at least 10 minutes.
+# Every script begins with this. `endless` has batches to come that take at least 10 minutes, and a
+# script is given less: one that waits for them fails its test.
 PRELUDE = """
 import json, os, signal, sys, threading, time
 from fastdata import DataLoader, ImageDataset
@@ -148,12 +147,9 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
         iterator = iter(loader)
         next(iterator), next(iterator)
         before = len(os.listdir("/proc/self/task")) - base
-        sent = 0
 
         def interrupt():
-            global sent
             time.sleep(0.3)
-            sent = time.perf_counter()
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -161,19 +157,15 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
         try:
             next(iterator)
         except KeyboardInterrupt:
-            seconds = time.perf_counter() - sent
+            interrupted = True
         thread.join()
-        limit = time.perf_counter() + 60
-        while (left := len(os.listdir("/proc/self/task")) - base) and time.perf_counter() < limit:
+        while len(os.listdir("/proc/self/task")) > base:  # for as long as the test may take
             time.sleep(0.001)
-        tell(seconds=seconds, ended=time.perf_counter() - sent, before=before, left=left,
-             over=next(iterator, "over"))
+        tell(interrupted=interrupted, before=before, over=next(iterator, "over"))
         """,
         request.getfixturevalue(kind),
     )
-    assert found["seconds"] < MINUTE
-    assert found["ended"] < MINUTE
-    assert found["left"] == 0
+    assert found["interrupted"]
     assert found["over"] == "over"
     assert found["before"] >= threads
 
@@ -245,17 +237,16 @@ _ENDS = {
 @pytest.mark.parametrize(("kind", "threads"), [("packed", 2), ("packed_png", 0)])
 def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request):
     body, code, message = _ENDS[end]
-    body = f"loader = endless({threads})\ndef now(): print(time.time(), flush=True)\n{body}"
+    body = f"loader = endless({threads})\ndef now(): print('now', flush=True)\n{body}"
     with start(body, request.getfixturevalue(kind)) as process:
         try:
             out, err = process.communicate(timeout=120)
         finally:
             process.kill()
-    ended = time.time()
     assert process.returncode == code, err
     assert err.strip().endswith(message) if message else err == ""
     assert "ignored" not in err
-    assert ended - float(out) < MINUTE
+    assert out == "now\n"
 
 
 def test_a_helper_thread_ends_that_is_closed_while_it_starts(
@@ -323,10 +314,10 @@ def test_forks_while_iterating(packed):
 
         def drop():
             global iterator
-            began = time.perf_counter()
             iterator.close()
+            over = next(iterator, "over")
             iterator = None
-            return time.perf_counter() - began
+            return over
 
         def anew():
             return sum(len(labels) for _, labels in loader)
@@ -353,7 +344,7 @@ def test_forks_while_iterating(packed):
         """,
         packed,
     )
-    assert found.pop("drop") < MINUTE
+    assert found.pop("drop") == "over"
     message = found.pop("use")
     assert "before a fork" in message
     assert "iter(loader)" in message
@@ -432,15 +423,15 @@ def test_closing_does_not_wait_for_another_pass(packed):
         loader = endless(2, persistent_workers=True)
         slow, other = iter(loader), iter(loader)
         next(slow), next(slow)  # the other's batches stand behind its long ones
-        began = time.perf_counter()
         other.close()
         slow.close()
+        over = next(slow, "over"), next(other, "over")
         del slow, other
-        tell(seconds=time.perf_counter() - began)
+        tell(over=over)
         """,
         packed,
     )
-    assert found["seconds"] < MINUTE
+    assert found["over"] == ["over", "over"]
 
 
 def test_two_passes_at_once(packed):
