@@ -107,7 +107,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             tells of them once.
 
     Raises:
-        UsageError: Arguments contradict each other, or cannot be honoured on the path taken.
+        UsageError: Arguments contradict each other, or cannot be honoured on the path taken; or
+            the transform makes nothing that any path could put into batches.
         ValueError: What torch finds wrong with its arguments.
     """
 
