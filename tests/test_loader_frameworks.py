@@ -116,13 +116,14 @@ def lacks(name: str) -> bool:
 @pytest.mark.skipif(lacks("lightning"), reason="lightning is not installed (make setup)")
 class TestLightning:
     def test_one_process(self, root: Path) -> None:
-        found = run(root, "lightning", "one process")["one process"]
-        assert found[0]["explained"].startswith("native")
-        assert_shares(found, 0)
-
-    def test_a_warning_names_the_users_line(self, root: Path) -> None:
-        (found,) = run(root, "lightning", "padded")
-        (line,) = found["told"]
+        found = run(root, "lightning", "one process", "padded")
+        (one,) = found["one process"]
+        assert one["explained"].startswith("native")
+        assert_shares([one], 0)
+        # A warning names the user's line.
+        assert one["told"] == []
+        (padded,) = found["padded"]
+        (line,) = padded["told"]
         assert "trainer.fit(" in line
 
     @pytest.mark.parametrize("how", ["injected", "shard"])
