@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from containers import digests, repeat_tree
+from PIL import Image
 
 CONTAINERS = ["lmdb", "parquet", "shards"]
 #: In each container, at least 5; FASTDATA_KILLS for more.
@@ -126,7 +127,7 @@ def pack_until(step, out):
     os.fsync, os.replace, os.unlink = map(counted, (os.fsync, os.replace, os.unlink))
     os.mkdir, os.rmdir = map(counted, (os.mkdir, os.rmdir))
     LmdbWriter.finish = counted(LmdbWriter.finish)
-    pack_tree(tree, out, container, unit_size=2_500_000)
+    pack_tree(tree, out, container, unit_size=8_000)
 
 
 def in_a_child(step, out):
@@ -158,14 +159,25 @@ print(step)
 """
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten small images: as many steps as of large ones, each of less work."""
+    tree = tmp_path_factory.mktemp("few")
+    for number in range(10):
+        path = tree / f"class{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.effect_noise((64, 48), 40 + number).convert("RGB").save(path)
+    return tree
+
+
 @pytest.mark.parametrize("container", [*CONTAINERS, "folder"])
-def test_killed_before_every_step(made_tree: Path, tmp_path: Path, container: str) -> None:
+def test_killed_before_every_step(few: Path, tmp_path: Path, container: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _EVERY_STEP, made_tree / "val", tmp_path, container],
+        [sys.executable, "-c", _EVERY_STEP, few, tmp_path, container],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > (10 if container == "folder" else 20)
