@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import Figures, Spread, machine
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from fastdata import _native
 
@@ -92,6 +92,13 @@ def cases(size: int = SIZE) -> dict[str, Case]:
     blur: dict[str, Any] = {"kernel_size": [23, 23], "sigma": [1.2, 1.2]}
     add("gaussian_blur", [23, 23, 1.2, 1.2], "gaussian_blur", 1, **blur)
     add("gaussian_noise", [0, 0.1, 1], "gaussian_noise", None, mean=0.0, sigma=0.1, clip=True)
+    # What timm calls of Pillow's, and torchvision does not have.
+    brighter = [min(value + 60, 255) if value < 128 else value for value in range(256)] * 3
+    found["solarize add"] = Case(
+        "solarize_add", [60, 128], lambda image: image.point(brighter), 0, False
+    )
+    kernel = ImageFilter.GaussianBlur(1.2)
+    found["box blur"] = Case("box_blur", [1.2], lambda image: image.filter(kernel), 0, False)
     centre = [size * 0.5, size * 0.5]
     for number, interpolation in enumerate(interpolations):
         for angle in (0.0, 17.0) if number == 0 else (17.0,):

@@ -254,7 +254,8 @@ class Job:
     window. ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0,
     JPEGs without seek points get some first. ``program``: augmentations, done to the window, whose
     size is that of ``canvases``, int32, N x 2, default the output's; drawn from ``keys``, uint64,
-    N.
+    N. ``filters``: a byte a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
+    3 lanczos.
     """
 
     def __init__(
@@ -278,6 +279,7 @@ class Job:
         program: PixelProgram | None = None,
         keys: Buffer | None = None,
         canvases: Buffer | None = None,
+        filters: Buffer | None = None,
     ) -> None: ...
     def run(self) -> None:
         """Decode in the calling thread."""

@@ -45,7 +45,7 @@ Request read_request(const uint8_t* c) {
   r.options.dct_scaling = c[0] & 64;
   r.sample.whole = c[0] & 128;
   r.stride = 1 + c[1];
-  r.options.filter = static_cast<Filter>(c[2] & 3);
+  r.sample.filter = static_cast<Filter>(c[2] & 3);
   r.options.width = 1 + (c[3] & 63);
   r.options.height = 1 + (c[4] & 63);
   r.sample.output.type = static_cast<DataType>(c[2] >> 2 & 3);

@@ -27,6 +27,8 @@ VALUES = {
     "grayscale": [(1,), (3,)],
     "posterize": [(3,)],
     "solarize": [(99.5,)],
+    "solarize_add": [(60, 128)],
+    "box_blur": [(0.4,), (7.5,), (50,)],
     "permute": [(2, 0, 1)],
     "gaussian_blur": [(5, 3, 1.1, 0.4), (61, 37, 9, 5), (1, 1, 1, 1)],
     "gaussian_noise": [(0.1, 0.2, 1), (-10, 10, 0)],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 Values = Sequence[float]
 
@@ -99,6 +99,12 @@ def _resize(image: Image.Image, values: Values) -> Image.Image:
     return image.resize((width, height), FILTERS[kind])
 
 
+def _solarize_add(image: Image.Image, values: Values) -> Image.Image:
+    added, threshold = (int(value) for value in values)
+    table = [min(value + added, 255) if value < threshold else value for value in range(256)]
+    return image.point(table * len(image.getbands()))
+
+
 Operation = Callable[[Image.Image, Values], Image.Image]
 
 OPERATIONS: dict[str, Operation] = {
@@ -110,11 +116,13 @@ OPERATIONS: dict[str, Operation] = {
     "grayscale": _grayscale,
     "posterize": lambda image, values: ImageOps.posterize(image, int(values[0])),
     "solarize": lambda image, values: ImageOps.solarize(image, values[0]),
+    "solarize_add": _solarize_add,
     "autocontrast": lambda image, values: ImageOps.autocontrast(image),
     "equalize": lambda image, values: ImageOps.equalize(image),
     "invert": lambda image, values: ImageOps.invert(image),
     "permute": _permute,
     "gaussian_blur": _blur,
+    "box_blur": lambda image, values: image.filter(ImageFilter.GaussianBlur(values[0])),
     "pad": _pad,
     "crop": _crop,
     "resize": _resize,

@@ -80,6 +80,8 @@ EXACT = {
     "grayscale": st.tuples(st.sampled_from([1, 3])),
     "posterize": st.tuples(st.integers(1, 8)),
     "solarize": st.tuples(st.one_of(st.floats(0, 256), st.integers(0, 256))),
+    "solarize_add": st.tuples(st.integers(0, 255), st.integers(0, 256)),
+    "box_blur": st.tuples(st.one_of(st.floats(0, 3), st.floats(0, 50))),
     "autocontrast": st.just(()),
     "equalize": st.just(()),
     "invert": st.just(()),
@@ -93,6 +95,12 @@ EXACT = {
 @given(data=st.data(), pixels=IMAGES)
 def test_pixels_are_pillows(operation: str, data: st.DataObject, pixels: np.ndarray) -> None:
     check(pixels, operation, data.draw(EXACT[operation]))
+
+
+def test_of_no_bits_nothing_is_left() -> None:
+    """Pillow 13 refuses 0 bits; those before it made images black."""
+    pixels = picture("noise", 9, 7, 3, 1)
+    assert not augment(pixels, "posterize", [0]).any()
 
 
 @settings(deadline=None, max_examples=30)
@@ -300,9 +308,12 @@ def test_all_colours_turn_as_pillows(shift: int) -> None:
         ("saturation", [math.inf], "not finite"),
         ("hue", [0.51], "-0.5 to 0.5"),
         ("grayscale", [2], "1 or 3 channels"),
-        ("posterize", [0], "1 to 8"),
-        ("posterize", [2.5], "1 to 8"),
+        ("posterize", [-1], "0 to 8"),
+        ("posterize", [2.5], "0 to 8"),
         ("solarize", [257], "0 to 256"),
+        ("solarize_add", [256, 9], "0 to 255"),
+        ("solarize_add", [9, 257], "0 to 256"),
+        ("box_blur", [50.1], "0 to 50"),
         ("permute", [0, 1, 3], "0 to 2"),
         ("permute", [0, 1], "3 values, not 2"),
         ("gaussian_blur", [4, 3, 1, 1], "odd"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter, defaultdict
@@ -34,7 +35,7 @@ from fastdata.transforms import (
     TrivialAugmentWide,
 )
 from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.pixels import Builder, native_program
+from fastdata.transforms.pixels import Builder, Operation, Random, Sample, native_program
 
 #: Draws of torchvision's, and of ours; FASTDATA_DRAWS=100000 for a sharper look, of ten minutes.
 COUNT = int(os.environ.get("FASTDATA_DRAWS", 20_000))
@@ -87,6 +88,37 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
     assert (found[:, 2] == 4 - 4 * draws.integers(keys, first + 2, np.array(2))).all()
 
 
+def test_normal_numbers_are_normal_within_their_bounds() -> None:
+    def build(tree: Builder) -> None:
+        value = Random("normal", 3.0, 2.0, options=(("least", 1.0), ("greatest", 6.0)))
+        tree.call("brightness", tree.random(value))
+
+    program = built(build)
+    found = [program.draw(key, 9, 9)[0][0][1][0] for key in keys_of(COUNT)]
+    wanted = np.random.default_rng(1).normal(3.0, 2.0, COUNT).clip(1.0, 6.0)
+    distance, bound = kolmogorov_smirnov(found, wanted.tolist())
+    assert distance <= bound
+
+
+def test_a_sample_takes_none_twice_and_by_weight() -> None:
+    """As numpy draws without replacement."""
+    weights = (1.0, 3.0, 0.0, 2.0, 0.5)
+    steps = tuple(Operation("posterize", (float(bits),)) for bits in range(5))
+    program = native_program((Sample(steps, 3, weights),))
+    found = Counter(
+        tuple(int(values[0]) for _, values in program.draw(key, 9, 9)[0]) for key in keys_of(COUNT)
+    )
+    chances = np.array(weights) / sum(weights)
+    for order, count in found.items():
+        assert len(set(order)) == 3 and 2 not in order
+        left, p = 1.0, 1.0
+        for number in order:
+            p *= chances[number] / left
+            left -= chances[number]
+        assert abs(count / COUNT - p) <= 4.5 * np.sqrt(p * (1 - p) / COUNT)
+    assert len(found) == 24
+
+
 def test_what_a_node_draws_does_not_depend_on_what_else_was_drawn() -> None:
     jitter = ColorJitter(0.5)
     alone = [native_program((jitter,)).draw(key, 9, 9)[0][-1] for key in keys_of(50)]
@@ -112,10 +144,17 @@ def test_what_a_node_draws_does_not_depend_on_what_else_was_drawn() -> None:
         ([("call", "brightness", 1, 0, 1, 0)], [("linspace", 0, 1, 5, 0, 5)], "entry"),
         ([("call", "brightness", 1, 0, 1, 0)], [("constant", 0, float("nan"))], "finite"),
         ([("call", "brightness", 1, 0, 1, 0)], [("constant", 0, 0, 0, 0, 0, 3)], "unit"),
+        ([("call", "brightness", 1, 0, 1, 0)], [("constant", 0, 0, 0, 0, 0, 0, 1, 0)], "bounds"),
+        ([("sample", "", 2, 0, 1, 0), ("sequence", "", 2, 0, 0, 0)], [("constant",)], "weight"),
+        (
+            [("sample", "", 2, 0, 2, 0), ("sequence", "", 2, 0, 0, 0)],
+            [("constant", 0, 2.0), ("constant", 0, 1.0)],
+            "weight",
+        ),
     ],
 )
 def test_what_is_no_tree_is_refused(nodes: Any, values: Any, words: str) -> None:
-    defaults = ("constant", 0, 0.0, 0.0, 0, 0, 0, -1, 0.0, 0)
+    defaults = ("constant", 0, 0.0, 0.0, 0, 0, 0, -math.inf, math.inf, -1, 0.0, 0)
     full = [(*value, *defaults[len(value) :]) for value in values]
     with pytest.raises(ValueError, match=words):
         _native.PixelProgram(nodes, full, [])
@@ -137,9 +176,11 @@ values_of_nodes = st.tuples(
     st.integers(-1, 3),
     st.integers(-1, 4),
     st.integers(0, 2),
+    amounts,
+    amounts,
     st.integers(-1, 2**63 - 1),
     amounts,
-    st.integers(0, 2),
+    st.integers(0, 3),
 )
 
 
@@ -161,7 +202,7 @@ def test_any_node_is_refused_or_drawn(
         (kind, operation, 3, 0, len(values), draw),
         ("sequence", "", 3, 0, 0, 0),
     ]
-    if kind not in ("sequence", "apply", "choice", "order"):
+    if kind not in ("sequence", "apply", "choice", "order", "sample"):
         nodes = [("sequence", "", 2, 0, 0, 0), (*nodes[1][:2], 2, *nodes[1][3:])]
     try:
         calls, erased, width, height = _native.PixelProgram(nodes, values, [1.0, 2.0]).draw(

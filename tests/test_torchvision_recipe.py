@@ -483,3 +483,52 @@ def test_compiling_ours_does_not_import_torchvision() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
+
+
+def classification_presets() -> list[tuple[str, Any]]:
+    torchvision = import_torchvision()
+    preset = torchvision.transforms._presets.ImageClassification
+    found = []
+    for name in torchvision.models.list_models(module=torchvision.models):
+        for weights in torchvision.models.get_model_weights(name):
+            transform = weights.transforms()
+            assert type(transform) is preset
+            found.append((str(weights), transform))
+    return found
+
+
+def test_what_every_models_weights_want_is_native() -> None:
+    presets = classification_presets()
+    assert len(presets) > 100
+    for name, transform in presets:
+        recipe = recipe_of(transform)
+        assert not recipe.tail, name
+        (program,) = recipe.programs
+        (side,) = transform.crop_size
+        assert program.size == (side, side) and program.output.dtype == "float32"
+        assert program.filter == transform.interpolation.value
+
+
+def test_weights_transforms_give_torchvisions_pixels() -> None:
+    kinds = {}
+    for _, transform in classification_presets():
+        key = (*transform.resize_size, *transform.crop_size, transform.interpolation)
+        kinds[key] = transform
+    assert len(kinds) > 10
+    images = [noise(*size) for size in ((500, 375), (64, 48))]
+    for transform in kinds.values():
+        for image in images:
+            got = head(recipe_of(transform), image, keys_of(1))
+            want = transform(image)
+            assert got.dtype == want.dtype and got.shape == want.shape
+            assert (got - want).abs().max() <= 1e-5
+
+
+def test_weights_transforms_of_tensors_are_done_where_they_are_as_on_images(v1: Any) -> None:
+    preset = import_torchvision().models.ResNet18_Weights.DEFAULT.transforms()
+    recipe = recipe_of(v1.Compose([v1.CenterCrop(300), v1.PILToTensor(), preset]))
+    assert not recipe.tail and recipe.programs[0].size == (224, 224)
+    # Half of it is not done natively: all of it is called.
+    normalize = v1.Normalize(MEAN, STD)
+    recipe = recipe_of(v1.Compose([v1.CenterCrop(300), v1.ToTensor(), normalize, preset]))
+    assert recipe.tail == (preset,) and recipe.programs[0].size == (300, 300)

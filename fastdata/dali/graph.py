@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.transforms.compile import Program
-from fastdata.transforms.descriptions import RandomResizedCrop, Resize
+from fastdata.transforms.descriptions import RandomResizedCrop, Resize, ResizeKeepRatio
 from fastdata.transforms.geometry import Geometry
 
 # A pipeline is first run on an image of so many pixels' side: then it is full, and takes and gives
@@ -177,7 +177,9 @@ class Graph:
 
 
 def _resizes(program: Program) -> bool:
-    return any(isinstance(step, (Resize, RandomResizedCrop)) for step in program.steps)
+    return any(
+        isinstance(step, (Resize, ResizeKeepRatio, RandomResizedCrop)) for step in program.steps
+    )
 
 
 def _dali() -> Any:

@@ -161,6 +161,14 @@ class _DALIPath(NativePath):
                 f"the transform has augmentations, which this does not do: {describe(step)}",
                 "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
             )
+        filters = [
+            getattr(step, "interpolation", "") for one in recipe.programs for step in one.steps
+        ]
+        if several := next((names for names in filters if not isinstance(names, str)), None):
+            raise UsageError(
+                f"the transform resizes with {' or '.join(several)}, and DALI has one filter",
+                "Use a fastdata.DataLoader, or give the transform one interpolation.",
+            )
         super().__init__(images, recipe, config)
         self._device, self._graph, self._batch_size = device, graph, batch_size
         self._runner: Runner | None = None

@@ -61,6 +61,8 @@ class BatchOptions(TypedDict, total=False):
         keys: With a program: uint64, one a sample: what it draws from.
         canvases: With a program: (width, height) a sample of the window that it begins with,
             where that is not the result's, also as an (N, 2) array.
+        filters: uint8, one a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
+            3 lanczos.
     """
 
     regions: Sequence[Region] | _Array | None
@@ -80,6 +82,7 @@ class BatchOptions(TypedDict, total=False):
     program: _native.PixelProgram | None
     keys: _Array | None
     canvases: Sequence[tuple[int, int]] | _Array | None
+    filters: _Array | None
 
 
 class DecodeError(SampleError, ValueError):
@@ -312,6 +315,7 @@ class PendingBatch:
         program: _native.PixelProgram | None = None,
         keys: _Array | None = None,
         canvases: Sequence[tuple[int, int]] | _Array | None = None,
+        filters: _Array | None = None,
         _index: bool = True,
     ):
         if filter not in _FILTERS:
@@ -334,6 +338,7 @@ class PendingBatch:
             "flips": None if flips is None else np.ascontiguousarray(flips, dtype=np.bool_),
             "canvases": _rows_of("canvases", canvases, count, 2),
             "keys": None if keys is None else np.ascontiguousarray(keys, dtype=np.uint64),
+            "filters": None if filters is None else np.ascontiguousarray(filters, dtype=np.uint8),
         }
         self._options: dict[str, Any] = {
             "dtype": dtype,

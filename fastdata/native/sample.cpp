@@ -119,9 +119,9 @@ Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options)
                 crop.y0 + top + options.height};
   if (!as_is) {
     profile(Stage::coefficients);
-    build_axis(options.filter, crop.width(), full_width, {left, options.width}, sample.flip,
+    build_axis(sample.filter, crop.width(), full_width, {left, options.width}, sample.flip,
                /*vertical=*/false, x_axis_);
-    build_axis(options.filter, crop.height(), full_height, {top, options.height}, false,
+    build_axis(sample.filter, crop.height(), full_height, {top, options.height}, false,
                /*vertical=*/true, y_axis_);
     needed = {crop.x0 + x_axis_.begin, crop.y0 + y_axis_.begin, crop.x0 + x_axis_.end,
               crop.y0 + y_axis_.end};

@@ -30,7 +30,8 @@ struct Sample {
   // What the box is resized to; 0: the output's size. The output is a window of that.
   int full_width = 0, full_height = 0;
   int window_x = 0, window_y = 0;
-  bool flip = false;  // mirrors the window
+  Filter filter = Filter::bilinear;  // that the box is resized with
+  bool flip = false;                 // mirrors the window
   // With a program: the size of the window that it begins with, 0: the output's; and what it
   // draws from.
   int canvas_width = 0, canvas_height = 0;
@@ -41,7 +42,6 @@ struct Sample {
 /// The same for all samples of a batch.
 struct SampleOptions {
   int width = 0, height = 0;  // of the output
-  Filter filter = Filter::bilinear;
   bool dct_scaling = false;
   const PixelProgram* program = nullptr;  // of augmentations
 };

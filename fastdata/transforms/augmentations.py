@@ -639,14 +639,16 @@ class RandomErasing(Transform):
         p: How probable that is, 0 to 1.
         scale: Least and greatest part of the area, 0 to 1.
         ratio: Least and greatest height / width.
-        value: A number, or one a channel; or "random": normally distributed noise, of normalised
-            values only.
+        value: A number, or one a channel; of normalised values only "random", normally distributed
+            noise, or "color", a colour of such noise for each rectangle.
+        count: How many rectangles share the area; or (least, most), each number as likely.
     """
 
     p: float = 0.5
     scale: _Range = (0.02, 0.33)
     ratio: _Range = (0.3, 3.3)
     value: float | Sequence[float] | str = 0
+    count: int | tuple[int, int] = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         who = "RandomErasing"
@@ -656,7 +658,12 @@ class RandomErasing(Transform):
         if ratio[0] <= 0:
             raise UsageError(f"RandomErasing: ratio {ratio} is not above 0.", "Give (0.3, 3.3).")
         object.__setattr__(self, "ratio", ratio)
-        if self.value == "random":
+        several: Any = self.count
+        least, most = (several, several) if isinstance(several, numbers.Integral) else several
+        _check_whole(who, "count", least, 1, 1000)
+        _check_whole(who, "count", most, int(least), 1000)
+        object.__setattr__(self, "count", (int(least), int(most)))
+        if self.value in ("random", "color"):
             return
         given: Any = self.value
         values = (given,) * 3 if isinstance(given, numbers.Real) else given

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.transforms import geometry, pixels
-from fastdata.transforms import torchvision as translation
+from fastdata.transforms import libraries as translation
 from fastdata.transforms.augmentations import (
     RandomApply,
     RandomChoice,
@@ -45,6 +46,7 @@ from fastdata.transforms.descriptions import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    ResizeKeepRatio,
     TenCrop,
     Transform,
     Views,
@@ -59,6 +61,7 @@ _RETURNED = object()
 _GEOMETRY = (
     RandomResizedCrop,
     Resize,
+    ResizeKeepRatio,
     CenterCrop,
     CornerCrop,
     RandomCrop,
@@ -67,6 +70,7 @@ _GEOMETRY = (
 _CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
 _HAS_TENSOR = "it works on PIL images, and has a tensor here"
 _SOME_SIZE = (12345, 6789)  # that no step makes
+_ZEROS = ((0, 0, 0), "constant")  # what geometry pads with
 # What may come after a conversion to floats: it moves values, and makes none but zeros.
 _MOVES = (CenterCrop, CornerCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
 
@@ -125,7 +129,8 @@ class Program:
 
     Attributes:
         size: (width, height) of every output.
-        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
+        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; where one is drawn for each
+            image, the first of them.
         output: The format of the output.
         steps: The geometry, in the pipeline's order.
         pixels: What comes after it: augmentations, and whatever follows them.
@@ -172,7 +177,7 @@ class Program:
             "regions": cut.boxes[rows],
             "flips": cut.flips[rows],
         }
-        for name in ("sizes", "windows", "canvases", "keys"):
+        for name in ("sizes", "windows", "canvases", "keys", "filters"):
             values = getattr(cut, name)
             options[name] = None if values is None else values[rows]
         if self.pixels:
@@ -327,7 +332,7 @@ class Reading:
     """What a sequence of transforms amounts to.
 
     ``kind`` is what the pipeline would have in hand: ``pil``, a ``tensor``, torchvision's tensor
-    ``image``; or ``own``: the result of ours, which stands for either.
+    ``image``, an ``array``; or ``own``: the result of ours, which stands for any.
 
     Args:
         items: The transforms, each with whether the innermost Compose is ours or a list, rather
@@ -378,6 +383,8 @@ class Reading:
         if self.tail and self.kind == "image":
             # torchvision's own transforms may tell its image tensors from others.
             return (_tensor_image(), *self.tail)
+        if self.tail and self.kind == "array":
+            return (np.asarray, *self.tail)
         return tuple(self.tail)
 
     def unknown(self) -> tuple[Unknown, ...]:
@@ -412,9 +419,9 @@ class Reading:
 
     def _add(self, transform: Any, ours: bool | None) -> str | None:
         """Take the next transform for the core; return why it cannot be done, or None."""
-        own = isinstance(transform, (Normalize, RandomErasing, *_CONTAINERS))
+        own = isinstance(transform, (Normalize, RandomErasing, ResizeKeepRatio, *_CONTAINERS))
         if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
-            if self.kind in ("tensor", "image") and ours is not None:
+            if self.kind not in ("pil", "own") and ours is not None:
                 return _HAS_TENSOR
             if isinstance(transform, Normalize):
                 reason = self._normalise(transform)
@@ -429,6 +436,16 @@ class Reading:
         found = translation.translate(transform, self.kind, self.dtype)
         if isinstance(found, str):
             return found
+        before = {name: copy(value) for name, value in vars(self).items()}
+        for step in found if isinstance(found, tuple) else (found,):
+            reason = self._take(step)
+            if reason is not None:
+                vars(self).update(before)  # all of it, or nothing
+                return reason
+        return None
+
+    def _take(self, found: Transform | translation.Conversion) -> str | None:
+        """Take a step that was translated."""
         if isinstance(found, Normalize):
             return self._normalise(found)
         if isinstance(found, Transform):
@@ -502,7 +519,7 @@ class Reading:
                     return f"it holds {name_of(part)}: {found}"
                 held.append(found)
             return replace(step, transforms=tuple(held))
-        return step if pixels.is_known(step) else "it cannot be done to some of the images only"
+        return step if pixels.is_known(step) else "it can only come first, before augmentations"
 
     def _part(self, part: Any) -> Transform | str:
         """The same of what a container holds."""
@@ -510,25 +527,30 @@ class Reading:
         if inner is not None:
             return self._resolved(Compose(tuple(inner))) if inner else pixels.Nothing()
         if isinstance(part, Transform):
-            if self.kind in ("tensor", "image"):
+            if self.kind not in ("pil", "own"):
                 return _HAS_TENSOR
             return self._resolved(part)
         found = translation.translate(part, self.kind, self.dtype)
         if isinstance(found, translation.Conversion):
             same = found.kind in (None, self.kind) and found.dtype in (None, self.dtype)
             return pixels.Nothing() if same else "it converts some of the images only"
+        if isinstance(found, tuple):
+            return "it does several things, and stands in another transform"
         return found if isinstance(found, str) else self._resolved(found)
 
     def _erase(self, step: RandomErasing) -> str | None:
         values: Any = step.value
-        deviations = None
-        if values == "random":
+        deviations, kind = None, values
+        if isinstance(values, str):
             if self.dtype == "uint8":
                 return "it puts noise of floats into bytes"
             values, deviations = (0.0,) * 3, (1.0,) * 3
         elif self.dtype == "uint8" and not all(0 <= value <= 255 for value in values):
             return "its values are not from 0 to 255"
-        self.erasures.append(pixels.Erase(step.p, step.scale, step.ratio, values, deviations))
+        counts: Any = step.count
+        self.erasures.append(
+            pixels.Erase(step.p, step.scale, step.ratio, values, deviations, kind, counts)
+        )
         return None
 
     def _cut(self, step: Transform) -> str | None:
@@ -536,9 +558,9 @@ class Reading:
         size: _Pair | None
         if isinstance(step, RandomHorizontalFlip):
             self.flipped = True
-        elif isinstance(step, (Resize, RandomResizedCrop)):
+        elif isinstance(step, (Resize, ResizeKeepRatio, RandomResizedCrop)):
             size = None
-            if isinstance(step.size, tuple):
+            if isinstance(step.size, tuple) and not isinstance(step, ResizeKeepRatio):
                 size = (step.size[1], step.size[0])
             elif isinstance(step, Resize) and self.fixed is not None:
                 wide, high = geometry.resized_size(step, *self.fixed)
@@ -547,9 +569,12 @@ class Reading:
                 return None  # nothing changes
             if self.filter is not None:
                 return "it would resize a second time"
-            if step.interpolation == "nearest" and self.flipped:
+            filters = (step.interpolation,)
+            if not isinstance(step.interpolation, str):
+                filters = step.interpolation  # type: ignore[assignment]
+            if "nearest" in filters and self.flipped:
                 return "resizing with 'nearest' after a flip gives other pixels than before it"
-            self.fixed, self.filter, self.cropped = size, step.interpolation, False
+            self.fixed, self.filter, self.cropped = size, filters[0], False  # type: ignore[assignment]
         elif isinstance(step, (CenterCrop, CornerCrop, RandomCrop)):
             size = (step.size[1], step.size[0])  # type: ignore[index]
             larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
@@ -561,8 +586,10 @@ class Reading:
                 if larger and not padded and not step.pad_if_needed:
                     return "it is larger than the images, and may not pad them"
                 pads = padded or (pads and step.pad_if_needed)
-                if pads and (step.fill, step.padding_mode) != ((0, 0, 0), "constant"):
+                if pads and (step.fill, step.padding_mode) != _ZEROS:
                     return "it pads with others than zeros"
+            if pads and isinstance(step, CenterCrop) and (step.fill, step.padding_mode) != _ZEROS:
+                return "it pads with others than zeros"
             if pads and self.cropped:
                 return "it would pad what was cropped"
             if pads and self.mean is not None:
@@ -578,6 +605,8 @@ def _moves(step: Transform) -> bool:
     """Whether a step only moves values, or puts zeros around them: floats as it would bytes."""
     if isinstance(step, (Compose, *_CONTAINERS)):
         return all(map(_moves, step.transforms))  # type: ignore[arg-type]
+    if isinstance(step, (CenterCrop, RandomCrop)) and (step.fill, step.padding_mode) != _ZEROS:
+        return isinstance(step, RandomCrop) and not (step.pad_if_needed or any(step.padding))  # type: ignore[arg-type]
     return isinstance(step, (*_MOVES, pixels.Nothing))
 
 
@@ -642,6 +671,6 @@ def _wrapping_hint(transform: Any) -> str:
 def name_of(transform: Any) -> str:
     """What to call a transform in a message."""
     name = getattr(transform, "__name__", None) or type(transform).__name__
-    if isinstance(transform, (Resize, CenterCrop, RandomCrop, RandomResizedCrop)):
+    if isinstance(transform, (Resize, ResizeKeepRatio, CenterCrop, RandomCrop, RandomResizedCrop)):
         return f"{name}({dimensions(transform)})"
     return str(name)

@@ -43,9 +43,10 @@ from fastdata.transforms.descriptions import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    ResizeKeepRatio,
     Transform,
 )
-from fastdata.transforms.pixels import Erase, Nothing
+from fastdata.transforms.pixels import Erase, Nothing, Operation, Policy, Sample
 
 
 def dimensions(step: Any) -> str:
@@ -67,10 +68,22 @@ def _all(steps: Any, between: str) -> str:
 
 
 def _resized_crop(step: RandomResizedCrop) -> str:
-    words = f"random resized crop to {dimensions(step)} ({step.interpolation})"
+    words = f"random resized crop to {dimensions(step)} ({_filters(step)})"
     if step.scale != (0.08, 1.0):
         words += f" of {_range(step.scale)} of the area"
     return words
+
+
+def _filters(step: Any) -> str:
+    several = step.interpolation
+    return several if isinstance(several, str) else " or ".join(several)
+
+
+def _keep_ratio(step: ResizeKeepRatio) -> str:
+    where = {0.0: "around", 1.0: "within"}.get(step.longest, "about")
+    changed = [("scale", step.random_scale_prob), ("ratio", step.random_aspect_prob)]
+    words = "".join(f", {name} changed with p {p:g}" for name, p in changed if p)
+    return f"resize to {where} {dimensions(step)} ({_filters(step)}){words}"
 
 
 def _resize(step: Resize) -> str:
@@ -101,7 +114,9 @@ def _affine(step: RandomAffine) -> str:
 
 
 def _erase(step: Erase | RandomErasing) -> str:
-    return f"erase {_range(step.scale)} of the area with p {step.p:g}"
+    least, most = step.counts if isinstance(step, Erase) else step.count  # type: ignore[misc]
+    several = "" if most == 1 else f", in {least} to {most} parts"
+    return f"erase {_range(step.scale)} of the area with p {step.p:g}{several}"
 
 
 _WORDS: dict[type, Callable[[Any], str]] = {
@@ -120,7 +135,9 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     GaussianNoise: lambda step: f"noise of {step.sigma:g}",
     Grayscale: lambda step: "grey",
     Nothing: lambda step: "nothing",
+    Operation: lambda step: step.name.replace("_", " "),
     Pad: lambda step: f"pad by {', '.join(map(str, step.padding))} ({step.padding_mode})",
+    Policy: lambda step: step.words,
     RandAugment: lambda step: f"RandAugment ({step.num_ops} of strength {step.magnitude})",
     RandomAdjustSharpness: lambda step: f"sharpness {step.sharpness_factor:g} with p {step.p:g}",
     RandomAffine: _affine,
@@ -151,6 +168,8 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     RandomSolarize: lambda step: f"solarise from {step.threshold:g} with p {step.p:g}",
     RandomVerticalFlip: lambda step: f"flip vertically with p {step.p:g}",
     Resize: _resize,
+    ResizeKeepRatio: _keep_ratio,
+    Sample: lambda step: f"{step.count} of ({_all(step.transforms, ' | ')})",
     ScaleJitter: lambda step: (
         f"resize within {step.target_size[1]:g} x {step.target_size[0]:g} "
         f"by {_range(step.scale_range)} ({step.interpolation})"

@@ -73,13 +73,13 @@ class RandomResizedCrop(Transform):
         scale: Least and greatest part of the image's area that a crop has.
         ratio: Least and greatest width / height of a crop.
         interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; all but nearest
-            antialias.
+            antialias. Several of them: each image gets one, each as likely.
     """
 
     size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: str = "bilinear"
+    interpolation: str | Sequence[str] = "bilinear"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair("RandomResizedCrop", self.size))
@@ -91,7 +91,7 @@ class RandomResizedCrop(Transform):
                     f"Give for example {name}={(0.08, 1.0) if name == 'scale' else (0.75, 1.33)}.",
                 )
             object.__setattr__(self, name, values)
-        _check_interpolation("RandomResizedCrop", self.interpolation)
+        object.__setattr__(self, "interpolation", _filters("RandomResizedCrop", self.interpolation))
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,66 @@ class Resize(Transform):
 
 
 @dataclass(frozen=True)
-class CenterCrop(Transform):
-    """Crop the middle; what is smaller is padded with zeros, as torchvision does.
+class ResizeKeepRatio(Transform):
+    """Resize the image to a target's size, keeping its ratio but for what is random.
+
+    Names, arguments and arithmetic are timm's (``timm.data.transforms``, version 1.0).
 
     Attributes:
-        size: An int for a square, or (height, width).
+        size: Of the target: an int for a square, or (height, width).
+        longest: 0: the image covers the target; 1: it lies within it; or something in between.
+        interpolation: As :class:`RandomResizedCrop` has it.
+        random_scale_prob: How probable it is that the image is scaled, 0 to 1.
+        random_scale_range: By a factor that is uniform in (from, to), above 0.
+        random_scale_area: Scale by one over the factor's square root instead.
+        random_aspect_prob: How probable it is that the image's ratio is changed, 0 to 1.
+        random_aspect_range: Height by width changes by one over a factor whose logarithm is
+            uniform between those of (from, to), above 0.
     """
 
     size: Size
+    longest: float = 0.0
+    interpolation: str | Sequence[str] = "bilinear"
+    random_scale_prob: float = 0.0
+    random_scale_range: tuple[float, float] = (0.85, 1.05)
+    random_scale_area: bool = False
+    random_aspect_prob: float = 0.0
+    random_aspect_range: tuple[float, float] = (0.9, 1.11)
+
+    def __post_init__(self) -> None:
+        who = "ResizeKeepRatio"
+        object.__setattr__(self, "size", _pair(who, self.size))
+        object.__setattr__(self, "longest", _floats(who, "longest", (self.longest,), 1)[0])
+        object.__setattr__(self, "interpolation", _filters(who, self.interpolation))
+        check_probability(who, self.random_scale_prob)
+        check_probability(who, self.random_aspect_prob)
+        for name in ("random_scale_range", "random_aspect_range"):
+            values = _floats(who, name, getattr(self, name), 2)
+            if not min(values) > 0:
+                raise UsageError(
+                    f"{who}: {name} {values} is not above 0.", "Give for example (0.9, 1.1)."
+                )
+            object.__setattr__(self, name, values)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Transform):
+    """Crop the middle; what is smaller is padded, with zeros as torchvision does it.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        fill: Of what is padded: a value of 0 to 255, or one a channel.
+        padding_mode: As :class:`fastdata.transforms.Pad` has it.
+    """
+
+    size: Size
+    fill: float | Sequence[float] | None = field(default=0, kw_only=True)
+    padding_mode: str = field(default="constant", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair("CenterCrop", self.size))
+        object.__setattr__(self, "fill", pixel_fill("CenterCrop", self.fill))
+        check_padding_mode("CenterCrop", self.padding_mode)
 
 
 @dataclass(frozen=True)
@@ -435,6 +484,14 @@ def _floats(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
             f"Give {count} numbers in a tuple.",
         )
     return floats
+
+
+def _filters(who: str, given: Any) -> str | tuple[str, ...]:
+    """One filter, or several."""
+    several = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for interpolation in several or (given,):
+        _check_interpolation(who, interpolation)
+    return several if len(several) > 1 else str(several[0])
 
 
 def _check_interpolation(who: str, interpolation: Any) -> None:

@@ -7,6 +7,7 @@ Everything is computed for a whole batch at once: this runs in the loader's one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -23,13 +24,18 @@ from fastdata.transforms.descriptions import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    ResizeKeepRatio,
     Transform,
 )
 
 _Ints: TypeAlias = "npt.NDArray[np.int64] | int"
 
-# Draw numbers that a random step has for itself; RandomResizedCrop takes 22.
+# Draw numbers that a random step has for itself; RandomResizedCrop takes 22, and one for a filter.
 _DRAWS = 32
+_FILTER_DRAW = 22
+
+#: In the order of enum class Filter of native/resample/resample.h.
+FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
 class Geometry(NamedTuple):
@@ -45,6 +51,8 @@ class Geometry(NamedTuple):
         canvases: int32 (N, 2): the outputs' (width, height), where a pixel program makes others of
             them; None: what the program's output has.
         keys: uint64 (N,): what a pixel program draws from; None: there is none.
+        filters: uint8 (N,): the number in :data:`FILTERS` of what each is resized with, where that
+            was drawn; None: the program's.
         too_small: Images that are smaller than a random crop that may not pad, by their row, and
             in words what is wrong; their other values mean nothing.
     """
@@ -56,6 +64,7 @@ class Geometry(NamedTuple):
     needs_padding: npt.NDArray[np.bool_] | None
     canvases: npt.NDArray[np.int32] | None = None
     keys: npt.NDArray[np.uint64] | None = None
+    filters: npt.NDArray[np.uint8] | None = None
     too_small: Mapping[int, str] = MappingProxyType({})
 
 
@@ -70,7 +79,7 @@ class _Frame(NamedTuple):
 
 def is_random(step: Transform) -> bool:
     """Whether a step of :func:`compose` draws numbers."""
-    return isinstance(step, (RandomResizedCrop, RandomCrop, RandomHorizontalFlip))
+    return isinstance(step, (RandomResizedCrop, ResizeKeepRatio, RandomCrop, RandomHorizontalFlip))
 
 
 def compose(
@@ -95,6 +104,7 @@ def compose(
     box: _Frame | None = None
     resized: tuple[_Ints, _Ints] = (0, 0)
     flips: npt.NDArray[np.bool_] | None = None
+    filters: npt.NDArray[np.uint8] | None = None
     cut = False  # since the resize
     may_pad = False
     too_small: dict[int, str] = {}
@@ -106,7 +116,12 @@ def compose(
         elif isinstance(step, Resize):
             box, resized, cut = frame, resized_size(step, frame.width, frame.height), False
             frame = _Frame(0, 0, *resized)
+        elif isinstance(step, ResizeKeepRatio):
+            box, resized, cut = frame, _keeping_ratio(step, frame, keys, draw), False
+            filters = _random_filters(step, keys, draw)
+            frame = _Frame(0, 0, *resized)
         elif isinstance(step, RandomResizedCrop):
+            filters = _random_filters(step, keys, draw)
             box = _crop(frame, flips, *_random_boxes(step, frame.width, frame.height, keys, draw))
             resized, cut = (_wide(step), _high(step)), False
             frame = _Frame(0, 0, *resized)
@@ -142,7 +157,9 @@ def compose(
             needs_padding |= windows[:, 1] + frame.height > sizes[:, 1]
         needs_padding = needs_padding if needs_padding.any() else None
     flipped = np.zeros(count, np.uint8) if flips is None else flips.view(np.uint8)
-    found = Geometry(boxes, sizes, windows, flipped, needs_padding, too_small=too_small)
+    found = Geometry(
+        boxes, sizes, windows, flipped, needs_padding, filters=filters, too_small=too_small
+    )
     return found, frame.width, frame.height
 
 
@@ -166,6 +183,53 @@ def resized_size(step: Resize, width: _Ints, height: _Ints) -> tuple[_Ints, _Int
     if new_wide.ndim == 0:
         return int(new_wide), int(new_high)
     return new_wide, new_high
+
+
+def _keeping_ratio(
+    step: ResizeKeepRatio, frame: _Frame, keys: npt.NDArray[np.uint64], draw: int
+) -> tuple[_Ints, _Ints]:
+    """(width, height) after timm's ``ResizeKeepRatio.get_params``, in its order of operations."""
+    wide = np.asarray(frame.width, np.float64)
+    high = np.asarray(frame.height, np.float64)
+    down, across = high / _high(step), wide / _wide(step)
+    ratio = np.maximum(down, across) * step.longest + np.minimum(down, across) * (
+        1.0 - step.longest
+    )
+    ones = np.ones(len(keys))
+    by_height, by_width = ones, ones
+    if step.random_scale_prob > 0:
+        factor = _uniform(keys, draw + 1, *step.random_scale_range)
+        if step.random_scale_area:
+            factor = 1.0 / np.sqrt(factor)
+        scaled = np.where(draws.uniforms(keys, draw) < step.random_scale_prob, factor, ones)
+        by_height, by_width = scaled, scaled
+    if step.random_aspect_prob > 0:
+        low, high_log = (math.log(value) for value in step.random_aspect_range)
+        factor = np.sqrt(np.exp(_uniform(keys, draw + 3, low, high_log)))
+        changed = np.where(draws.uniforms(keys, draw + 2) < step.random_aspect_prob, factor, ones)
+        by_height, by_width = by_height / changed, by_width * changed
+    # Nothing of an image is less than a pixel: timm's own call fails there.
+    new_wide = np.maximum(np.rint(wide * by_width / ratio), 1).astype(np.int64)
+    new_high = np.maximum(np.rint(high * by_height / ratio), 1).astype(np.int64)
+    return new_wide, new_high
+
+
+def _uniform(
+    keys: npt.NDArray[np.uint64], draw: int, low: float, high: float
+) -> npt.NDArray[np.float64]:
+    return low + (high - low) * draws.uniforms(keys, draw)
+
+
+def _random_filters(
+    step: RandomResizedCrop | ResizeKeepRatio, keys: npt.NDArray[np.uint64], draw: int
+) -> npt.NDArray[np.uint8] | None:
+    if isinstance(step.interpolation, str):
+        return None
+    numbers = np.array([FILTERS.index(name) for name in step.interpolation], np.uint8)
+    chosen: npt.NDArray[np.uint8] = numbers[
+        draws.integers(keys, draw + _FILTER_DRAW, np.array(len(numbers)))
+    ]
+    return chosen
 
 
 def _wide(step: Any) -> int:

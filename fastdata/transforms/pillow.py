@@ -45,6 +45,8 @@ def render(
     left, upper, right, lower = cut.boxes[row].tolist()
     if (left, upper, right, lower) != (0, 0, *image.size):
         image = image.crop((left, upper, right, lower))
+    if cut.filters is not None:
+        resample = geometry.FILTERS[cut.filters[row]]
     resized = size if cut.sizes is None else tuple(cut.sizes[row].tolist())
     if image.size != resized:
         image = image.resize(resized, Image.Resampling[resample.upper()])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -58,8 +58,10 @@ from fastdata.transforms.descriptions import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    ResizeKeepRatio,
     Transform,
 )
+from fastdata.transforms.geometry import FILTERS
 
 #: (width, height); None: it depends on the image, or on what is drawn.
 Fixed: TypeAlias = "tuple[int, int] | None"
@@ -67,16 +69,13 @@ Fixed: TypeAlias = "tuple[int, int] | None"
 # The first draw of a program: geometry has those before it (`fastdata.transforms.geometry`).
 _FIRST_DRAW = 1 << 16
 
-# Enum class Filter of native/resample/resample.h.
-_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
-
 # Enum class Unit and enum class Rounding of native/augment/program.h.
-_WIDTH, _HEIGHT = 1, 2
-_TO_ZERO, _TO_EVEN = 1, 2
+WIDTH, HEIGHT = 1, 2
+TO_ZERO, TO_EVEN, UP = 1, 2, 3
 
 
 # Nodes that only lead to others.
-_WITH_CHILDREN = ("sequence", "apply", "choice", "order")
+_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample")
 
 
 class Number(NamedTuple):
@@ -89,6 +88,8 @@ class Number(NamedTuple):
     first: int = 0
     entries: int = 0
     unit: int = 0
+    least: float = -math.inf
+    greatest: float = math.inf
     sign_draw: int = -1
     plus: float = 0.0
     rounding: int = 0
@@ -97,6 +98,68 @@ class Number(NamedTuple):
 @dataclass(frozen=True)
 class Nothing(Transform):
     """What a choice may come to."""
+
+
+@dataclass(frozen=True)
+class Random:
+    """A value of an :class:`Operation`: a `Number` that has no draws yet.
+
+    Attributes:
+        kind: ``constant``, ``uniform``, ``normal``: of a and b as struct Value has them.
+        a: In terms of `kind`.
+        b: Likewise.
+        signed: Negated half of the time.
+        options: Others of `Number`'s fields.
+        entries: With kind ``table``: the numbers, each as likely.
+    """
+
+    kind: str
+    a: float = 0.0
+    b: float = 0.0
+    signed: bool = False
+    options: tuple[tuple[str, float], ...] = ()
+    entries: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operation(Transform):
+    """One node of the tree: what policies of other libraries are made of.
+
+    Attributes:
+        name: Of an operation of the core, or of a kind of leaf.
+        values: Its values.
+    """
+
+    name: str
+    values: tuple[float | Random, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample(Transform):
+    """Some of several transforms, none of them twice.
+
+    Attributes:
+        transforms: Known to the core.
+        count: How many, one after the other.
+        weights: How likely each is, 0 or more; at least ``count`` of them above 0.
+    """
+
+    transforms: tuple[Transform, ...]
+    count: int
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Policy(Transform):
+    """Transforms, one after the other, that ``explain()`` need not list.
+
+    Attributes:
+        words: What to say instead.
+        transforms: Known to the core.
+    """
+
+    words: str
+    transforms: tuple[Transform, ...]
 
 
 @dataclass(frozen=True)
@@ -109,6 +172,8 @@ class Erase(Transform):
         ratio: Likewise.
         values: One a channel.
         deviations: The standard deviations of noise that is added; None: none.
+        noise: "random", each pixel has its own; "color", each rectangle has its own.
+        counts: Least and greatest number of rectangles, which share the area.
     """
 
     p: float
@@ -116,6 +181,8 @@ class Erase(Transform):
     ratio: tuple[float, float]
     values: tuple[float, float, float]
     deviations: tuple[float, float, float] | None
+    noise: str = "random"
+    counts: tuple[int, int] = (1, 1)
 
     def scaled(self, mean: Sequence[float], std: Sequence[float]) -> Erase:
         """What it is after ``(value - mean) / std`` of each channel."""
@@ -123,7 +190,7 @@ class Erase(Transform):
         deviations = self.deviations
         if deviations is not None:
             deviations = tuple(d / s for d, s in zip(deviations, std, strict=True))  # type: ignore[assignment]
-        return Erase(self.p, self.scale, self.ratio, values, deviations)  # type: ignore[arg-type]
+        return replace(self, values=values, deviations=deviations)  # type: ignore[arg-type]
 
 
 class Builder:
@@ -192,6 +259,18 @@ class Builder:
         self._tables += entries
         return Number("table", self.draw(), first=first, entries=len(entries), **sign, **rest)
 
+    def random(self, value: float | Random) -> Number | float:
+        """A value with draws of its own."""
+        if not isinstance(value, Random):
+            return value
+        options: dict[str, Any] = dict(value.options)
+        if value.signed:
+            options["sign_draw"] = self.draw()
+        if value.kind == "table":
+            return self.table(value.entries, **options)
+        draws = {"constant": 0, "uniform": 1, "normal": 2}[value.kind]
+        return Number(value.kind, self.draw(draws), value.a, value.b, **options)
+
     @contextmanager
     def maybe(self, p: float) -> Iterator[None]:
         """What is built within is done with probability p."""
@@ -251,7 +330,7 @@ def size_after(step: Transform, size: Fixed) -> Fixed:
         return size and geometry.resized_size(step, *size)  # type: ignore[return-value]
     if isinstance(step, RandomRotation):
         return None if step.expand else size
-    if isinstance(step, (ScaleJitter, RandomShortestSize, RandomResize)):
+    if isinstance(step, (ScaleJitter, RandomShortestSize, RandomResize, ResizeKeepRatio)):
         return None
     if isinstance(step, Compose):
         for part in step.transforms:
@@ -370,8 +449,8 @@ def _affine(tree: Builder, step: RandomAffine) -> None:
     x, y = step.translate or (0.0, 0.0)
     values: list[Number | float] = [
         tree.uniform(*degrees),
-        tree.uniform(-x, x, unit=_WIDTH, rounding=_TO_EVEN),
-        tree.uniform(-y, y, unit=_HEIGHT, rounding=_TO_EVEN),
+        tree.uniform(-x, x, unit=WIDTH, rounding=TO_EVEN),
+        tree.uniform(-y, y, unit=HEIGHT, rounding=TO_EVEN),
         tree.uniform(*(step.scale or (1.0, 1.0))),
         tree.uniform(*shear[:2]),
         tree.uniform(*shear[2:]) if len(shear) == 4 else 0.0,
@@ -422,14 +501,21 @@ def _compose(tree: Builder, step: Compose) -> None:
         _emit_all(tree, step.transforms)
 
 
+def _filter(tree: Builder, step: Any) -> Number | float:
+    """The number of a transform's filter, or one of several."""
+    if isinstance(step.interpolation, str):
+        return float(FILTERS.index(step.interpolation))
+    return tree.table([float(FILTERS.index(name)) for name in step.interpolation])
+
+
 def _resized_crop(tree: Builder, step: RandomResizedCrop) -> None:
     height, width = step.size  # type: ignore[misc]
-    which = _FILTERS.index(step.interpolation)
+    which = _filter(tree, step)
     tree.leaf("resized_crop", width, height, which, *step.scale, *step.ratio, draws=22)
 
 
 def _resize(tree: Builder, step: Resize) -> None:
-    which = _FILTERS.index(step.interpolation)
+    which = FILTERS.index(step.interpolation)
     if isinstance(step.size, tuple):
         tree.call("resize", step.size[1], step.size[0], which)
     else:
@@ -437,7 +523,9 @@ def _resize(tree: Builder, step: Resize) -> None:
 
 
 def _center_crop(tree: Builder, step: CenterCrop) -> None:
-    tree.leaf("centre_crop", step.size[1], step.size[0])  # type: ignore[index]
+    height, width = step.size  # type: ignore[misc]
+    fill: Any = step.fill
+    tree.leaf("centre_crop", width, height, PADDING_MODES.index(step.padding_mode), *fill)
 
 
 def _corner_crop(tree: Builder, step: CornerCrop) -> None:
@@ -456,27 +544,49 @@ def _random_crop(tree: Builder, step: RandomCrop) -> None:
 def _scale_jitter(tree: Builder, step: ScaleJitter) -> None:
     height, width = step.target_size
     factor = tree.uniform(*step.scale_range)
-    which = _FILTERS.index(step.interpolation)
+    which = FILTERS.index(step.interpolation)
     tree.leaf("scale_jitter", height, width, factor, which)
 
 
 def _shortest_size(tree: Builder, step: RandomShortestSize) -> None:
     sizes: Any = step.min_size
-    which = _FILTERS.index(step.interpolation)
+    which = FILTERS.index(step.interpolation)
     tree.leaf("shortest_size", tree.table(sizes), step.max_size or 0, which)
 
 
 def _random_resize(tree: Builder, step: RandomResize) -> None:
-    size = tree.uniform(step.min_size, step.max_size, rounding=_TO_ZERO)
-    which = _FILTERS.index(step.interpolation)
+    size = tree.uniform(step.min_size, step.max_size, rounding=TO_ZERO)
+    which = FILTERS.index(step.interpolation)
     tree.leaf("resize_shorter", size, 0, which)
 
 
 def _erase(tree: Builder, step: Erase) -> None:
-    noise = step.deviations is not None
-    with tree.maybe(step.p):
-        values = (*step.scale, *step.ratio, *step.values, noise)
-        tree.leaf("erase", *values, *(step.deviations or (0, 0, 0)), draws=23)
+    noise = 0 if step.deviations is None else 1 + (step.noise == "color")
+    with tree.maybe(step.p), tree.node("choice", draws=1):
+        for count in range(step.counts[0], step.counts[1] + 1):
+            scale = [part / count for part in step.scale]
+            values = (*scale, *step.ratio, *step.values, noise, *(step.deviations or (0, 0, 0)))
+            with tree.node("sequence"):
+                for _ in range(count):
+                    tree.leaf("erase", *values, draws=23)
+
+
+def _operation(tree: Builder, step: Operation) -> None:
+    values = [tree.random(value) for value in step.values]
+    if step.name in _native.OPERATIONS:
+        tree.call(step.name, *values)
+    else:
+        tree.leaf(step.name, *values)
+
+
+def _sample(tree: Builder, step: Sample) -> None:
+    with tree.node("sample", step.count, *step.weights, draws=step.count):
+        _emit_all(tree, step.transforms)
+
+
+def _policy_steps(tree: Builder, step: Policy) -> None:
+    with tree.node("sequence"):
+        _emit_all(tree, step.transforms)
 
 
 def _nothing(tree: Builder, step: Nothing) -> None:
@@ -581,13 +691,13 @@ def _augmentation(
         # About the upper left corner.
         _warp(tree, (0.0, 0.0, 0.0, 1.0, *pair), step, (1, 0, 0))
     elif at is None:  # a translation in pixels
-        moved = tree.table(values, signed=True, rounding=_TO_ZERO)
+        moved = tree.table(values, signed=True, rounding=TO_ZERO)
         _translate(tree, step, name, moved)
     else:
-        unit = _WIDTH if name == "TranslateX" else _HEIGHT
+        unit = WIDTH if name == "TranslateX" else HEIGHT
         sign = tree.draw()
         moved = Number(
-            "linspace", 0, space[name], at, 0, bins, unit, sign_draw=sign, rounding=_TO_ZERO
+            "linspace", 0, space[name], at, 0, bins, unit, sign_draw=sign, rounding=TO_ZERO
         )
         _translate(tree, step, name, moved)
 
@@ -686,7 +796,9 @@ _EMIT: dict[type, Callable[[Builder, Any], None]] = {
     GaussianNoise: _noise,
     Grayscale: _grayscale,
     Nothing: _nothing,
+    Operation: _operation,
     Pad: _pad,
+    Policy: _policy_steps,
     RandAugment: _rand_augment,
     RandomAdjustSharpness: _sharpness,
     RandomAffine: _affine,
@@ -710,6 +822,7 @@ _EMIT: dict[type, Callable[[Builder, Any], None]] = {
     RandomSolarize: _solarize,
     RandomVerticalFlip: _with_p("flip_vertical"),
     Resize: _resize,
+    Sample: _sample,
     ScaleJitter: _scale_jitter,
     TrivialAugmentWide: _trivial_augment,
 }

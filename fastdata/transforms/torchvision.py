@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms import torchvision_pixels
 from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomOrder
+from fastdata.transforms.conversion import NOT_KNOWN, Conversion, Found, name_in
 from fastdata.transforms.descriptions import (
     FLOATS,
     CenterCrop,
@@ -30,21 +31,6 @@ from fastdata.transforms.descriptions import (
     TenCrop,
     Transform,
 )
-
-#: Why the core cannot do what is not in here.
-NOT_KNOWN = "it is not a transform that fastdata knows"
-
-
-class Conversion(NamedTuple):
-    """A change of what the pipeline has in hand.
-
-    Attributes:
-        kind: ``tensor`` or ``image`` (torchvision's tensor image); None: as before.
-        dtype: As ``Output.dtype`` has it; None: as before.
-    """
-
-    kind: str | None = None
-    dtype: str | None = None
 
 
 def parts(transform: Any) -> Sequence[Any] | None:
@@ -66,17 +52,8 @@ def views(transform: Any) -> FiveCrop | TenCrop | None:
     return TenCrop(transform.size, transform.vertical_flip)
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Transform | Conversion | str:
-    """One transform that is not a Compose.
-
-    Args:
-        transform: Anything.
-        kind: What it gets: ``pil``, ``tensor``, ``image``, or ``own``, which is as good as any.
-        dtype: What it gets, as ``Output.dtype`` has it.
-
-    Returns:
-        What it does; or why that is not known, in words.
-    """
+def translate(transform: Any, kind: str, dtype: str) -> Found:
+    """One transform that is not a Compose, as `fastdata.transforms.libraries.translate`."""
     version, name = _version(transform), type(transform).__name__
     if version is None or not is_known(transform):
         return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
@@ -98,11 +75,17 @@ def is_known(transform: Any) -> bool:
 
 def _version(transform: Any) -> int | None:
     """1 or 2: whose transform it is; None: not torchvision's."""
-    for version, module in ((1, "torchvision.transforms"), (2, "torchvision.transforms.v2")):
-        known = getattr(sys.modules.get(module), type(transform).__name__, None)
-        if known is type(transform):
+    for module, version in _VERSIONS.items():
+        if name_in(transform, module):
             return version
     return None
+
+
+_VERSIONS = {
+    "torchvision.transforms": 1,
+    "torchvision.transforms.v2": 2,
+    "torchvision.transforms._presets": 2,
+}
 
 
 def _interpolation(transform: Any, kind: str, dtype: str) -> tuple[str, str]:
@@ -253,14 +236,31 @@ def _order(transform: Any, version: int, kind: str, dtype: str) -> Transform | s
     return RandomOrder(tuple(transform.transforms))
 
 
+def _preset(transform: Any, version: int, kind: str, dtype: str) -> Found:
+    """What a classification model's ``weights.transforms()`` are."""
+    name, reason = _interpolation(transform, kind, dtype)
+    if reason:
+        return reason
+    floats = Conversion("tensor", "float32") if kind == "pil" else _convert(dtype, "float32", True)
+    if isinstance(floats, str):
+        return floats
+    return (
+        Resize(tuple(transform.resize_size), name),
+        CenterCrop(tuple(transform.crop_size)),
+        floats,
+        Normalize(tuple(transform.mean), tuple(transform.std)),
+    )
+
+
 def _identity(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     return Conversion()
 
 
-_TRANSLATORS: dict[str, Callable[[Any, int, str, str], Transform | Conversion | str]] = {
+_TRANSLATORS: dict[str, Callable[[Any, int, str, str], Found]] = {
     "CenterCrop": _center_crop,
     "ConvertImageDtype": _convert_image_dtype,
     "Identity": _identity,
+    "ImageClassification": _preset,
     "Normalize": _normalize,
     "PILToTensor": _pil_to_tensor,
     "RandomApply": _apply,

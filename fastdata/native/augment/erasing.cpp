@@ -39,7 +39,16 @@ void erase(const Erasure& erasure, const Output& output, Buffer& scratch) {
   const int count = erasure.width * channels;  // values a row of each plane
   float values[kPeriod];
   const float* noise[3] = {};  // a plane each, so that it is the same in either layout
-  if (erasure.noise) {
+  double base[3];
+  std::copy_n(erasure.values, 3, base);
+  if (erasure.noise == Erasure::Noise::channels) {
+    float one[64];  // normals() writes blocks of 64
+    for (int channel = 0; channel < 3; channel++) {
+      kernels().normals(one, 1, draw_bits(erasure.key, channel));
+      base[channel] += erasure.deviations[channel] * one[0];
+    }
+  }
+  if (erasure.noise == Erasure::Noise::pixels) {
     const size_t plane = round_up(area, 64);
     float* all = scratch.reserve<float>(3 * plane);
     for (int channel = 0; channel < 3; channel++) {
@@ -55,8 +64,8 @@ void erase(const Erasure& erasure, const Output& output, Buffer& scratch) {
         const int n = std::min(kPeriod, count - begin);
         for (int i = 0; i < n; i++) {
           const int channel = planar ? plane : (begin + i) % 3, x = (begin + i) / channels;
-          values[i] = static_cast<float>(erasure.values[channel]);
-          if (erasure.noise)
+          values[i] = static_cast<float>(base[channel]);
+          if (erasure.noise == Erasure::Noise::pixels)
             values[i] += static_cast<float>(erasure.deviations[channel]) *
                          noise[channel][size_t(y) * erasure.width + x];
         }

@@ -9,6 +9,7 @@ namespace fastdata {
 Status affine(const Call& call, Canvas& canvas);
 Status perspective(const Call& call, Canvas& canvas);
 Status gaussian_blur(const Call& call, Canvas& canvas);
+Status box_blur(const Call& call, Canvas& canvas);
 Status gaussian_noise(const Call& call, Canvas& canvas);
 Status crop(const Call& call, Canvas& canvas);
 Status resize(const Call& call, Canvas& canvas);

@@ -22,6 +22,7 @@ constexpr Run run_of(Operation operation) {
     case Operation::grayscale: return grayscale;
     case Operation::posterize: return posterize;
     case Operation::solarize: return solarize;
+    case Operation::solarize_add: return solarize_add;
     case Operation::autocontrast: return autocontrast;
     case Operation::equalize: return equalize;
     case Operation::invert: return invert;
@@ -31,6 +32,7 @@ constexpr Run run_of(Operation operation) {
     case Operation::flip_horizontal: return flip_horizontal;
     case Operation::flip_vertical: return flip_vertical;
     case Operation::gaussian_blur: return gaussian_blur;
+    case Operation::box_blur: return box_blur;
     case Operation::gaussian_noise: return gaussian_noise;
     case Operation::crop: return crop;
     case Operation::resize: return resize;

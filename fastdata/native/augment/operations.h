@@ -16,44 +16,48 @@ namespace fastdata {
 // Each operation and the number of its values. Python has the names (`_native.OPERATIONS`).
 // Interpolation: 0 nearest, 1 bilinear, 2 bicubic. Filter: enum class Filter. Fills are 0 to 255, a
 // grey image takes the first.
-#define FASTDATA_OPERATIONS(O)                                                             \
-  /* factor: 0 to 1e6; 1 changes nothing */                                                \
-  O(brightness, 1)                                                                         \
-  O(contrast, 1)                                                                           \
-  O(saturation, 1)                                                                         \
-  O(sharpness, 1)                                                                          \
-  /* factor: -0.5 to 0.5, parts of a turn */                                               \
-  O(hue, 1)                                                                                \
-  /* channels of the result: 1, or 3 equal ones */                                         \
-  O(grayscale, 1)                                                                          \
-  /* bits that are kept: 1 to 8 */                                                         \
-  O(posterize, 1)                                                                          \
-  /* values from this one on are inverted: 0 to 256 */                                     \
-  O(solarize, 1)                                                                           \
-  O(autocontrast, 0)                                                                       \
-  O(equalize, 0)                                                                           \
-  O(invert, 0)                                                                             \
-  /* for each channel of the result the one it is taken from; not of grey images */        \
-  O(permute, 3)                                                                            \
-  /* kernel's width and height: odd, up to 255, less than twice the image's; sigma along x \
-     and along y: above 0 */                                                               \
-  O(gaussian_blur, 4)                                                                      \
-  /* mean: -10 to 10, and sigma: 0 to 10, of pixels in [0, 1]; clip: 0 or 1.               \
-     Draws from the call's key */                                                          \
-  O(gaussian_noise, 3)                                                                     \
-  /* a to f: output pixel (x, y) is taken from (ax + by + c, dx + ey + f), as              \
-     Image.transform has it; interpolation; fill R, G, B; the result's width and height */ \
-  O(affine, 12)                                                                            \
-  /* a to h, as Image.transform has them; interpolation; fill R, G, B */                   \
-  O(perspective, 12)                                                                       \
-  O(flip_horizontal, 0)                                                                    \
-  O(flip_vertical, 0)                                                                      \
-  /* left, top, width, height; within the image */                                         \
-  O(crop, 4)                                                                               \
-  /* width, height, filter */                                                              \
-  O(resize, 3)                                                                             \
-  /* left, top, right, bottom: 0 and more; mode: 0 constant, 1 edge, 2 reflect,            \
-     3 symmetric; fill R, G, B */                                                          \
+#define FASTDATA_OPERATIONS(O)                                                                \
+  /* factor: 0 to 1e6; 1 changes nothing */                                                   \
+  O(brightness, 1)                                                                            \
+  O(contrast, 1)                                                                              \
+  O(saturation, 1)                                                                            \
+  O(sharpness, 1)                                                                             \
+  /* factor: -0.5 to 0.5, parts of a turn */                                                  \
+  O(hue, 1)                                                                                   \
+  /* channels of the result: 1, or 3 equal ones */                                            \
+  O(grayscale, 1)                                                                             \
+  /* bits that are kept: 0 to 8 */                                                            \
+  O(posterize, 1)                                                                             \
+  /* values from this one on are inverted: 0 to 256 */                                        \
+  O(solarize, 1)                                                                              \
+  /* what is added to values below a threshold: 0 to 255; the threshold: 0 to 256 */          \
+  O(solarize_add, 2)                                                                          \
+  O(autocontrast, 0)                                                                          \
+  O(equalize, 0)                                                                              \
+  O(invert, 0)                                                                                \
+  /* for each channel of the result the one it is taken from; not of grey images */           \
+  O(permute, 3)                                                                               \
+  /* kernel's width and height: odd, up to 255, less than twice the image's; sigma along x    \
+     and along y: above 0 */                                                                  \
+  O(gaussian_blur, 4)                                                                         \
+  /* Pillow's ImageFilter.GaussianBlur, three passes of a box. Standard deviation: 0 to 50 */ \
+  O(box_blur, 1)                                                                              \
+  /* mean: -10 to 10, and sigma: 0 to 10, of pixels in [0, 1]; clip: 0 or 1.                  \
+     Draws from the call's key */                                                             \
+  O(gaussian_noise, 3)                                                                        \
+  /* a to f: output pixel (x, y) is taken from (ax + by + c, dx + ey + f), as                 \
+     Image.transform has it; interpolation; fill R, G, B; the result's width and height */    \
+  O(affine, 12)                                                                               \
+  /* a to h, as Image.transform has them; interpolation; fill R, G, B */                      \
+  O(perspective, 12)                                                                          \
+  O(flip_horizontal, 0)                                                                       \
+  O(flip_vertical, 0)                                                                         \
+  /* left, top, width, height; within the image */                                            \
+  O(crop, 4)                                                                                  \
+  /* width, height, filter */                                                                 \
+  O(resize, 3)                                                                                \
+  /* left, top, right, bottom: 0 and more; mode: 0 constant, 1 edge, 2 reflect,               \
+     3 symmetric; fill R, G, B */                                                             \
   O(pad, 8)
 
 #define FASTDATA_OPERATION(name, count) name,

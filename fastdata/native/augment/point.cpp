@@ -149,8 +149,8 @@ Status grayscale(const Call& call, Canvas& canvas) {
 
 Status posterize(const Call& call, Canvas& canvas) {
   int bits;
-  if (!whole_number(call.values[0], 1, 8, bits))
-    return {Code::bad_parameters, "bits to keep: 1 to 8"};
+  if (!whole_number(call.values[0], 0, 8, bits))
+    return {Code::bad_parameters, "bits to keep: 0 to 8"};
   invert_and_mask(canvas.image(), 256, 0xFF << (8 - bits));
   return {};
 }
@@ -160,6 +160,17 @@ Status solarize(const Call& call, Canvas& canvas) {
   if (!(threshold >= 0 && threshold <= 256))
     return {Code::bad_parameters, "a threshold outside 0 to 256"};
   invert_and_mask(canvas.image(), static_cast<int>(std::ceil(threshold)), 0xFF);
+  return {};
+}
+
+Status solarize_add(const Call& call, Canvas& canvas) {
+  int added, threshold;
+  if (!whole_number(call.values[0], 0, 255, added) ||
+      !whole_number(call.values[1], 0, 256, threshold))
+    return {Code::bad_parameters, "an addend outside 0 to 255, or a threshold outside 0 to 256"};
+  Table table;
+  fill(table, [=](int i) { return i < threshold ? std::min(i + added, 255) : i; });
+  look_up(canvas.image(), table);
   return {};
 }
 

@@ -15,6 +15,7 @@ Status hue(const Call& call, Canvas& canvas);
 Status grayscale(const Call& call, Canvas& canvas);
 Status posterize(const Call& call, Canvas& canvas);
 Status solarize(const Call& call, Canvas& canvas);
+Status solarize_add(const Call& call, Canvas& canvas);
 Status autocontrast(const Call& call, Canvas& canvas);
 Status equalize(const Call& call, Canvas& canvas);
 Status invert(const Call& call, Canvas& canvas);

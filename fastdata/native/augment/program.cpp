@@ -29,7 +29,7 @@ constexpr double kMaxSide = 1 << 24;
 
 constexpr double kRadians = 3.14159265358979323846 / 180.0;
 
-bool has_children(NodeKind kind) { return kind <= NodeKind::order; }
+bool has_children(NodeKind kind) { return kind <= NodeKind::sample; }
 
 /// Entry `index` of `count` floats evenly spaced from 0 to `end`, as torch.linspace rounds them.
 double linspace(double end, int index, int count) {
@@ -64,6 +64,12 @@ bool solve(double (&rows)[8][9]) {
   }
   for (int i = 0; i < 8; i++) rows[i][8] /= rows[i][i];
   return true;
+}
+
+/// Of a standard normal distribution, by Box and Muller; from two draws.
+double draw_normal(uint64_t key, uint64_t draw) {
+  const double radius = std::sqrt(-2 * std::log1p(-draw_uniform(key, draw)));
+  return radius * std::cos(360 * kRadians * draw_uniform(key, draw + 1));
 }
 
 struct Point {
@@ -107,6 +113,7 @@ struct PixelProgram::Drawing {
   Status call(const Node& node);
   Status rotate();
   Status affine();
+  Status transform();
   Status perspective(uint64_t draw);
   void shuffle_channels(uint64_t draw);
   Status resized_crop(uint64_t draw);
@@ -136,6 +143,7 @@ PixelProgram::PixelProgram(std::vector<Node> nodes, std::vector<Value> values,
   for (const Value& value : values_) {
     if (!std::isfinite(value.a) || !std::isfinite(value.b) || !std::isfinite(value.plus))
       throw std::invalid_argument("a value that is not finite");
+    if (!(value.least <= value.greatest)) throw std::invalid_argument("a value's bounds are none");
     if (value.kind == ValueKind::table &&
         (value.first < 0 || value.count < 1 ||
          static_cast<size_t>(value.first) + value.count > tables_.size()))
@@ -166,6 +174,15 @@ void PixelProgram::check_node(int at, int end, int depth) const {
                                 info_of(node.operation).name);
   if (node.kind == NodeKind::choice && (!children || (node.values && node.values != children)))
     throw std::invalid_argument("a choice needs as many weights as children, or none");
+  if (node.kind == NodeKind::sample) {
+    const Value* values = values_.data() + node.first_value;
+    const auto positive = [](const Value& value) { return value.a > 0; };
+    if (node.values != children + 1 || !(values[0].a >= 0) ||
+        values[0].a >
+            static_cast<double>(std::count_if(values + 1, values + node.values, positive)))
+      throw std::invalid_argument(
+          "a sample needs a weight a child, and as many above 0 as it takes");
+  }
 }
 
 Status PixelProgram::draw(uint64_t key, int width, int height, Drawn& drawn) const {
@@ -191,11 +208,15 @@ double PixelProgram::number(const Value& value, const Drawing& drawing) const {
       x = tables_[value.first + draw_integer(drawing.key, value.draw, value.count)];
       break;
     case ValueKind::linspace: x = linspace(x, static_cast<int>(value.b), value.count); break;
+    case ValueKind::normal: x += value.b * unit * draw_normal(drawing.key, value.draw); break;
   }
+  if (x < value.least * unit) x = value.least * unit;
+  if (x > value.greatest * unit) x = value.greatest * unit;
   if (value.sign_draw >= 0 && draw_integer(drawing.key, value.sign_draw, 2) == 1) x = -x;
   x += value.plus;
   if (value.rounding == Rounding::to_zero) x = std::trunc(x);
   if (value.rounding == Rounding::to_even) x = std::nearbyint(x);
+  if (value.rounding == Rounding::up) x = std::ceil(x);
   return x;
 }
 
@@ -212,6 +233,7 @@ Status PixelProgram::visit(int at, Drawing& drawing) const {
       return {};
     case NodeKind::choice: return visit_one(at, drawing);
     case NodeKind::order: return visit_in_order(at, drawing);
+    case NodeKind::sample: return visit_sample(at, drawing);
     default: return visit_leaf(node, drawing);
   }
 }
@@ -246,6 +268,30 @@ Status PixelProgram::visit_in_order(int at, Drawing& drawing) const {
   return {};
 }
 
+Status PixelProgram::visit_sample(int at, Drawing& drawing) const {
+  const Node& node = nodes_[at];
+  std::vector<double> weights;
+  for (int i = 1; i < node.values; i++) weights.push_back(values_[node.first_value + i].a);
+  const auto count = static_cast<int>(values_[node.first_value].a);
+  for (int taken = 0; taken < count; taken++) {
+    double sum = 0;
+    for (double weight : weights) sum += std::max(weight, 0.0);
+    double x = draw_uniform(drawing.key, node.draw + taken) * sum;
+    int chosen = -1, child = at + 1;
+    size_t i = 0;
+    for (int next = child; next < node.end; next = nodes_[next].end, i++) {
+      if (!(weights[i] > 0)) continue;
+      chosen = static_cast<int>(i);  // rounding may leave a little of x after the last
+      child = next;
+      if (x < weights[i]) break;
+      x -= weights[i];
+    }
+    weights[chosen] = 0;
+    if (Status s = visit(child, drawing); !s.ok()) return s;
+  }
+  return {};
+}
+
 Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
   for (int i = 0; i < node.values; i++)
     drawing.v[i] = number(values_[node.first_value + i], drawing);
@@ -253,6 +299,7 @@ Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
     case NodeKind::call: return drawing.call(node);
     case NodeKind::rotate: return drawing.rotate();
     case NodeKind::affine: return drawing.affine();
+    case NodeKind::transform: return drawing.transform();
     case NodeKind::perspective: return drawing.perspective(node.draw);
     case NodeKind::shuffle_channels: drawing.shuffle_channels(node.draw); return {};
     case NodeKind::resized_crop: return drawing.resized_crop(node.draw);
@@ -337,6 +384,8 @@ Status PixelProgram::Drawing::affine() {
   m[5] += cy;
   return warp(m, v[6], v + 7, w, h);
 }
+
+Status PixelProgram::Drawing::transform() { return warp(v, v[6], v + 7, width(), height()); }
 
 /// torchvision's RandomPerspective.get_params and functional._get_perspective_coeffs. An image
 /// whose corners come to lie on a line, as a thin one's may, stays as it is.
@@ -443,10 +492,10 @@ Status PixelProgram::Drawing::crop(int64_t left, int64_t top, double new_width, 
 
 /// torchvision's functional.center_crop.
 Status PixelProgram::Drawing::centre_crop() {
-  const double zeros[4] = {}, across = std::max(v[0] - width(), 0.0);
+  const double across = std::max(v[0] - width(), 0.0);
   const double down = std::max(v[1] - height(), 0.0);
   if (Status s = pad(std::floor(across / 2), std::floor(down / 2), std::floor((across + 1) / 2),
-                     std::floor((down + 1) / 2), zeros);
+                     std::floor((down + 1) / 2), v + 2);
       !s.ok())
     return s;
   return crop(static_cast<int64_t>(std::nearbyint((width() - v[0]) / 2)),
@@ -497,7 +546,7 @@ void PixelProgram::Drawing::erase(uint64_t draw) {
     erasure.left =
         static_cast<int>(draw_integer(key, draw + 2 * kAttempts + 1, width() - erasure.width + 1));
     std::copy_n(v + 4, 3, erasure.values);
-    erasure.noise = v[7] != 0;
+    erasure.noise = static_cast<Erasure::Noise>(v[7] == 2 ? 2 : v[7] != 0);
     std::copy_n(v + 8, 3, erasure.deviations);
     erasure.key = draw_bits(key, draw + 2 * kAttempts + 2);
     drawn.erasures.push_back(erasure);

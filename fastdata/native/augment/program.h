@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -24,8 +25,10 @@ namespace fastdata {
   N(apply, 1)                                                                                   \
   /* one of them: each as likely, or by values that are sums of weights up to it; [1] */        \
   N(choice, 0)                                                                                  \
-  /* all of them in a random order. [children - 1] */                                           \
+  /* all of them in a random order; [children - 1] */                                           \
   N(order, 0)                                                                                   \
+  /* some of them, one after the other, none twice: how many; a weight of each. [how many] */   \
+  N(sample, 1)                                                                                  \
   /* Leaves: an operation, whose values are the node's; [1] */                                  \
   N(call, 0)                                                                                    \
   /* Image.rotate: angle; interpolation; fill R, G, B; expand; whether there is a centre, */    \
@@ -34,6 +37,8 @@ namespace fastdata {
   /* torchvision's affine: angle; x and y of the translation; scale; x and y of the shear; */   \
   /* interpolation; fill R, G, B; whether there is a centre, its x and y; */                    \
   N(affine, 13)                                                                                 \
+  /* Image.transform: its six numbers; interpolation; fill R, G, B; */                          \
+  N(transform, 10)                                                                              \
   /* torchvision's RandomPerspective: distortion scale; interpolation; fill R, G, B; [8] */     \
   N(perspective, 5)                                                                             \
   /* channels in a random order; [2] */                                                         \
@@ -46,15 +51,16 @@ namespace fastdata {
   N(scale_jitter, 4)                                                                            \
   /* RandomShortestSize: size, the longer side's bound or 0, filter; */                         \
   N(shortest_size, 3)                                                                           \
-  /* CenterCrop: width, height; zeros around smaller images; */                                 \
-  N(centre_crop, 2)                                                                             \
+  /* CenterCrop: width, height; padding mode and fill R, G, B of smaller images; */             \
+  N(centre_crop, 6)                                                                             \
   /* a corner: width, height; whether the right one, the lower one; */                          \
   N(corner_crop, 4)                                                                             \
   /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */      \
   /* smaller images; padding mode; fill R, G, B; [2] */                                         \
   N(random_crop, 11)                                                                            \
-  /* RandomErasing: area from, to; ratio from, to; a value a channel; 1 if noise is added to */ \
-  /* them; its standard deviation a channel. Of the output, in its units, last of all; [23] */  \
+  /* RandomErasing: area from, to; ratio from, to; a value a channel; what is added to them: */ \
+  /* 0 nothing, 1 noise, 2 one number of it a channel; its standard deviation a channel. Of */  \
+  /* the output, in its units, last of all; [23] */                                             \
   N(erase, 11)
 
 #define FASTDATA_NODE(name, values) name,
@@ -62,13 +68,14 @@ enum class NodeKind : uint8_t { FASTDATA_NODES(FASTDATA_NODE) };
 
 // The kinds of numbers (`_native.VALUES`): a; uniform in [a, b); one of `count` entries of the
 // tables from `first` on; entry b of `count` ones evenly spaced from 0 to a, in float32 as
-// torch.linspace has them.
-#define FASTDATA_VALUES(V) V(constant) V(uniform) V(table) V(linspace)
+// torch.linspace has them; normally distributed around a, with a standard deviation of b (two
+// draws).
+#define FASTDATA_VALUES(V) V(constant) V(uniform) V(table) V(linspace) V(normal)
 #define FASTDATA_VALUE(name) name,
 enum class ValueKind : uint8_t { FASTDATA_VALUES(FASTDATA_VALUE) };
 
-enum class Unit : uint8_t { one, width, height };          // that a and b are multiples of
-enum class Rounding : uint8_t { none, to_zero, to_even };  // last of all
+enum class Unit : uint8_t { one, width, height };  // that a, b and the bounds are multiples of
+enum class Rounding : uint8_t { none, to_zero, to_even, up };  // last of all
 
 /// False if no node has that name.
 bool parse_node(std::string_view name, NodeKind& kind);
@@ -80,6 +87,8 @@ struct Value {
   double a = 0, b = 0;
   int first = 0, count = 0;
   Unit unit = Unit::one;
+  double least = -std::numeric_limits<double>::infinity();  // it is held within these first
+  double greatest = std::numeric_limits<double>::infinity();
   int64_t sign_draw = -1;  // negated half of the time by this draw; -1: never
   double plus = 0;
   Rounding rounding = Rounding::none;
@@ -98,7 +107,7 @@ struct Node {
 struct Erasure {
   int left, top, width, height;
   double values[3];
-  bool noise;  // normal, added to the values
+  enum class Noise : uint8_t { none, pixels, channels } noise;  // normal, added to the values
   double deviations[3];
   uint64_t key;  // of the noise
 };
@@ -127,6 +136,7 @@ class PixelProgram {
   Status visit(int at, Drawing& drawing) const;
   Status visit_one(int at, Drawing& drawing) const;
   Status visit_in_order(int at, Drawing& drawing) const;
+  Status visit_sample(int at, Drawing& drawing) const;
   Status visit_leaf(const Node& node, Drawing& drawing) const;
 
   std::vector<Node> nodes_;

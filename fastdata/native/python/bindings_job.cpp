@@ -227,7 +227,8 @@ class Job : public PendingWork {
       const py::object& flips, const py::object& out, const std::string& dtype, const Values& mean,
       const Values& deviation, const std::string& filter, bool dct_scaling, const py::object& sizes,
       const py::object& windows, const py::object& skip, int stride, bool check,
-      const py::object& program, const py::object& keys, const py::object& canvases)
+      const py::object& program, const py::object& keys, const py::object& canvases,
+      const py::object& filters)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
     bool planar = false;
@@ -248,7 +249,7 @@ class Job : public PendingWork {
     normalisation_ = std::make_unique<Normalisation>(type, mean, deviation, planar);
     task_->options.width = output.width;
     task_->options.height = output.height;
-    task_->options.filter = parse_filter(filter);
+    const Filter usual = parse_filter(filter);
     task_->options.dct_scaling = dct_scaling;
     task_->check = check;
     task_->stride = stride;
@@ -256,13 +257,18 @@ class Job : public PendingWork {
     if (reading) task_->extents = py::cast<const BoundExtents*>(data);
 
     std::vector<View> arguments;  // copied from, not kept
-    arguments.reserve(7);
+    arguments.reserve(8);
     const int32_t* box = integers(boxes, "boxes", count, 4, arguments);
     const int32_t* size = integers(sizes, "sizes", count, 2, arguments);
     const int32_t* window = integers(windows, "windows", count, 2, arguments);
     const int32_t* canvas = integers(canvases, "canvases", count, 2, arguments);
     const uint64_t* key = keys_of(keys, count, arguments);
     const uint8_t* flip = flags(flips, "flips", count, arguments);
+    const uint8_t* own = flags(filters, "filters", count, arguments);
+    if (own && std::any_of(own, own + count, [](uint8_t filter) {
+          return filter > static_cast<uint8_t>(Filter::lanczos);
+        }))
+      throw py::value_error("filters must be 0 nearest, 1 bilinear, 2 bicubic, 3 lanczos");
     if (const uint8_t* skipped = flags(skip, "skip", count, arguments))
       task_->skip.assign(skipped, skipped + count);
     const bool seeking = !seek_points.is_none();
@@ -298,6 +304,7 @@ class Job : public PendingWork {
         sample.canvas_height = canvas[2 * i + 1] > 0 ? canvas[2 * i + 1] : -1;
       }
       if (key) sample.key = key[i];
+      sample.filter = own ? static_cast<Filter>(own[i]) : usual;
       sample.flip = flip && flip[i];
       sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
       sample.output.row_stride = out_->strides[1];
@@ -422,7 +429,7 @@ void bind_job(py::module_& m) {
                     const py::object&, const std::string&, const Values&, const Values&,
                     const std::string&, bool, const py::object&, const py::object&,
                     const py::object&, int, bool, const py::object&, const py::object&,
-                    const py::object&>(),
+                    const py::object&, const py::object&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("boxes") = py::none(), py::arg("flips") = py::none(), py::arg("out"),
            py::arg("dtype"), py::arg("mean") = py::none(), py::arg("std") = py::none(),
@@ -430,7 +437,7 @@ void bind_job(py::module_& m) {
            py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
            py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
            py::arg("program") = py::none(), py::arg("keys") = py::none(),
-           py::arg("canvases") = py::none())
+           py::arg("canvases") = py::none(), py::arg("filters") = py::none())
       .def("built", &Job::built)
       .def("timings", &Job::timings);
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));

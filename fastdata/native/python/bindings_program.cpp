@@ -15,8 +15,8 @@ namespace {
 
 // As fastdata/transforms/pixels.py has them; the tuples' order is that of its classes' fields.
 using NodeTuple = std::tuple<std::string, std::string, int, int, int, uint64_t>;
-using ValueTuple =
-    std::tuple<std::string, uint64_t, double, double, int, int, int, int64_t, double, int>;
+using ValueTuple = std::tuple<std::string, uint64_t, double, double, int, int, int, double, double,
+                              int64_t, double, int>;
 
 ValueKind parse_value_kind(const std::string& name) {
 #define FASTDATA_PARSE_VALUE(kind) \
@@ -40,19 +40,13 @@ Node node_of(const NodeTuple& tuple) {
 }
 
 Value value_of(const ValueTuple& tuple) {
-  const auto& [kind, draw, a, b, first, count, unit, sign_draw, plus, rounding] = tuple;
-  if (unit < 0 || unit > 2 || rounding < 0 || rounding > 2)
+  const auto& [kind, draw, a, b, first, count, unit, least, greatest, sign_draw, plus, rounding] =
+      tuple;
+  if (unit < 0 || unit > 2 || rounding < 0 || rounding > 3)
     throw py::value_error("a unit or rounding that there is not");
-  return {parse_value_kind(kind),
-          draw,
-          a,
-          b,
-          first,
-          count,
-          static_cast<Unit>(unit),
-          sign_draw,
-          plus,
-          static_cast<Rounding>(rounding)};
+  return {
+      parse_value_kind(kind),  draw,  a,        b,         first, count,
+      static_cast<Unit>(unit), least, greatest, sign_draw, plus,  static_cast<Rounding>(rounding)};
 }
 
 std::unique_ptr<PixelProgram> make_program(const std::vector<NodeTuple>& nodes,

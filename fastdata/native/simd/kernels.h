@@ -79,6 +79,9 @@ struct Kernels {
   void (*reverse)(const uint8_t* row, int n, uint8_t* out);
   BlurColumns blur_columns;
   BlurRow blur_row;
+  // Sums `count` rows: the first and the last times one weight, the others times the other.
+  void (*box_row)(const uint8_t* const* taps, int count, size_t n, uint32_t weight,
+                  uint32_t edge_weight, uint8_t* out);
   // Adds values of N(mean, sigma), which the key and a byte's place give; beyond a byte: clamped if
   // `clip`, else wrapped.
   void (*normals)(float* out, size_t n, uint64_t key);

@@ -14,6 +14,7 @@
 #include "jpeg/upsample_core.h"
 #include "resample/wide_core.h"
 #include "augment/look_up_core.h"
+#include "augment/box_core.h"
 #include "augment/point_core.h"
 #include "augment/mix_scalar.h"
 #include "augment/noise_core.h"

@@ -38,6 +38,7 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .reverse = reverse,
       .blur_columns = blur_columns,
       .blur_row = blur_row,
+      .box_row = box_row,
       .normals = normals,
       .add_noise = add_noise,
       .pack = pack,

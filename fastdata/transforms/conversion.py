@@ -1,0 +1,38 @@
+"""What a library's file makes of its transforms, besides those of `fastdata.transforms`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fastdata.transforms.descriptions import Transform
+
+#: Why the core cannot do what no library's file has.
+NOT_KNOWN = "it is not a transform that fastdata knows"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A change of what the pipeline has in hand.
+
+    Attributes:
+        kind: ``tensor``, ``image`` (torchvision's tensor image) or ``array``; None: as before.
+        dtype: As ``Output.dtype`` has it; None: as before.
+    """
+
+    kind: str | None = None
+    dtype: str | None = None
+
+
+#: What a transform does, in order; or why that is not known, in words.
+Found: TypeAlias = "Transform | Conversion | str | tuple[Transform | Conversion, ...]"
+
+
+def name_in(transform: Any, *modules: str) -> str:
+    """The name under which one of the modules has exactly a transform's type; "" if none has."""
+    name = type(transform).__name__
+    for module in modules:
+        if getattr(sys.modules.get(module), name, None) is type(transform):
+            return name
+    return ""

@@ -1,0 +1,43 @@
+"""Other libraries' transforms in the terms of `fastdata.transforms`: one file for each library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastdata.transforms import open_clip, timm, torchvision, transformers
+from fastdata.transforms.conversion import NOT_KNOWN, Conversion, Found
+from fastdata.transforms.torchvision import parts, views
+
+__all__ = ["NOT_KNOWN", "Conversion", "Found", "is_known", "parts", "translate", "views"]
+
+_OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
+    timm.translate,
+    open_clip.translate,
+    transformers.translate,
+)
+
+
+def translate(transform: Any, kind: str, dtype: str) -> Found:
+    """One transform that is not a Compose.
+
+    Args:
+        transform: Anything.
+        kind: What it gets: ``pil``, ``tensor``, ``image``, ``array``, or ``own``, which is as good
+            as any.
+        dtype: What it gets, as ``Output.dtype`` has it.
+
+    Returns:
+        What it does; or why that is not known, in words.
+    """
+    for other in _OTHERS:
+        found = other(transform, kind, dtype)
+        if found is not None:
+            return found
+    return torchvision.translate(transform, kind, dtype)
+
+
+def is_known(transform: Any) -> bool:
+    """Whether there is something in these files for a transform of this type."""
+    others = (other(transform, "pil", "uint8") for other in _OTHERS)
+    return torchvision.is_known(transform) or any(found is not None for found in others)

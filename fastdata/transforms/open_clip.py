@@ -1,0 +1,54 @@
+"""open_clip's transforms (version 3), as its ``image_transform`` makes them, in our terms.
+
+They are known by their exact type, functions by what they are; open_clip is never imported here.
+With ``use_timm`` they are timm's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fastdata.errors import UsageError
+from fastdata.transforms import timm
+from fastdata.transforms.augmentations import ColorJitter, Grayscale, RandomApply
+from fastdata.transforms.conversion import Conversion, Found, name_in
+from fastdata.transforms.descriptions import CenterCrop, ResizeKeepRatio
+
+_MODULE = "open_clip.transform"
+
+
+def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+    """One of open_clip's transforms; None for anything else.
+
+    As `fastdata.transforms.libraries.translate`.
+    """
+    if transform is getattr(sys.modules.get(_MODULE), "_convert_to_rgb", None):
+        return Conversion()
+    name = name_in(transform, _MODULE)
+    try:
+        return _translate(transform, name, kind, dtype)
+    except (AttributeError, TypeError, UsageError, ValueError) as error:
+        return f"its arguments are not known: {getattr(error, 'what', error)}"
+
+
+def _translate(transform: Any, name: str, kind: str, dtype: str) -> Found | None:
+    if name == "MaybeConvertMode":
+        return Conversion() if transform.mode == "RGB" else "it makes other modes than RGB"
+    if name == "MaybeToTensor":
+        return timm.to_tensor(kind)
+    if name not in ("CenterCropOrPad", "ResizeKeepRatio", "color_jitter", "gray_scale"):
+        return None
+    if kind not in ("pil", "own"):
+        return "it works on PIL images, and has a tensor here"
+    if name == "CenterCropOrPad":
+        return CenterCrop(transform.size, fill=transform.fill)
+    if name == "color_jitter":
+        held = transform.transf
+        jitter = ColorJitter(held.brightness, held.contrast, held.saturation, held.hue)
+        return RandomApply((jitter,), transform.p)
+    if name == "gray_scale":
+        return RandomApply((Grayscale(3),), transform.p)
+    if transform.random_scale_prob or transform.random_aspect_prob:
+        return "its random ratios are not timm's"
+    return ResizeKeepRatio(transform.size, transform.longest, transform.interpolation.value)

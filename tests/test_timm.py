@@ -1,0 +1,452 @@
+"""timm's transforms, those of the real package (make test-recipes): draws, pixels, reasons."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_data import SAMPLES, WITH_INDEX, images
+from PIL import Image
+from test_pixel_programs import (
+    COUNT,
+    SIZE,
+    assert_same_distribution,
+    keys_of,
+    kolmogorov_smirnov,
+    program_of,
+)
+from timm_calls import recording
+from torchvision_calls import Call
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader
+from fastdata.plan.draws import epoch_key, sample_keys
+from fastdata.transforms import pillow
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+
+if importlib.util.find_spec("timm") is None:
+    pytest.skip("timm is not installed (make test-recipes)", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def tv() -> Any:
+    return import_torchvision().transforms
+
+
+@pytest.fixture(scope="module")
+def data(tv: Any) -> Any:
+    import timm.data
+
+    return timm.data
+
+
+def compiled(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    assert isinstance(recipe, Recipe) and not recipe.tail, recipe
+    return recipe
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+# --- policies: what is drawn -----------------------------------------------------------------
+
+POLICIES = [
+    "rand-m9-mstd0.5-inc1",
+    "rand-m9-n3-mstd0.5",
+    "rand-m15-mmax15-mstd1-inc1-p0.8",
+    "rand-m7-mstd101-n1",
+    "rand-mstd1-tweights-n4",
+    "rand-m8-inc1-t3a",
+    "rand-m6-n5-t3aw",
+    "original",
+    "originalr-mstd1",
+    "v0-mstd0.5",
+    "v0r",
+    "3a",
+]
+
+
+def made(data: Any, policy: str, **options: Any) -> Any:
+    """A policy, as create_transform makes it."""
+    made = data.create_transform(SIZE[::-1], is_training=True, auto_augment=policy, **options)
+    return made.transforms[2]
+
+
+def canonical(calls: Any) -> tuple[Call, ...]:
+    """Calls without what does nothing, and with the size of the result left out."""
+    found: list[Call] = []
+    for name, values in calls:
+        values = tuple(values)[:10]
+        if name == "affine" and np.allclose(values[:6], (1, 0, 0, 0, 1, 0), atol=1e-9):
+            continue
+        if (name, values) == ("posterize", (8.0,)) or name in ("crop", "pad"):
+            continue
+        found.append((name, values))
+    return tuple(found)
+
+
+def theirs(transform: Any, count: int) -> list[tuple[Call, ...]]:
+    seed(1)
+    image = Image.new("RGB", SIZE)
+    found = []
+    with recording() as calls:
+        for _ in range(count):
+            transform(image)
+            found.append(canonical(calls))
+            calls.clear()
+    return found
+
+
+def ours(tv: Any, transform: Any, count: int) -> list[tuple[Call, ...]]:
+    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), transform]))
+    return [canonical(program.draw(key, *SIZE)[0]) for key in keys_of(count)]
+
+
+def rounded(calls: list[tuple[Call, ...]]) -> list[tuple[Call, ...]]:
+    """Posterise's bits below 0 keep as little as 0 do."""
+    return [
+        tuple(
+            (name, tuple(max(v, 0.0) for v in values)) if name == "posterize" else (name, values)
+            for name, values in calls
+        )
+        for calls in calls
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_are_drawn_as_timm_draws_them(tv: Any, data: Any, policy: str) -> None:
+    transform = made(data, policy)
+    assert_same_distribution(ours(tv, transform, COUNT), rounded(theirs(transform, COUNT)))
+
+
+def test_an_interpolation_is_kept_or_drawn_as_timm_does(tv: Any, data: Any) -> None:
+    transform = made(data, "rand-m9-n1-p1-inc1", interpolation="bilinear")
+    kept = [
+        values[6] for calls in ours(tv, transform, 500) for _, values in calls if len(values) > 6
+    ]
+    assert kept and set(kept) == {1.0}
+    transform = made(data, "rand-m9-n1-p1-inc1", interpolation="random")
+    drawn = [
+        values[6] for calls in ours(tv, transform, 2000) for _, values in calls if len(values) > 6
+    ]
+    assert set(drawn) == {1.0, 2.0} and abs(np.mean(drawn) - 1.5) < 0.1
+
+
+# --- policies: pixels ------------------------------------------------------------------------
+
+OPERATIONS = [
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+    "Rotate",
+    "Posterize",
+    "PosterizeIncreasing",
+    "PosterizeOriginal",
+    "Solarize",
+    "SolarizeIncreasing",
+    "SolarizeAdd",
+    "Color",
+    "ColorIncreasing",
+    "Contrast",
+    "ContrastIncreasing",
+    "Brightness",
+    "BrightnessIncreasing",
+    "Sharpness",
+    "SharpnessIncreasing",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "TranslateXRel",
+    "TranslateYRel",
+    "Desaturate",
+    "GaussianBlur",
+]
+
+
+def test_every_operation_of_timms_is_tested(data: Any) -> None:
+    from timm.data.auto_augment import NAME_TO_OP
+
+    assert {*OPERATIONS, "GaussianBlurRand"} == set(NAME_TO_OP)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("magnitude", [0, 6.3, 10])
+def test_an_operation_gives_timms_pixels(tv: Any, data: Any, name: str, magnitude: float) -> None:
+    """Either sign and either interpolation: one of all that timm gives is what the core gives."""
+    from timm.data.auto_augment import AugmentOp
+
+    hparams = {"translate_const": 20, "img_mean": (124, 116, 104)}
+    op = AugmentOp(name, 1.0, magnitude, hparams)
+    if (name, magnitude) in (("Posterize", 0), ("PosterizeIncreasing", 10)):
+        pytest.skip("Pillow refuses to keep no bits")
+    crop = tv.CenterCrop((41, 57))
+    dataset = images(tv.Compose([crop, op, tv.PILToTensor()]))
+    seed(1)
+    for batch, _, indices in DataLoader(dataset, batch_size=27, **WITH_INDEX):
+        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
+            cropped = crop(dataset.open_image(index).convert("RGB"))
+            away = 255
+            for _ in range(60):
+                want = np.asarray(op(cropped)).astype(int)
+                away = min(away, int(np.abs(got.astype(int) - want).max()))
+                if away <= (name in ("Rotate", "ShearX", "ShearY")):
+                    break
+            assert away <= (name[:5] in ("Rotat", "Shear", "Trans")), index
+
+
+# --- geometry --------------------------------------------------------------------------------
+
+
+def geometry_of(transform: Any, count: int = COUNT, size: tuple[int, int] = (500, 333)) -> Any:
+    program = compiled(transform).programs[0]
+    keys = sample_keys(epoch_key(0, 0), np.arange(count))
+    return program.draw(np.full(count, size[0]), np.full(count, size[1]), keys)
+
+
+def test_random_crops_are_torchvisions_with_a_filter_each(tv: Any, data: Any) -> None:
+    transform = data.create_transform(
+        64, is_training=True, interpolation="random", scale=(0.2, 0.7)
+    )
+    cut = geometry_of(transform)
+    wanted = geometry_of(
+        tv.Compose([tv.RandomResizedCrop(64, (0.2, 0.7)), tv.RandomHorizontalFlip(), tv.ToTensor()])
+    )
+    assert (cut.boxes == wanted.boxes).all() and (cut.flips == wanted.flips).all()
+    assert set(cut.filters.tolist()) == {1, 2}
+    assert abs((cut.filters == 1).mean() - 0.5) < 0.02
+    # Neither has to do with the other.
+    assert abs(np.corrcoef(cut.filters, cut.boxes[:, 0])[0, 1]) < 0.04
+
+
+def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:
+    transform = data.create_transform(
+        48, is_training=True, interpolation="random", color_jitter=None, use_prefetcher=True
+    )
+    dataset = images(transform)
+    program = compiled(transform).programs[0]
+    used = set()
+    for batch, _, indices in DataLoader(
+        dataset, batch_size=10, seed=3, num_workers=2, **WITH_INDEX
+    ):
+        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
+            image = dataset.open_image(index).convert("RGB")
+            keys = sample_keys(epoch_key(3, 0), np.array([index]))
+            cut = program.draw([image.width], [image.height], keys)
+            used.add(cut.filters[0])
+            want = pillow.render(image, cut, 0, program.size, program.filter)
+            assert np.abs(got.astype(int) - want).max() <= 1, index
+    assert used == {1, 2}
+
+
+@pytest.mark.parametrize("mode", ["rkrc", "rkrr"])
+def test_random_sizes_are_drawn_as_timm_draws_them(data: Any, mode: str) -> None:
+    transform = data.create_transform(224, is_training=True, train_crop_mode=mode)
+    step = transform.transforms[0]
+    image = Image.new("RGB", (500, 333))
+    seed(1)
+    names = ["random_scale_prob", "random_scale_range", "random_scale_area"]
+    names += ["random_aspect_prob", "random_aspect_range"]
+    options = {name: getattr(step, name) for name in names}
+    wanted = np.array(
+        [step.get_params(image, step.size, step.longest, **options) for _ in range(COUNT)]
+    )
+    sizes = geometry_of(transform).sizes
+    for got, want in ((sizes[:, 1], wanted[:, 0]), (sizes[:, 0], wanted[:, 1])):
+        distance, bound = kolmogorov_smirnov(got.tolist(), want.tolist())
+        assert distance <= bound
+    ratios = (sizes[:, 0] / sizes[:, 1]).tolist(), (wanted[:, 1] / wanted[:, 0]).tolist()
+    distance, bound = kolmogorov_smirnov(*ratios)
+    assert distance <= bound
+
+
+def test_a_random_crop_or_pad_lies_where_timms_does(data: Any) -> None:
+    from timm.data.transforms import RandomCropOrPad
+
+    step = RandomCropOrPad((100, 300))
+    seed(1)
+    wanted = [step.get_params(Image.new("RGB", (240, 180)), step.size) for _ in range(COUNT)]
+    cut = geometry_of(step, size=(240, 180))
+    for place in range(2):
+        got = cut.boxes[:, 1 - place].tolist()
+        distance, bound = kolmogorov_smirnov(got, [float(one[place]) for one in wanted])
+        assert distance <= bound
+
+
+@pytest.mark.parametrize("padding_mode", ["constant", "reflect", "edge", "symmetric"])
+def test_crops_that_pad_give_timms_pixels(tv: Any, data: Any, padding_mode: str) -> None:
+    from timm.data.transforms import CenterCropOrPad
+
+    crop = CenterCropOrPad((90, 110), fill=(7, 8, 9), padding_mode=padding_mode)
+    assert_pixels(tv.Compose([crop, tv.PILToTensor()]), 0)
+
+
+EVALUATION: dict[str, dict[str, Any]] = {
+    "default": {},
+    "bicubic": {"interpolation": "bicubic", "crop_pct": 1.0},
+    "squash": {"crop_mode": "squash"},
+    "border": {"crop_mode": "border", "interpolation": "bicubic", "mean": (0.5, 0.4, 0.3)},
+    "oblong": {"input_size": (3, 40, 56)},
+    "prefetched": {"use_prefetcher": True},
+    "not normalised": {"normalize": False},
+    "without augmentations": {"is_training": True, "no_aug": True},
+}
+
+
+def assert_pixels(transform: Any, levels: float) -> None:
+    """The loader gives what the transform gives for each image, but for so many of its units."""
+    dataset = images(transform)
+    loader = DataLoader(dataset, batch_size=10, **WITH_INDEX)
+    assert loader.explain().startswith("native"), loader.explain()
+    seen = 0
+    for batch, _, indices in loader:
+        for got, index in zip(batch, indices.tolist(), strict=True):
+            want = transform(dataset.open_image(index).convert("RGB"))
+            assert got.dtype == want.dtype and got.shape == want.shape
+            assert (got.float() - want.float()).abs().max() <= levels, index
+            seen += 1
+    assert seen == SAMPLES
+
+
+@pytest.mark.parametrize("name", EVALUATION)
+def test_evaluation_gives_timms_pixels(data: Any, name: str) -> None:
+    options = {"input_size": 48, **EVALUATION[name]}
+    transform = data.create_transform(**options)
+    levels = options.get("use_prefetcher") or not options.get("normalize", True)
+    assert_pixels(transform, 1 if levels else 1.001 / 255 / 0.224)
+
+
+# --- erasing ---------------------------------------------------------------------------------
+
+
+class Rectangles:
+    """In a tensor's place: notes where it is written over."""
+
+    dtype = torch.float32
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def size(self) -> tuple[int, int, int]:
+        return 3, SIZE[1], SIZE[0]
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        _, down, across = where
+        place = (across.start, down.start, across.stop - across.start, down.stop - down.start)
+        self.calls.append(("erase", tuple(map(float, place))))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_count": 3}, {"probability": 1.0, "min_count": 2}])
+def test_rectangles_are_drawn_as_timm_draws_them(tv: Any, data: Any, options: Any) -> None:
+    from timm.data.random_erasing import RandomErasing
+
+    step = RandomErasing(device="cpu", **options)
+    seed(1)
+    wanted = []
+    for _ in range(COUNT):
+        rectangles = Rectangles()
+        step(rectangles)
+        wanted.append(tuple(rectangles.calls))
+    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), tv.ToTensor(), step]))
+    got = [
+        tuple(("erase", tuple(map(float, one))) for one in program.draw(key, *SIZE)[1])
+        for key in keys_of(COUNT)
+    ]
+    assert_same_distribution(got, wanted)
+
+
+@pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
+def test_rectangles_are_written_over_as_timm_does(data: Any, mode: str) -> None:
+    transform = data.create_transform(
+        64, is_training=True, re_prob=1.0, re_mode=mode, color_jitter=None, hflip=0.0
+    )
+    dataset = images(transform)
+    program = program_of(transform)
+    values = []
+    for batch, _, indices in DataLoader(dataset, batch_size=10, seed=3, **WITH_INDEX):
+        for got, index in zip(batch.numpy(), indices.tolist(), strict=True):
+            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
+            for left, top, width, height in program.draw(key, 64, 64)[1]:
+                values.append(got[:, top : top + height, left : left + width].reshape(3, -1))
+    assert len(values) > SAMPLES * 0.9
+    within = [float(np.ptp(one, axis=1).max()) for one in values]
+    if mode == "const":
+        assert all((one == 0).all() for one in values)
+        return
+    assert all(within) if mode == "pixel" else not any(within)
+    numbers = [one.ravel() if mode == "pixel" else one[:, 0] for one in values]
+    normal = np.random.default_rng(1).normal(size=100_000)
+    distance, bound = kolmogorov_smirnov(np.concatenate(numbers).tolist(), normal.tolist())
+    assert distance <= bound
+
+
+# --- what else create_transform makes --------------------------------------------------------
+
+
+def test_a_training_transform_keeps_the_native_path(data: Any) -> None:
+    transform = data.create_transform(
+        64,
+        is_training=True,
+        auto_augment="rand-m9-mstd0.5-inc1",
+        interpolation="random",
+        re_prob=0.25,
+        re_mode="pixel",
+        re_count=2,
+        vflip=0.2,
+        grayscale_prob=0.1,
+        gaussian_blur_prob=0.1,
+        color_jitter_prob=0.3,
+    )
+    loader = DataLoader(images(transform), batch_size=10, require_native=True)
+    assert "timm's RandAugment (2 of 15)" in loader.explain()
+    (first, _), *rest = loader
+    assert first.shape == (10, 3, 64, 64) and first.dtype == torch.float32
+    assert sum(len(labels) for _, labels in rest) == SAMPLES - 10
+
+
+def test_arrays_are_made_of_what_is_left_to_call(tv: Any, data: Any) -> None:
+    from timm.data.transforms import ToNumpy
+
+    seen: list[Any] = []
+
+    def note(array: Any) -> Any:
+        seen.append(array)
+        return array
+
+    crop = tv.CenterCrop(32)
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (40, 50, 3), np.uint8))
+    recipe = compile_recipe(tv.Compose([crop, ToNumpy(), note]))
+    assert isinstance(recipe, Recipe)
+    tensor = torch.from_numpy(np.array(crop(image))).permute(2, 0, 1)
+    for call in recipe.tail:
+        tensor = call(tensor)
+    assert isinstance(seen[0], np.ndarray)
+    assert (seen[0] == ToNumpy()(crop(image))).all()
+    assert compile_recipe(tv.Compose([crop, ToNumpy()])) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"naflex": True}, "ResizeToSequence comes before .* it makes sequences of patches"),
+        ({"crop_border_pixels": 4}, "TrimBorder .* leave out crop_border_pixels"),
+    ],
+)
+def test_what_is_not_known_says_what_to_do(data: Any, options: Any, words: str) -> None:
+    refusal = compile_recipe(data.create_transform(224, **options))
+    assert isinstance(refusal, Refusal)
+    assert re.search(words, refusal.reason), refusal.reason
