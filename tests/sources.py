@@ -110,7 +110,7 @@ def contents_but_source(dataset: Path) -> dict[str, str]:
     """The same, without what the manifest says of where the data came from."""
     found = contents(dataset)
     manifest = json.loads((dataset / "dataset.json").read_text("utf-8"))
-    del manifest["source"]
+    del manifest["source"], manifest["checksum"]
     return found | {"dataset.json": json.dumps(manifest)}
 
 

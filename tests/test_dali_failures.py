@@ -129,6 +129,7 @@ def checksum_again(packed: Path, tree: Path) -> None:
     changed = table.set_column(at, field, pa.array(sums, field.type))
     write_index(packed / "index.arrow", changed.combine_chunks().to_batches())
     manifest = json.loads((packed / "dataset.json").read_text("utf-8"))
+    del manifest["checksum"]
     manifest["index"]["size"] = (packed / "index.arrow").stat().st_size
     (packed / "dataset.json").write_text(json.dumps(manifest), "utf-8")
 

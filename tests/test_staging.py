@@ -40,7 +40,7 @@ from fastdata.maintenance.verify import verify
 from fastdata.staging import copying, staged
 from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
-from fastdata.staging.staged import MARKER_NAME, find_staged
+from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
 from fastdata.storage import files
 from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.index import INDEX_NAME, Index, Row, rows_to_batch, write_index
@@ -184,7 +184,7 @@ def test_copy_is_equal_and_found(dataset: Path, place: Path) -> None:
     staged = stage(dataset, progress=lambda done, total: reports.append((done, total)))
     assert not staged.reused
     assert staged.freed_bytes == 0
-    assert staged.path.parent == place / "fastdata"
+    assert staged.path.parent == own_folder(place)
     assert_whole(staged.path, dataset)
     done, total = reports[-1]
     assert done == total == staged.copied_bytes
@@ -386,8 +386,10 @@ def test_errors_of_an_original_do_not_speak_of_copies(make: Callable[[str], Path
 def test_fields_of_a_later_fastdata_are_copied(make: Callable[[str], Path]) -> None:
     dataset = make("folder")
     fields = {**json.loads((dataset / MANIFEST_NAME).read_text()), "later": [1]}
+    del fields["checksum"]
     (dataset / MANIFEST_NAME).write_text(json.dumps(fields))
     copied = json.loads((stage(dataset).path / MANIFEST_NAME).read_text())
+    assert copied.pop("checksum")
     assert copied == {**fields, "root": "images"}
 
 
@@ -406,16 +408,129 @@ def test_copy_that_lost_a_file_is_made_again(make: Callable[[str], Path]) -> Non
     assert_whole(copy, dataset)
 
 
-@needs_root
-def test_copy_of_another_user_is_not_used(make: Callable[[str], Path]) -> None:
+ANOTHER, MYSELF = 4242, 4343
+
+
+def become(user: int) -> None:
+    os.seteuid(0)
+    os.seteuid(user)
+
+
+@pytest.fixture
+def shared(make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for all users, as /dev/shm is, and the default; with a dataset beside it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        place = Path(name).resolve() / "memory"
+        place.mkdir()
+        place.chmod(0o1777)
+        shutil.copytree(make("lmdb"), Path(name) / "set")
+        for user in (ANOTHER, MYSELF):
+            cache = Path(name) / f"cache-{user}"
+            cache.mkdir()
+            os.chown(cache, user, user)
+        monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(place))
+        monkeypatch.setenv("FASTDATA_CACHE_DIR", str(Path(name).resolve() / f"cache-{MYSELF}"))
+        try:
+            yield place
+        finally:
+            os.seteuid(0)
+
+
+def test_a_folder_that_another_user_made_first(shared: Path) -> None:
+    """Nobody else's folder is used, whatever it is called and holds."""
+    dataset = shared.parent / "set"
+    become(ANOTHER)
+    theirs = stage(dataset).path
+    os.seteuid(0)
+    os.rename(theirs.parent, shared / f"fastdata-{MYSELF}")  # as if it had been made so
+    become(MYSELF)
+    assert find_staged(dataset) is None
+    with pytest.raises(UsageError, match=f"belongs to another user .id {ANOTHER}."):
+        stage(dataset)
+
+
+def test_a_copy_of_another_user(shared: Path) -> None:
+    dataset = shared.parent / "set"
+    become(ANOTHER)
+    theirs = stage(dataset).path
+    become(MYSELF)
+    assert find_staged(dataset) is None
+    mine = stage(dataset).path
+    assert mine != theirs
+    assert find_staged(dataset) == mine
+    with pytest.raises(DataError, match="staged by another user"):
+        unstage(theirs)
+    assert unstage(dataset).paths == [mine]
+    os.seteuid(0)
+    os.chown(dataset, ANOTHER, ANOTHER)  # who owns the original may stage it for all
+    become(MYSELF)
+    assert find_staged(dataset) == theirs
+    assert stage(dataset) == (theirs, 0, True, 0)
+
+
+@pytest.mark.parametrize("part", [".", "fastdata-uid", "copy"])
+def test_folders_that_others_may_change(
+    make: Callable[[str], Path], place: Path, part: str
+) -> None:
     dataset = make("lmdb")
     copy = stage(dataset).path
-    os.chown(copy, 4242, 4242)
-    assert find_staged(dataset) is None
-    with pytest.raises(UsageError, match="another user"):
-        stage(dataset)
-    os.chown(dataset, 4242, 4242)  # who owns the original may also stage it
+    folder = {".": place, "fastdata-uid": copy.parent, "copy": copy}[part]
+    for mode in (0o775, 0o757):
+        folder.chmod(mode)
+        assert find_staged(dataset) is None
+        if part != "copy":
+            with pytest.raises(UsageError, match=f"{folder} can be written by others"):
+                stage(dataset)
+    folder.chmod(0o755)
     assert find_staged(dataset) == copy
+
+
+def test_a_folder_behind_a_link(make: Callable[[str], Path], place: Path) -> None:
+    """Whoever made the link could lead elsewhere a moment later."""
+    dataset = make("lmdb")
+    copy = stage(dataset).path
+    copy.parent.rename(place / "elsewhere")
+    copy.parent.symlink_to(place / "elsewhere")
+    assert find_staged(dataset) is None
+    with pytest.raises(UsageError, match="is not a folder"):
+        stage(dataset)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_modes_do_not_follow_the_umask(dataset: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        copy = stage(dataset).path
+    finally:
+        os.umask(before)
+    for path in (copy.parent, *copy.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+    assert find_staged(dataset) == copy
+
+
+def test_a_copy_whose_manifest_was_changed(dataset: Path) -> None:
+    """Class names stand nowhere else: a flipped one would go unnoticed."""
+    copy = stage(dataset).path
+    text = (copy / MANIFEST_NAME).read_bytes()
+    (copy / MANIFEST_NAME).write_bytes(text.replace(b"class1", b"class9"))
+    with pytest.warns(UserWarning, match="damaged .dataset.json is not the original's"):
+        assert find_staged(dataset) is None
+    assert not stage(dataset).reused
+    assert find_staged(dataset) == copy
+
+
+def test_nobody_else_can_hold_the_lock(shared: Path) -> None:
+    """A lock is held through any descriptor, also one for reading."""
+    become(MYSELF)
+    final = shared / "copy"
+    with staged.lock(final):
+        become(ANOTHER)
+        with pytest.raises(PermissionError):
+            os.open(shared / "copy.lock", os.O_RDONLY)
+        become(MYSELF)
 
 
 def test_copy_is_as_closed_as_the_original(
@@ -435,7 +550,7 @@ def test_no_space_in_memory(
     with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
         stage(dataset)
     assert "--unstage" in caught.value.hint
-    assert list((place / "fastdata").iterdir()) == []
+    assert list(own_folder(place).iterdir()) == []
 
 
 @pytest.fixture
@@ -462,12 +577,12 @@ def test_no_space_on_a_real_tmpfs(
     with pytest.raises(SpaceError, match=r"are needed, .* are free") as caught:
         stage(dataset, small_tmpfs)
     assert str(small_tmpfs) in caught.value.what
-    assert list((small_tmpfs / "fastdata").iterdir()) == []
+    assert list(own_folder(small_tmpfs).iterdir()) == []
     # Where the room vanishes only later, nothing stays to occupy what is left.
     monkeypatch.setattr(staging, "_check_space", lambda place, needed: None)
     with pytest.raises(SpaceError, match="disk is full"):
         stage(dataset, small_tmpfs)
-    assert list((small_tmpfs / "fastdata").iterdir()) == []
+    assert list(own_folder(small_tmpfs).iterdir()) == []
 
 
 # Copying the smallest of these datasets takes over 30 chunks; the last moments are those of
@@ -489,7 +604,7 @@ def test_killed_then_run_again(dataset: Path, place: Path, moment: str) -> None:
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert find_staged(dataset) is None
-    names = sorted(path.suffix for path in (place / "fastdata").iterdir())
+    names = sorted(path.suffix for path in own_folder(place).iterdir())
     assert set(names) <= {".partial", ".lock"}
     staged = stage(dataset)
     assert not staged.reused
@@ -513,7 +628,7 @@ def test_killed_run_is_resumed_by_blocks(make: Callable[[str], Path]) -> None:
 
 def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> None:
     start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=60)
-    (partial,) = (place / "fastdata").glob("*.partial")
+    (partial,) = own_folder(place).glob("*.partial")
     rng = random.Random(1)
     for path in partial.rglob("*"):
         if path.is_file() and path.name not in (MARKER_NAME, copying.JOURNAL_NAME):
@@ -558,27 +673,6 @@ def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> Non
     assert CliRunner().invoke(cli, ["stage", str(dataset)]).stderr == ""
 
 
-@needs_root
-def test_lock_that_only_another_user_may_remove() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        path = folder / "copy.lock"
-        path.touch(0o644)
-        os.chown(path, 4242, 4242)
-        os.chown(folder, 4242, 4242)
-        folder.chmod(0o1777)
-        os.seteuid(4343)
-        try:
-            with pytest.raises(PermissionError):
-                path.unlink()
-            for _ in range(2):
-                with staged.lock(folder / "copy"):
-                    pass
-        finally:
-            os.seteuid(0)
-        assert path.exists()
-
-
 def test_unstage_while_staging_is_refused(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
     process = start(dataset, 'hook(copying, "_write", slowly)')
@@ -602,7 +696,7 @@ def test_interrupt_stops_promptly(make: Callable[[str], Path], place: Path) -> N
     assert "KeyboardInterrupt" in err
     assert rest.count("writing") <= 16  # what each thread had begun, of 200 and more
     assert find_staged(dataset) is None
-    assert [path.suffix for path in (place / "fastdata").iterdir()] == [".partial"]
+    assert [path.suffix for path in own_folder(place).iterdir()] == [".partial"]
     assert_whole(stage(dataset).path, dataset)
 
 
@@ -628,7 +722,7 @@ def test_damaged_original_is_refused(dataset: Path, place: Path, damage: str) ->
         stage(dataset)
     assert str(path) in caught.value.what
     assert find_staged(dataset) is None
-    assert list((place / "fastdata").iterdir()) == []
+    assert list(own_folder(place).iterdir()) == []
 
 
 def test_damaged_copy_is_told_apart(
@@ -642,7 +736,7 @@ def test_damaged_copy_is_told_apart(
     with pytest.raises(CorruptionError, match="the copy does not have the checksum") as caught:
         stage(dataset)
     assert "which is sound" in caught.value.what
-    assert list((place / "fastdata").iterdir()) == []
+    assert list(own_folder(place).iterdir()) == []
 
 
 def test_unreadable_original(make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -670,7 +764,7 @@ def test_paths_that_leave_the_root_are_refused(
     (dataset / MANIFEST_NAME).write_text(text, "utf-8")
     with pytest.raises(CorruptionError, match="leaves the dataset's root"):
         stage(dataset)
-    assert list((place / "fastdata").iterdir()) == []
+    assert list(own_folder(place).iterdir()) == []
 
 
 def test_unstage(dataset: Path, place: Path, tmp_path: Path) -> None:
@@ -705,7 +799,7 @@ def test_unstage_when_the_original_is_gone_or_changed(
     dataset = make("lmdb")
     copy = stage(dataset).path
     repack(dataset)
-    (place / "fastdata" / f"{copy.name}.lock").touch()
+    (own_folder(place) / f"{copy.name}.lock").touch()
     shutil.rmtree(dataset)
     assert unstage(dataset).paths == [copy]
     assert list(place.iterdir()) == []
@@ -730,7 +824,7 @@ def test_unstage_that_was_interrupted(
         patch.setattr(Path, "unlink", interrupt)
         with pytest.raises(KeyboardInterrupt):
             unstage(dataset)
-    (left,) = (place / "fastdata").glob("*.partial")
+    (left,) = own_folder(place).glob("*.partial")
     # The original is gone: only the marker, which goes last, tells whose copy this was.
     assert unstage(dataset).paths == [left]
     assert list(place.iterdir()) == []
@@ -765,7 +859,7 @@ def test_others_things_stay(make: Callable[[str], Path], place: Path) -> None:
     """A folder that only claims to be a copy, by its marker, is not removed."""
     dataset = make("lmdb")
     copy = stage(dataset).path
-    mine = place / "fastdata" / "mine"
+    mine = own_folder(place) / "mine"
     mine.mkdir()
     shutil.copy(copy / MARKER_NAME, mine)
     assert unstage(dataset).paths == [copy]

@@ -64,6 +64,7 @@ def found(path: Path, **options: Any) -> str:
 def edit_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     manifest = json.loads((path / "dataset.json").read_text("utf-8"))
     change(manifest)
+    del manifest["checksum"]
     (path / "dataset.json").write_text(json.dumps(manifest), "utf-8")
 
 

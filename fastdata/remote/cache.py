@@ -32,6 +32,7 @@ from fastdata.remote.ranges import FileRef
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import human_bytes, is_no_space, read_exactly, room, sync
+from fastdata.storage.trust import make_own_folder
 
 FOLDER = "fastdata-pieces"
 _NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
@@ -93,13 +94,13 @@ class PieceCache:
         self._total = total
         self.used = self._reads = self._fills = 0
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_own_folder(self._folder)
             with self._usage():
                 self._count(remove_partial=True)
         except OSError as error:
             raise UsageError(
                 f"cache={str(folder)!r}: it cannot be written: {error.strerror or error}",
-                "Give a folder of this machine that can be, such as /dev/shm/cache.",
+                "Give a folder of this machine that can be.",
             ) from None
         if limit is None:
             # In /dev/shm it is memory that bounds, not what the file system promises.
@@ -245,7 +246,7 @@ class PieceCache:
     def _lock(self, partial: Path) -> int | None:
         """Opens and locks the file of a piece to fill; None while another process has the lock."""
         with self._writing():
-            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(partial.stat(), os.fstat(descriptor)):
@@ -293,7 +294,7 @@ class PieceCache:
     @contextlib.contextmanager
     def _usage(self) -> Iterator[None]:
         """Locks the count of the pieces' bytes, for all processes; `used` is -1 where unknown."""
-        descriptor = os.open(self._base / "usage", os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
+        descriptor = os.open(self._base / "usage", os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             text = os.pread(descriptor, 32, 0)

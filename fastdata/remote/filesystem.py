@@ -458,10 +458,18 @@ def download(
             )
 
 
+def _open_own(path: str, flags: int) -> int:
+    """Opens a file that only this user may write, whatever the umask."""
+    return os.open(path, flags, 0o644)
+
+
 def _fetch(url: str, local: Path, size: int, storage_options: StorageOptions | None) -> str:
     """Downloads a file; its CRC-32C."""
     abandon = Abandon()
-    with local.open("wb") as file, ThreadPoolExecutor(_STREAMS, "fastdata-download") as pool:
+    with (
+        open(local, "wb", opener=_open_own) as file,
+        ThreadPoolExecutor(_STREAMS, "fastdata-download") as pool,
+    ):
 
         def fetch(start: int) -> None:
             end = min(start + _BLOCK, size)

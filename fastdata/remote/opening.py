@@ -23,6 +23,7 @@ from fastdata.storage.files import cache_folder, file_lock
 from fastdata.storage.index import Index, Row
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
+from fastdata.storage.trust import distrust, make_own_folder
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -86,14 +87,14 @@ class RemoteBlobs:
         if is_url(cache):
             raise UsageError(
                 f"cache={redact(os.fspath(cache))!r} is a URL",
-                "Give a folder of this machine, such as /dev/shm/cache.",
+                "Give a folder of this machine.",
             )
         if isinstance(cache, str) and cache != RANGES and os.sep not in cache:
             raise UsageError(
                 f"cache={cache!r} is neither {RANGES!r} nor a path with a {os.sep}",
                 f"Give cache={RANGES!r}; or cache={f'./{cache}'!r} for a folder of that name.",
             )
-        self.cache = None if os.fspath(cache) == RANGES else Path(cache).absolute()
+        self.cache = None if os.fspath(cache) == RANGES else Path(os.path.realpath(cache))
         if self.cache is None and cache_bytes is not None:
             raise UsageError(
                 'cache_bytes= limits a cache folder, but cache is "ranges"',
@@ -117,13 +118,20 @@ class RemoteBlobs:
 
     def _fetch_index(self, text: bytes) -> Path:
         name = f"{name_of(self.url)[:200]}-{self.id[:_ID_DIGITS]}"
-        folder = (self.cache or cache_folder() / "remote") / name
+        folder = (self.cache or Path(os.path.realpath(cache_folder())) / "remote") / name
         entry = self.manifest.index
         path = folder / Path(entry.name).name
         try:
+            make_own_folder(folder)
+            problem = distrust(folder, (os.geteuid(),))
+            if problem is not None:
+                raise UsageError(
+                    f"{folder}: {problem}, who could change what is cached here",
+                    "Give cache= (or set FASTDATA_CACHE_DIR to) a folder of your own, and have its "
+                    "permissions changed if need be (chmod go-w).",
+                )
             if _is_sound(path, entry):
                 return path
-            folder.mkdir(parents=True, exist_ok=True)
             # All processes of this machine want it at once: one fetches it.
             with file_lock(folder.with_name(name + ".lock")):
                 if not _is_sound(path, entry):
@@ -285,6 +293,8 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
         if _sound.get(path) != state:
             threads = 1 if stat.st_size < _LARGE else _CHECKING
+            if stat.st_mode & 0o022:  # others may write it, also after it was compared
+                return False
             if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
                 return False
             _sound[path] = state

@@ -18,6 +18,7 @@ from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.checksum import crc32c, crc32c_combine
 from fastdata.storage.files import open_descriptor, read_exactly
 from fastdata.storage.manifest import FileEntry
+from fastdata.storage.trust import make_own_folder
 
 #: Name of the journal, in the copy while it is partial.
 JOURNAL_NAME = "copied-blocks"
@@ -290,9 +291,10 @@ def _target(file: CopiedFile) -> Iterator[int]:
     try:
         descriptor = os.open(file.target, flags, 0o644)
     except FileNotFoundError:
-        file.target.parent.mkdir(parents=True, exist_ok=True)
+        make_own_folder(file.target.parent)
         descriptor = os.open(file.target, flags, 0o644)
     try:
+        os.fchmod(descriptor, 0o644)  # whatever the umask
         os.ftruncate(descriptor, file.entry.size)
         yield descriptor
     finally:

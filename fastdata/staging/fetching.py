@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from fastdata.remote.urls import join_url, redact
 from fastdata.staging.places import Place, RemotePlace
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.files import free_space, human_bytes
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, with_root
 from fastdata.storage.paths import is_inside
 
 _THREADS = 16
@@ -152,7 +151,7 @@ class Fetching:
         folder.mkdir()
         text = self._text
         if manifest.root is not None:
-            text = json.dumps({**json.loads(text), "root": _IMAGES_NAME}).encode()
+            text = with_root(text, _IMAGES_NAME)
         (folder / MANIFEST_NAME).write_bytes(text)
         os.link(self._folder / manifest.index.name, folder / manifest.index.name)
         for number in files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +22,16 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
 from fastdata.staging.places import Place, RemotePlace, place_of
 from fastdata.staging.staged import (
-    FOLDER,
+    IMAGES_NAME,
     MARKER_NAME,
     Marker,
     Original,
     copies,
     default_place,
-    find_damage,
+    is_own_folder,
     known_places,
     lock,
+    own_folder,
     partial_of,
     remember,
 )
@@ -39,8 +39,7 @@ from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space,
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
-
-_IMAGES_NAME = "images"  # root of the loose files in a copy of a `folder` dataset
+from fastdata.storage.trust import distrust, make_own_folder
 
 _PAGE = 4096  # what a file is rounded up to
 
@@ -124,8 +123,12 @@ def stage(
         place.mkdir(exist_ok=True)
         if place != default_place():
             remember(place)
-        _make_common_folder(place)
-        final = place / FOLDER / original.copy_name
+        entries = (manifest.index, *manifest.files)
+        for copy in original.copies_in(place):
+            others = copy.parent != own_folder(place)
+            if others and original.find_damage(copy, entries) is None:
+                return Staged(copy, 0, True, 0)
+        final = _make_own_folder(place) / original.copy_name
         with lock(final, waiting=waiting):
             staging = _Staging(original, manifest, place, final, source)
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
@@ -163,7 +166,11 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
         if not is_url(original):
             current = Original.read(original)
     searched = known_places() if to is None else [Path(os.path.realpath(to))]
-    if to is None and marker is not None and given.parent.name == FOLDER:
+    if to is None and marker is not None and is_own_folder(given.parent):
+        if given.parent != own_folder(given.parent.parent):
+            raise DataError(
+                f"{given}: was staged by another user", "Remove it as the user whom it belongs to."
+            )
         searched.append(given.parent.parent)
     removed: list[Path] = []
     freed = 0
@@ -178,7 +185,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
                 removed += paths
                 freed += size
         with suppress(OSError):  # others' copies may lie there
-            (place / FOLDER).rmdir()
+            own_folder(place).rmdir()
     return Unstaged(removed, freed)
 
 
@@ -204,13 +211,16 @@ def _open(
     return original.manifest(), original
 
 
-def _make_common_folder(place: Path) -> None:
-    """Makes ``<place>/fastdata``; for all users where the place itself is (as /tmp is)."""
-    folder = place / FOLDER
-    with suppress(FileExistsError):
-        folder.mkdir()
-        if place.stat().st_mode & 0o1002 == 0o1002:
-            folder.chmod(0o1777)
+def _make_own_folder(place: Path) -> Path:
+    folder = own_folder(place)
+    make_own_folder(folder)
+    problem = distrust(folder, (os.geteuid(),))
+    if problem is not None:
+        raise UsageError(
+            f"{place}: {problem}, who could change what is staged here",
+            "Choose another folder with --to, or have its permissions changed (chmod go-w).",
+        )
+    return folder
 
 
 def _remove_copy(final: Path) -> tuple[list[Path], int]:
@@ -309,23 +319,17 @@ class _Staging:
         for final, marker in copies(self._place):
             if marker is None or marker.original != self._original.name:
                 continue
-            folder = final if final.exists() else partial_of(final)
-            mine = os.geteuid() in (0, folder.lstat().st_uid)
-            if marker.id != self._original.id and mine:
+            if marker.id != self._original.id:
                 freed += _remove_copy(final)[1]
         return freed
 
     def _is_reusable(self) -> bool:
         """Whether the copy is complete; one that has lost files is removed."""
         final = self._final
-        for folder in (final, self._partial):
-            if os.path.lexists(folder) and not self._original.trusts(folder):
-                raise UsageError(
-                    f"{folder}: belongs to another user", "Choose another folder with --to."
-                )
         if not final.exists():
             return False
-        if self._original.is_copied_to(final) and find_damage(final, self._entries) is None:
+        original = self._original
+        if original.is_copied_to(final) and original.find_damage(final, self._entries) is None:
             return True
         _remove_folder(final)
         return False
@@ -342,13 +346,9 @@ class _Staging:
         _check_space(self._place, needed - _allocated(self._partial))
 
     def _begin(self) -> None:
-        """Makes the partial copy's folder, readable by those who can read the original."""
+        """Makes the partial copy's folder, which is nobody else's business yet."""
         self._partial.mkdir(mode=0o700, exist_ok=True)
-        if self._partial.lstat().st_uid != os.geteuid():
-            raise UsageError(
-                f"{self._partial}: was begun by another user", "Choose another folder with --to."
-            )
-        self._partial.chmod(0o755 if self._is_public() else 0o700)
+        self._partial.chmod(0o700)
         Marker(self._original.name, self._original.id).write(self._partial)
 
     def _is_public(self) -> bool:
@@ -382,19 +382,18 @@ class _Staging:
                         f"{path}: the path {name!r} leaves the dataset's root",
                         "Index the folder anew: fastdata convert … --to folder --force.",
                     )
-                entry = FileEntry(f"{_IMAGES_NAME}/{name}", length, f"{crc:08x}")
-                yield root.copied(entry, copy / _IMAGES_NAME / name, name)
+                entry = FileEntry(f"{IMAGES_NAME}/{name}", length, f"{crc:08x}")
+                yield root.copied(entry, copy / IMAGES_NAME / name, name)
 
     def _finish(self) -> None:
         """Adds the manifest, and gives the complete copy its final name."""
         if self._source.sizes([BAD_SAMPLES_NAME]):
             (self._partial / BAD_SAMPLES_NAME).write_bytes(self._source.read(BAD_SAMPLES_NAME))
-        text = self._original.text
-        if self._manifest.root is not None:
-            # From the text, so that fields of a later version are kept.
-            fields = {**json.loads(text), "root": _IMAGES_NAME}
-            text = (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode()
-        (self._partial / MANIFEST_NAME).write_bytes(text)
+        (self._partial / MANIFEST_NAME).write_bytes(self._original.copied_text())
+        for path in self._partial.iterdir():  # whatever the umask
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        # Those who can read the original can read the copy.
+        self._partial.chmod(0o755 if self._is_public() else 0o700)
         if not is_tmpfs(self._place):
             for path in self._partial.iterdir():
                 sync(path)

@@ -2,17 +2,19 @@
 
 A place is a folder such as ``/dev/shm``. In it lie::
 
-    fastdata/<name>-<id>            a copy, whole: a rename gave it this name
-    fastdata/<name>-<id>.partial    a copy being made, or what a killed run left of one
-    fastdata/<name>-<id>.lock       locked by flock while a copy is made or removed
+    fastdata-<uid>/                       the copies that a user has made; nobody else's to write
+    fastdata-<uid>/<name>-<id>            a copy, whole: a rename gave it this name
+    fastdata-<uid>/<name>-<id>.partial    a copy being made, or what a killed run left of one
+    fastdata-<uid>/<name>-<id>.lock       locked by flock while a copy is made or removed
 
 ``<id>`` are 12 digits of the SHA-256 of the original's manifest; ``staged.json`` in the copy
 holds all of it. A dataset that was packed anew has another id, so it is never read from an
 old copy.
 
-Anybody may write to ``/dev/shm``, so a copy is used only if its folder belongs to this user,
-to root, or to the owner of the original's folder. Others can read it only if they can read
-the original.
+Anybody may write to ``/dev/shm``, so a copy is used only if its folder, and every folder on the
+way to it, belongs to this user, to root, or to the owner of the original's folder, and nobody
+else can change it (`fastdata.storage.trust`). Others can read it only if they can read the
+original.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ from fastdata.storage.files import (
     read_file,
     whole_file,
 )
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, with_root
+from fastdata.storage.trust import distrust
 
 MARKER_NAME = "staged.json"
+#: The folder of loose files in a copy of a `folder` dataset.
+IMAGES_NAME = "images"
 
-#: The folder in a place that holds all copies.
-FOLDER = "fastdata"
+#: What the folder of a user's copies begins with; his id follows.
+_PREFIX = "fastdata-"
 
 _LOCK_SUFFIX = ".lock"
 _ID_DIGITS = 12
@@ -83,30 +88,30 @@ def find_staged(
     if isinstance(original.path, Path) and (original.path / MARKER_NAME).exists():
         return None
     for place in known_places():
-        copy = place / FOLDER / original.copy_name
-        if not (original.trusts(copy) and original.is_copied_to(copy)):
-            continue
-        damage = find_damage(copy, original.some_files())
-        if damage is None:
-            return copy
-        if original.is_copied_to(copy):  # else it has been removed just now, by intent
-            warn(
-                f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
-                f"{original.name} again"
-            )
+        for copy in original.copies_in(place):
+            damage = original.find_damage(copy, original.some_files())
+            if damage is None:
+                return copy
+            if original.is_copied_to(copy):  # else it has been removed just now, by intent
+                warn(
+                    f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
+                    f"{original.name} again"
+                )
     return None
 
 
-def find_damage(copy: Path, files: Iterable[FileEntry]) -> str | None:
-    """Says which of the files a copy lacks, or has in another size; None if it has all."""
-    for file in files:
-        try:
-            found = (copy / file.name).stat()
-        except OSError as error:
-            return f"{file.name}: {error.strerror}"
-        if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
-            return f"{file.name} has {found.st_size} bytes, not {file.size}"
-    return None
+def own_folder(place: Path) -> Path:
+    """The folder of this user's copies in a place."""
+    return _folder_of(place, os.geteuid())
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether a folder is called as those of copies are."""
+    return folder.name.startswith(_PREFIX)
+
+
+def _folder_of(place: Path, user: int) -> Path:
+    return place / f"{_PREFIX}{user}"
 
 
 @contextmanager
@@ -225,31 +230,53 @@ class Original(NamedTuple):
         name = os.fsdecode(os.fsencode(last)[:_NAME_BYTES])
         return f"{name}-{self.id[:_ID_DIGITS]}"
 
-    def trusts(self, copy: Path) -> bool:
-        """Whether a folder is one that only somebody trusted can have made."""
-        try:
-            found = copy.lstat()
-        except OSError:
-            return False
-        return stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0, self.owner)
+    def copies_in(self, place: Path) -> Iterator[Path]:
+        """The copies of this state in a place that only somebody trusted can have made."""
+        users = (os.geteuid(), self.owner, 0)
+        for user in dict.fromkeys(users):
+            copy = _folder_of(place, user) / self.copy_name
+            if copy.is_dir() and distrust(copy, users) is None and self.is_copied_to(copy):
+                yield copy
 
     def is_copied_to(self, copy: Path) -> bool:
         """Whether a folder says that it is a copy of this very state."""
         marker = Marker.read(copy)
         return marker is not None and marker.id == self.id and (copy / MANIFEST_NAME).exists()
 
+    def find_damage(self, copy: Path, files: Iterable[FileEntry]) -> str | None:
+        """Says what is wrong with a copy, by its manifest and the sizes of files; None: nothing."""
+        try:
+            if read_file(copy / MANIFEST_NAME) != self.copied_text():
+                return f"{MANIFEST_NAME} is not the original's"
+        except OSError as error:
+            return f"{MANIFEST_NAME}: {error.strerror}"
+        for file in files:
+            try:
+                found = (copy / file.name).lstat()
+            except OSError as error:
+                return f"{file.name}: {error.strerror}"
+            if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
+                return f"{file.name} has {found.st_size} bytes, not {file.size}"
+        return None
+
+    def copied_text(self) -> bytes:
+        """The manifest of a copy: loose images lie in the copy, in `IMAGES_NAME`."""
+        if self.manifest().root is None:
+            return self.text
+        return with_root(self.text, IMAGES_NAME)
+
 
 def copies(place: Path) -> Iterator[tuple[Path, Marker | None]]:
-    """Yields the final path of every copy in a place, whole or not, and whose it is.
+    """Yields the final path of this user's copies in a place, whole or not, and of what each is.
 
     Without a marker is what was killed at its very beginning, a lock file among it.
     """
     try:
-        names = sorted(path.name for path in (place / FOLDER).iterdir())
+        names = sorted(path.name for path in own_folder(place).iterdir())
     except OSError:
         return
     finals = {name.removesuffix(PARTIAL_SUFFIX).removesuffix(_LOCK_SUFFIX) for name in names}
-    for final in (place / FOLDER / name for name in sorted(finals)):
+    for final in (own_folder(place) / name for name in sorted(finals)):
         marker = Marker.read(final) or Marker.read(partial_of(final))
         if marker is None or final.name.endswith("-" + marker.id[:_ID_DIGITS]):
             yield final, marker

@@ -273,7 +273,8 @@ def _open_lock(path: Path) -> int:
         # In a folder such as /dev/shm, Linux lets nobody open another user's file with O_CREAT.
         return os.open(path, flags)
     except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o644)
+        # For this user alone: whoever may open it may hold it for ever.
+        return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def _is_open_file(path: Path, descriptor: int) -> bool:

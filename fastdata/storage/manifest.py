@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.paths import is_inside
@@ -21,6 +22,8 @@ MANIFEST_NAME = "dataset.json"
 #: Where packing lists the images that it left out.
 BAD_SAMPLES_NAME = "bad-samples.jsonl"
 FORMAT_VERSION = 1
+#: The field that holds the checksum of the others.
+_CHECKSUM = "checksum"
 #: What sizes and counts may be: they fit 64 bits, and so do sums of a few.
 _MOST = 1 << 60
 
@@ -76,7 +79,7 @@ class Manifest:
     def to_json(self) -> str:
         """The manifest as it stands in the file."""
         head = {"format": "fastdata", "format_version": self.format_version}
-        return json.dumps(head | asdict(self), indent=1, ensure_ascii=False) + "\n"
+        return _text(head | asdict(self))
 
     @classmethod
     def load(cls, dataset: str | os.PathLike[str]) -> Manifest:
@@ -117,6 +120,8 @@ class Manifest:
             found = json.loads(text)
             if "\\u" in text:  # JSON may name surrogates, which no other text has
                 json.dumps(found, ensure_ascii=False).encode()
+            checksum = found.get(_CHECKSUM) if isinstance(found, dict) else None
+            expected = None if checksum is None else _checksum(found)
             if not isinstance(found, dict) or found.get("format") != "fastdata":
                 raise ValueError("its format is not fastdata")
             version = found["format_version"]
@@ -137,9 +142,28 @@ class Manifest:
             found["files"] = [_file_entry(entry) for entry in found["files"]]
             manifest = cls(**_known(cls, found))
             _check_types(manifest)
+            if checksum != expected:
+                raise ValueError(f"its checksum is {checksum!r}, its contents have {expected!r}")
         except (TypeError, KeyError, ValueError) as error:
             raise _not_a_manifest(path, error) from None
         return manifest
+
+
+def with_root(text: bytes, root: str) -> bytes:
+    """A manifest's text for images that lie elsewhere; fields of a later version are kept."""
+    return _text({**json.loads(text), "root": root}).encode()
+
+
+def _text(fields: dict[str, Any]) -> str:
+    fields = {**fields, _CHECKSUM: _checksum(fields)}
+    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    """CRC-32C of all fields but itself, in a form that does not depend on how they are written."""
+    others = {name: value for name, value in fields.items() if name != _CHECKSUM}
+    text = json.dumps(others, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"{crc32c(text.encode()):08x}"
 
 
 def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""Whether users who are not trusted may change what lies at a path.
+
+If nobody but trusted users can rename or replace any folder on the way to a file, then what was
+checked by its path can be opened by its path: between the two, nobody else can have changed it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+
+
+def distrust(folder: Path, users: Collection[int]) -> str | None:
+    """Why a folder may be the doing of users who are not trusted; None if it cannot be.
+
+    Every folder on the way must belong to one of ``users`` or to root, and be writable by its
+    owner alone; those above ``folder`` may be sticky instead, as ``/tmp`` is, where nobody can
+    replace another user's entries.
+
+    Args:
+        folder: Its absolute path, with no link in it (``os.path.realpath``).
+        users: Ids of the users who are trusted.
+    """
+    for part in (*reversed(folder.parents), folder):
+        try:
+            found = part.lstat()
+        except OSError as error:
+            return f"{part}: {error.strerror}"
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{part} is not a folder"
+        roots = (0,) if part == folder else (0, _unmapped_root())
+        if found.st_uid not in users and found.st_uid not in roots:
+            return f"{part} belongs to another user (id {found.st_uid})"
+        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if others_write and (part == folder or not found.st_mode & stat.S_ISVTX):
+            return f"{part} can be written by others than its owner"
+    return None
+
+
+def _unmapped_root() -> int | None:
+    """The id that root has in a container where it has none of its own; None elsewhere.
+
+    So it is in user namespaces of one user, such as Apptainer's.
+    """
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as file:
+            if any(int(line.split()[0]) == 0 for line in file):
+                return None
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError, IndexError):  # not Linux
+        return None
+
+
+def make_own_folder(folder: Path) -> None:
+    """Makes a folder that this user alone can write, whatever the umask, unless it is there.
+
+    Folders on the way that are missing are made likewise.
+    """
+    if not folder.parent.exists():
+        make_own_folder(folder.parent)
+    try:
+        folder.mkdir(0o700)
+    except FileExistsError:
+        return
+    os.chmod(folder, 0o755)
