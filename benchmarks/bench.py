@@ -4,7 +4,9 @@
     python -m fastdata.benchmarks --tree imagenet/train --threads 1,2 --json bench.json
 
 Each contender runs in a fresh process each round, and rounds are interleaved (A B C A B C), so
-that a drift of the machine hits all. A contender's pixels and labels are checked first.
+that a drift of the machine hits all. A contender's pixels and labels are checked first. A recipe
+of augmentation is measured beside the same crop without; as it is random, what is checked is how
+far it takes images from the plain ones on average: about as far as torchvision.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.benchmarks import pixels, warming
+from fastdata.benchmarks.adapters._recipes import RECIPES
 from fastdata.benchmarks.adapters._serve import Request
 from fastdata.benchmarks.contender_process import ContenderError, run_contender
 from fastdata.benchmarks.contenders import Contender
@@ -33,9 +38,24 @@ from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.staging.stage import stage, unstage
 
-#: Images of the tree that is made to check contenders with, and of the data itself.
+#: Images of the tree that is made to check contenders with, and of a tree itself.
 _CHECKED = 48
+#: Images of a dataset, and of anything where augmentation is compared: the mean change of so many
+#: varies by some 10%.
+_AUGMENTED = 192
 _SIZE = 224
+
+
+class Case(NamedTuple):
+    """What is timed of each contender.
+
+    Attributes:
+        recipe: Of `RECIPES`; "" for the crop alone, in the dtype of the options.
+        size: Side of the crop.
+    """
+
+    recipe: str = ""
+    size: int = _SIZE
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,9 @@ class Options:
         rounds: Fresh processes of each contender and number of threads.
         batch_size: Samples a batch.
         crop: "train" or "val".
-        dtype: "uint8" or "float32", for contenders that do not say it themselves.
+        recipes: Of `RECIPES`, each beside "none" at its size; none for the crop alone.
+        dtype: "uint8" or "float32", for contenders that do not say it themselves; recipes are
+            float32.
         order: "random" or "sequential".
         cold: Whether to drop the page cache before each process.
         timeout: Seconds that a process may take beyond warm-up and steady state.
@@ -62,11 +84,20 @@ class Options:
     rounds: int = 3
     batch_size: int = 64
     crop: str = "train"
+    recipes: tuple[str, ...] = ()
     dtype: str = "uint8"
     order: str = "random"
     cold: bool = False
     timeout: float = 300.0
     seed: int = 0
+
+    @property
+    def cases(self) -> list[Case]:
+        """What is timed, ceilings first."""
+        if not self.recipes:
+            return [Case()]
+        wanted = [Case(name, RECIPES[name].size) for name in self.recipes]
+        return list(dict.fromkeys([*(Case("none", case.size) for case in wanted), *wanted]))
 
 
 @dataclass(frozen=True)
@@ -122,12 +153,15 @@ def bench(
 
     Returns:
         What the JSON file holds: "machine", "options", and "contenders", each with its "runs",
-        or with the "error" for which it was left out.
+        or with the "error" for which it was left out. Of recipes, runs have "recipe" and "size",
+        contenders "changes" (mean absolute change of a pixel by each recipe, in levels of 255) and
+        "lacks" (why it has none of this recipe).
     """
     results: dict[str, dict[str, Any]] = {c.name: _about(c) for c in contenders}
     tree = data.tree
     if tree is not None and data.images:
         tree = repeat_tree(tree.absolute(), data.work / "tree", data.images)
+    wanted = cache(partial(_wanted, data, tree))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-bench-")))
         paths: dict[str, Path] = {}
@@ -135,7 +169,7 @@ def bench(
             result = results[contender.name]
             try:
                 paths[contender.name] = _get_ready(
-                    contender, data, tree, options, environments, scratch, stack, result
+                    contender, data, tree, options, environments, scratch, stack, result, wanted
                 )
                 worst, mean = result["difference"], result["mean_difference"]
                 _say(f"{contender.name}: pixels and labels are right ({mean:.2f}, {worst:.2f})")
@@ -162,15 +196,17 @@ def _measure(
     number: int,
 ) -> None:
     """One round."""
-    for threads in options.threads:
+    for threads, case in product(options.threads, options.cases):
         for contender in contenders:
             result = results[contender.name]
-            if result["error"]:
+            if result["error"] or case.recipe in result["lacks"]:
                 continue
             path = paths[contender.name]
             # What else the machine has to do, so that readers can tell a quiet one.
             load = os.getloadavg()[0]
             run: dict[str, Any] = {"threads": threads, "round": number, "load": load}
+            if case.recipe:
+                run |= case._asdict()
             if options.cold:
                 run["dropped"] = warming.drop(path)
                 if not run["dropped"]:
@@ -179,16 +215,16 @@ def _measure(
                 run["filled"] = warming.fill(path)
                 if not run["filled"]:
                     _say("the data is larger than the free memory: this is not a warm start")
-            request = _request(contender, path, options, threads)
+            request = _request(contender, path, options, threads, case)
             try:
                 run |= _flat(_run(contender, request, options, environments))
             except ContenderError as error:
-                _fail(result, ContenderError(f"{error} (threads={threads})"))
+                _fail(result, ContenderError(f"{error} (threads={threads}{_named(case)})"))
                 continue
             result["runs"].append(run)
             rate = run["images"] / run["seconds"]
             turn = f"round {number + 1}/{options.rounds}"
-            _say(f"{turn} {contender.name}, {threads} threads: {rate:,.0f} images/s")
+            _say(f"{turn} {contender.name}, {threads} threads{_named(case)}: {rate:,.0f} images/s")
 
 
 def _get_ready(
@@ -200,12 +236,12 @@ def _get_ready(
     scratch: Path,
     stack: ExitStack,
     result: dict[str, Any],
+    wanted: Callable[[bool, Case], tuple[pixels.Reference, float]],
 ) -> Path:
     """Prepares a contender's data and checks what it makes of it."""
     if contender.folder == "":
         assert data.dataset is not None
         path = data.dataset
-        wanted = pixels.reference(_of_dataset(path, 4 * _CHECKED), _SIZE)
     else:
         assert tree is not None
         # Few images of several classes: in the data itself, the first may all have one label.
@@ -215,30 +251,49 @@ def _get_ready(
         small = pixels.reference(_of_tree(sample, None), _SIZE)
         if contender.staged:
             _stage(checked, stack)
-        _check(contender, checked, small, options, environments, scratch)
+        with _handed_over(
+            contender, checked, small, options, environments, scratch, Case()
+        ) as given:
+            pixels.check(given, small, contender.tolerance, contender.mean_tolerance)
         path = prepare(contender, tree.absolute(), data.work.absolute(), environments)
-        wanted = pixels.reference(_of_tree(tree, _CHECKED), _SIZE)
     if contender.staged:
         _stage(path, stack)
-    difference = _check(contender, path, wanted, options, environments, scratch)
-    result["difference"], result["mean_difference"] = difference
+    for case in options.cases:
+        reference, change = wanted(contender.folder == "", case)
+        try:
+            with _handed_over(
+                contender, path, reference, options, environments, scratch, case
+            ) as given:
+                if change:
+                    result["changes"][case.recipe] = pixels.check_change(given, reference, change)
+                else:
+                    result["difference"], result["mean_difference"] = pixels.check(
+                        given, reference, contender.tolerance, contender.mean_tolerance
+                    )
+        except _LackError as reason:
+            result["lacks"][case.recipe] = str(reason)
+        except ContenderError as error:
+            raise ContenderError(f"{error}{_named(case)}") from None
     samples = len(listing(tree)) if contender.folder and tree else len(ImageDataset(path))
     result["data_bytes"] = warming.size(path)
     result["samples"] = samples
     return path
 
 
-def _check(
+@contextmanager
+def _handed_over(
     contender: Contender,
     path: Path,
     wanted: pixels.Reference,
     options: Options,
     environments: Path,
     scratch: Path,
-) -> pixels.Difference:
+    case: Case,
+) -> Iterator[pixels.Given]:
+    """What a contender makes of the first samples."""
     out = scratch / f"{contender.name}.npz"
     request = replace(
-        _request(contender, path, options, threads=1),
+        _request(contender, path, options, threads=1, case=case),
         crop="val",
         order="sequential",
         check=len(wanted.labels),
@@ -247,22 +302,23 @@ def _check(
     )
     _run(contender, request, options, environments)
     try:
-        mean = contender.mean_tolerance
-        mean = contender.tolerance if mean is None else mean
-        return pixels.check(out, wanted, request.dtype, contender.tolerance, mean)
+        yield pixels.Given(out, request.dtype, normalised=bool(case.recipe))
     finally:
         out.unlink()
 
 
-def _request(contender: Contender, path: Path, options: Options, threads: int) -> Request:
+def _request(
+    contender: Contender, path: Path, options: Options, threads: int, case: Case
+) -> Request:
     return Request(
         data=str(path.absolute()),
         variant=contender.variant,
         batch_size=options.batch_size,
         threads=threads,
         crop=options.crop,
-        size=_SIZE,
-        dtype=contender.dtype or options.dtype,
+        size=case.size,
+        dtype="float32" if case.recipe else contender.dtype or options.dtype,
+        recipe=case.recipe,
         order=options.order,
         seconds=options.seconds,
         warmup=options.warmup,
@@ -276,6 +332,8 @@ def _run(
     timeout = options.timeout + (0 if request.check else options.warmup + options.seconds)
     interpreter = contender.interpreter(environments)
     events = run_contender(interpreter, contender.path, request, timeout)
+    if lack := events.get("none"):
+        raise _LackError(lack["what"])
     needed = {"ready"} if request.check else {"ready", "first", "round"}
     if missing := needed - set(events):
         raise ContenderError(f"did not tell {', '.join(sorted(missing))}")
@@ -284,6 +342,10 @@ def _run(
     if first := events.get("first"):
         _check_batches(first, request)
     return events
+
+
+class _LackError(ContenderError):
+    """The contender has nothing that does what the recipe asks."""
 
 
 def _check_batches(first: dict[str, Any], request: Request) -> None:
@@ -309,6 +371,16 @@ def _stage(path: Path, stack: ExitStack) -> None:
         stack.callback(unstage, path)
 
 
+def _wanted(data: Data, tree: Path | None, own: bool, case: Case) -> tuple[pixels.Reference, float]:
+    """The plain pixels of the first samples, and how far torchvision's recipe takes them off."""
+    path = data.dataset if own else tree
+    assert path is not None
+    count = _AUGMENTED if own or case.recipe else _CHECKED
+    reference = pixels.reference((_of_dataset if own else _of_tree)(path, count), case.size)
+    augmented = case.recipe not in ("", "none")
+    return reference, pixels.torchvisions_change(reference, case.recipe) if augmented else 0.0
+
+
 def _of_tree(tree: Path, count: int | None) -> Iterator[tuple[Image.Image, int]]:
     for path, label in listing(tree)[:count]:
         with Image.open(path) as image:
@@ -323,7 +395,16 @@ def _of_dataset(path: Path, count: int) -> Iterator[tuple[Image.Image, int]]:
 
 def _about(contender: Contender) -> dict[str, Any]:
     shown = ("name", "note", "dtype", "tolerance", "mean_tolerance", "why")
-    return {name: getattr(contender, name) for name in shown} | {"error": "", "runs": []}
+    return {name: getattr(contender, name) for name in shown} | {
+        "error": "",
+        "changes": {},
+        "lacks": {},
+        "runs": [],
+    }
+
+
+def _named(case: Case) -> str:
+    return f", {case.recipe} at {case.size}" if case.recipe else ""
 
 
 def _fail(result: dict[str, Any], error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Tables of the loader benchmark's results: all contenders, ratios, limits and losses."""
+"""Tables of the loader benchmark's results: all contenders, recipes, ratios, limits and losses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from fastdata.benchmarks.adapters._recipes import RECIPES
 from fastdata.benchmarks.measure import Figures, Spread
 
 Run = dict[str, Any]
@@ -82,6 +83,69 @@ def figures(result: dict[str, Any]) -> Figures:
     options = result["options"]
     what = f"{options['crop']} crop, {options['dtype']}, {options['order']}"
     return Figures(f"Loaders alone: {what}", _COLUMNS, [cells for _, cells in rows])
+
+
+def tables(result: dict[str, Any]) -> list[Figures]:
+    """The table of all contenders; where recipes were measured, one of each."""
+    names = result["options"].get("recipes") or []
+    return [recipe(result, name) for name in names] or [figures(result)]
+
+
+_RECIPE_COLUMNS = [
+    "contender",
+    "threads",
+    "images/s",
+    "lowest to highest",
+    "CPU-s/1,000",
+    "without augmentation, images/s",
+    "change, levels",
+    "fastdata: times its images/s",
+    "times by CPU time",
+]
+
+
+def recipe(result: dict[str, Any], name: str) -> Figures:
+    """One recipe: contenders, the fastest first, their ceilings, and fastdata's ratios to them.
+
+    Ratios are taken round by round, to the first of fastdata's ways.
+    """
+    size = RECIPES[name].size
+    ours = next((c for c in result["contenders"] if c["name"].startswith("fastdata")), None)
+    mine = {} if ours is None else runs_by_threads(_of_recipe(ours, name, size))
+    rows: list[tuple[float, list[str]]] = []
+    for contender in result["contenders"]:
+        plain = runs_by_threads(_of_recipe(contender, "none", size))
+        for threads, runs in runs_by_threads(_of_recipe(contender, name, size)).items():
+            speed = Spread.of([rate(run) for run in runs])
+            ratios = ["", ""]
+            if contender is not ours and threads in mine:
+                pairs = list(zip(mine[threads], runs, strict=False))
+                ratios = [str(Spread.of([rate(a) / rate(b) for a, b in pairs]))]
+                times = [(cpu(a), cpu(b)) for a, b in pairs]
+                known = [b / a for a, b in times if a and b]
+                ratios.append(str(Spread.of(known)) if known else "—")
+            cells = [
+                contender["name"],
+                str(threads),
+                f"{speed.median:,.0f}",
+                f"{speed.low:,.0f} to {speed.high:,.0f}",
+                _number(median(runs, cpu), "{:.2f}"),
+                _number(median(plain.get(threads, []), rate), "{:,.0f}"),
+                _number(contender["changes"].get(name), "{:.1f}"),
+                *ratios,
+            ]
+            rows.append((speed.median, cells))
+        if contender["error"] or name in contender["lacks"]:
+            what = "failed" if contender["error"] else "has none"
+            rows.append((-1.0, [contender["name"], "", what, *[""] * (len(_RECIPE_COLUMNS) - 3)]))
+    rows.sort(key=lambda row: -row[0])
+    title = f"{RECIPES[name].title}, {size} x {size}"
+    return Figures(title, _RECIPE_COLUMNS, [cells for _, cells in rows])
+
+
+def _of_recipe(contender: dict[str, Any], name: str, size: int) -> dict[str, Any]:
+    wanted = {"recipe": name, "size": size}
+    return {"runs": [run for run in contender["runs"] if wanted.items() <= run.items()]}
 
 
 def comparison(before: dict[str, Any], after: dict[str, Any]) -> Figures:

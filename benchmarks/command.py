@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from fastdata.benchmarks.adapters._recipes import RECIPES
 
 from fastdata.errors import UsageError
 
@@ -68,6 +69,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
 @click.option(
+    "--recipe",
+    "recipes",
+    type=click.Choice(list(RECIPES)),
+    multiple=True,
+    help="Augmentations to measure, beside the same crop without; float32, normalised. May be "
+    "repeated. [default: the crop alone]",
+)
+@click.option(
     "--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", show_default=True
 )
 @click.option(
@@ -115,6 +124,7 @@ def command(
       $ fastdata bench imagenet-train-lmdb --seconds 1 --rounds 1 --threads 1
       fastdata bench imagenet-train-lmdb --threads 1,2,4 --json now.json --plot now.svg
       fastdata bench --tree imagenet/train --against torch,dali --rounds 5
+      fastdata bench --tree imagenet/train --ways lmdb --recipe trivialaugment --recipe simclr
       fastdata bench --compare before.json now.json
     """
     try:
@@ -144,19 +154,22 @@ def command(
             if value is not None:
                 raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
     if plot_path is not None:
+        if options["recipes"]:
+            raise UsageError("--plot has no place for recipes", "Leave --plot or --recipe out.")
         plots.check(plot_path)
     environments = default_environments()
     contenders = []
+    recipes = bool(options["recipes"])
     if dataset is not None:
         contenders.append(replace(bench.container_contender(dataset, FASTDATA), folder=""))
     if tree is not None:
         if dataset is None or ways is not None:
             names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
-            ours = choose(names, FASTDATA, environments, gpu=False)
+            ours = choose(names, FASTDATA, environments, gpu=False, recipes=recipes)
             taken = {contender.name for contender in contenders}
             contenders += [contender for contender in ours if contender.name not in taken]
         names = None if against is None else against.split(",")
-        contenders += choose(names, PEERS, environments, gpu=has_gpu())
+        contenders += choose(names, PEERS, environments, gpu=has_gpu(), recipes=recipes)
     how = bench.Options(threads=threads or bench.default_threads(), **options)
     data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
 
@@ -165,7 +178,8 @@ def command(
             bench.save(result, json_path)
 
     result = bench.bench(contenders, data, how, environments, keep)
-    bench_figures.figures(result).show()
+    for table in bench_figures.tables(result):
+        table.show()
     failures = bench_figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
         plots.plot(result, plot_path)

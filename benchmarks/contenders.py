@@ -31,6 +31,7 @@ class Contender:
         needs_gpu: Whether it is left out on machines without a GPU.
         needs: A module without which it is left out, where it runs in this environment.
         dtype: What it can give, where it is not for the options to say.
+        recipes: Whether it takes part where recipes of augmentation are measured.
         tolerance: How far its pixels may be from Pillow's: mean absolute difference in levels of
             255, of any one image.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
@@ -48,6 +49,7 @@ class Contender:
     needs_gpu: bool = False
     needs: str = ""
     dtype: str | None = None
+    recipes: bool = False
     tolerance: float = 1.0
     mean_tolerance: float | None = None
     why: str = ""
@@ -73,13 +75,20 @@ _SMALLER = "its data is reduced to 256 px and stored as pixels before the crop i
 
 FASTDATA = [
     *(
-        Contender(f"fastdata-{name}", "fastdata_loader.py", name, folder=f"fastdata-{name}")
+        Contender(
+            f"fastdata-{name}",
+            "fastdata_loader.py",
+            name,
+            folder=f"fastdata-{name}",
+            recipes=True,
+        )
         for name in ("lmdb", "parquet", "shards", "folder")
     ),
     Contender(
         "fastdata-imagefolder",
         "fastdata_loader.py",
         "imagefolder",
+        recipes=True,
         note="nothing converted: seek points are found in the first epoch",
     ),
     Contender(
@@ -87,6 +96,7 @@ FASTDATA = [
         "fastdata_loader.py",
         "raw",
         folder="fastdata-raw",
+        recipes=True,
         tolerance=8.0,
         why=_SMALLER,
         note="pixels, longer side at most 256",
@@ -99,6 +109,7 @@ FASTDATA = [
             folder=f"fastdata-{name}",
             prepared_as=name,
             staged=True,
+            recipes=True,
             tolerance=tolerance,
             why=why,
             note="from /dev/shm",
@@ -113,7 +124,18 @@ FASTDATA = [
 ]
 
 PEERS = [
-    Contender("torch-float32", "torch_loader.py", "tree", dtype="float32"),
+    Contender(
+        "torch-float32", "torch_loader.py", "tree", dtype="float32", recipes=True, note="Pillow"
+    ),
+    Contender(
+        "torch-v2",
+        "torch_loader.py",
+        "v2",
+        dtype="float32",
+        needs="torchvision",
+        recipes=True,
+        note="torchvision's v2: Pillow decodes, all else is done on uint8 tensors",
+    ),
     Contender(
         "torch-uint8",
         "torch_loader.py",
@@ -131,6 +153,7 @@ PEERS = [
         "tree",
         environment="pillow_simd",
         dtype="uint8",
+        recipes=True,
         note="torch-uint8 with pillow-simd in Pillow's place",
     ),
     Contender("torchdata", "torchdata_nodes.py", environment="torchdata", note="torchdata.nodes"),
@@ -160,6 +183,7 @@ PEERS = [
         "dali_pipeline.py",
         "cpu",
         environment="dali",
+        recipes=True,
         tolerance=2.0,
         why="DALI's antialiasing filter is another",
     ),
@@ -190,6 +214,7 @@ PEERS = [
             name,
             environment="ffcv",
             folder=f"ffcv-{name}",
+            recipes=True,
             tolerance=20.0,
             mean_tolerance=10.0,
             why="FFCV averages areas, rounds its window otherwise, and encodes anew",
@@ -226,7 +251,12 @@ def _has_module(name: str) -> bool:
 
 
 def choose(
-    names: Iterable[str] | None, among: Iterable[Contender], environments: Path, *, gpu: bool
+    names: Iterable[str] | None,
+    among: Iterable[Contender],
+    environments: Path,
+    *,
+    gpu: bool,
+    recipes: bool = False,
 ) -> list[Contender]:
     """The contenders that names stand for.
 
@@ -235,6 +265,7 @@ def choose(
         among: What there is.
         environments: Folder of the peers' environments.
         gpu: Whether there is a GPU.
+        recipes: Whether recipes of augmentation are measured.
 
     Raises:
         UsageError: A name stands for nothing, or for something that cannot run here.
@@ -242,6 +273,8 @@ def choose(
     among = list(among)
 
     def missing(contender: Contender) -> str:
+        if recipes and not contender.recipes:
+            return "it has no recipes of augmentation"
         if contender.needs_gpu and not gpu:
             return "there is no GPU"
         if contender.needs and not _has_module(contender.needs):
@@ -260,9 +293,11 @@ def choose(
             raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
         can = [c for c in found if not missing(c)]
         if not can:
+            peer = found[0].environment
+            others = ", ".join(c.name for c in among if not missing(c))
             raise UsageError(
                 f"{name} cannot run here: {missing(found[0])}",
-                f"make bench-peers PEERS={found[0].environment or name}",
+                f"make bench-peers PEERS={peer}" if peer else f"What can: {others}.",
             )
         chosen += [c for c in can if c not in chosen]
     return chosen

@@ -8,11 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from fastdata.benchmarks.adapters._recipes import MEAN, STD, pipeline
+from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.adapters._transforms import val_crop
 from fastdata.benchmarks.contender_process import ContenderError
 from PIL import Image
 
 Pixels = npt.NDArray[Any]
+
+#: How far a recipe's mean change may be from torchvision's, as a factor: libraries draw from other
+#: ranges and fill in other ways, but something that is left out shows.
+FACTOR = 1.5
+#: Draws of each image for torchvision's mean change.
+_DRAWS = 3
 
 
 class Reference(NamedTuple):
@@ -36,6 +44,49 @@ def reference(samples: Iterable[tuple[Image.Image, int]], size: int) -> Referenc
     return Reference(np.stack(images), np.array(labels, np.int64))
 
 
+class Given(NamedTuple):
+    """What a contender handed over.
+
+    Attributes:
+        path: The ``.npz`` that it wrote.
+        dtype: What its images must be: "uint8" or "float32".
+        normalised: Whether they are normalised by ImageNet's mean and standard deviation.
+    """
+
+    path: Path
+    dtype: str
+    normalised: bool = False
+
+    def levels(self, wanted: Reference) -> Pixels:
+        """Its images as ``wanted`` has them, in floating point.
+
+        Raises:
+            ContenderError: Shape, dtype or labels are wrong; says which.
+        """
+        with np.load(self.path) as file:
+            images, labels = file["images"], file["labels"]
+        if images.dtype != self.dtype:
+            raise ContenderError(f"wrong dtype: {images.dtype}, not {self.dtype}")
+        count, size = wanted.images.shape[:2]
+        if images.shape == (count, 3, size, size):
+            images = images.transpose(0, 2, 3, 1)
+        if images.shape != wanted.images.shape:
+            raise ContenderError(
+                f"wrong shape: {images.shape}, neither {(count, 3, size, size)} nor "
+                f"{wanted.images.shape}"
+            )
+        if labels.shape != (count,) or (labels != wanted.labels).any():
+            bad = int(np.argmax(labels != wanted.labels)) if labels.shape == (count,) else 0
+            raise ContenderError(
+                f"wrong labels: sample {bad} has {labels.reshape(-1)[bad : bad + 1].tolist()}, "
+                f"not {wanted.labels[bad]}"
+            )
+        levels: Pixels = images.astype(np.float64)
+        if self.normalised:
+            levels = levels * STD + MEAN
+        return levels * (255 if self.dtype == "float32" else 1)
+
+
 class Difference(NamedTuple):
     """How far images are from Pillow's: mean absolute differences, in levels of 255.
 
@@ -49,16 +100,16 @@ class Difference(NamedTuple):
 
 
 def check(
-    given: Path, wanted: Reference, dtype: str, tolerance: float, mean_tolerance: float
+    given: Given, wanted: Reference, tolerance: float, mean_tolerance: float | None = None
 ) -> Difference:
     """Compares what a contender handed over.
 
     Args:
-        given: The ``.npz`` that it wrote.
+        given: That.
         wanted: What it must be.
-        dtype: "uint8" or "float32".
         tolerance: Largest mean absolute difference of any image, in levels of 255.
-        mean_tolerance: Largest mean absolute difference of all images, in levels.
+        mean_tolerance: Largest mean absolute difference of all images, in levels; None for
+            ``tolerance``.
 
     Returns:
         How far they are off.
@@ -66,26 +117,7 @@ def check(
     Raises:
         ContenderError: Shape, dtype, labels or values are wrong; says which.
     """
-    with np.load(given) as file:
-        images, labels = file["images"], file["labels"]
-    if images.dtype != dtype:
-        raise ContenderError(f"wrong dtype: {images.dtype}, not {dtype}")
-    count, size = wanted.images.shape[:2]
-    if images.shape == (count, 3, size, size):
-        images = images.transpose(0, 2, 3, 1)
-    if images.shape != wanted.images.shape:
-        raise ContenderError(
-            f"wrong shape: {images.shape}, neither {(count, 3, size, size)} nor "
-            f"{wanted.images.shape}"
-        )
-    if labels.shape != (count,) or (labels != wanted.labels).any():
-        bad = int(np.argmax(labels != wanted.labels)) if labels.shape == (count,) else 0
-        raise ContenderError(
-            f"wrong labels: sample {bad} has {labels.reshape(-1)[bad : bad + 1].tolist()}, "
-            f"not {wanted.labels[bad]}"
-        )
-    levels = images.astype(np.float64) * (255 if dtype == "float32" else 1)
-    differences = np.abs(levels - wanted.images).mean(axis=(1, 2, 3))
+    differences = np.abs(given.levels(wanted) - wanted.images).mean(axis=(1, 2, 3))
     worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
     if not differences[worst] <= tolerance:
         raise ContenderError(
@@ -93,9 +125,49 @@ def check(
             f"on average, more than {tolerance:g}"
         )
     mean = float(differences.mean())
-    if not mean <= mean_tolerance:
+    most = tolerance if mean_tolerance is None else mean_tolerance
+    if not mean <= most:
         raise ContenderError(
             f"wrong pixels: images differ from Pillow's by {mean:.2f} levels on average, more "
-            f"than {mean_tolerance:g}"
+            f"than {most:g}"
         )
     return Difference(float(differences[worst]), mean)
+
+
+def torchvisions_change(wanted: Reference, recipe: str) -> float:
+    """How far a recipe takes images from the plain ones, on average, in levels of 255."""
+    import torch
+
+    augment = pipeline(import_torchvision().transforms, recipe)
+    images = [Image.fromarray(image) for image in wanted.images]
+    total = 0.0
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for _ in range(_DRAWS):
+            augmented = np.stack([augment(image).numpy() for image in images])
+            levels = 255 * (augmented.transpose(0, 2, 3, 1) * STD + MEAN)
+            total += float(np.abs(levels - wanted.images).mean())
+    return total / _DRAWS
+
+
+def check_change(given: Given, wanted: Reference, expected: float) -> float:
+    """Checks what cannot be compared pixel by pixel, because it is random.
+
+    Args:
+        given: Augmented images.
+        wanted: The plain ones.
+        expected: How far torchvision takes them from there.
+
+    Returns:
+        How far the contender does: the mean absolute difference, in levels of 255.
+
+    Raises:
+        ContenderError: Shape, dtype or labels are wrong, or it is not about as far.
+    """
+    found = float(np.abs(given.levels(wanted) - wanted.images).mean())
+    if not expected / FACTOR <= found <= expected * FACTOR:
+        raise ContenderError(
+            f"wrong augmentation: it changes images by {found:.1f} levels on average, "
+            f"torchvision's by {expected:.1f}"
+        )
+    return found

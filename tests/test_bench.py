@@ -23,7 +23,8 @@ import sys, time, os
 sys.path.insert(0, {str(ADAPTERS)!r})
 import numpy as np
 from PIL import Image
-from _serve import serve
+from _recipes import MEAN, STD
+from _serve import LackError, serve
 from _transforms import image_folder, val_crop
 
 def open_loader(request):
@@ -34,6 +35,8 @@ def open_loader(request):
         raise RuntimeError("out of luck")
     if request.variant == "killed":
         os.kill(os.getpid(), 9)
+    if request.variant == "lacks" and request.recipe == "colorjitter":
+        raise LackError("no colours at all")
 
     class Loader:
         def __iter__(self):
@@ -50,6 +53,8 @@ def open_loader(request):
                     image = image[:8]
                 if request.variant == "slow":
                     time.sleep(0.3)
+                if request.recipe:
+                    image = ((image / 255 - MEAN) / STD).astype(np.float32).transpose(2, 0, 1)
                 yield image[None], np.array([label])
 
     return Loader()
@@ -217,6 +222,44 @@ def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
     result = bench.load(out)
     assert [c["name"] for c in result["contenders"]] == ["fastdata-lmdb", "torch-uint8"]
     assert all(len(c["runs"]) == 1 for c in result["contenders"])
+
+
+def test_a_recipe_is_measured_beside_its_ceiling(tree: Path, tmp_path: Path) -> None:
+    """What leaves the augmentation out is refused; what has none of a recipe says so."""
+    pytest.importorskip("torchvision")
+    settings: dict[str, Any] = {"recipes": ("none", "colorjitter"), "rounds": 1}
+    result = measure(tree, tmp_path, "plain", "lacks", **settings)
+    plain, lacks = result["contenders"]
+    assert "wrong augmentation: it changes images by 0." in plain["error"] and not plain["runs"]
+    assert lacks["lacks"] == {"colorjitter": "no colours at all"} and not lacks["error"]
+    assert [(run["recipe"], run["size"]) for run in lacks["runs"]] == [("none", 224)]
+    ceiling, table = bench_figures.tables(result)
+    assert [row[0] for row in ceiling.rows] == ["lacks", "plain"]
+    assert [row[:3] for row in table.rows] == [["plain", "", "failed"], ["lacks", "", "has none"]]
+
+
+def test_recipes_end_to_end(made_tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    out = tmp_path / "recipes.json"
+    command = ["bench", "--tree", str(made_tree / "train"), "--work", str(tmp_path / "work")]
+    command += ["--ways", "imagefolder", "--against", "torch-v2", "--recipe", "colorjitter"]
+    command += ["--threads", "1", "--seconds", "0.2", "--warmup", "0", "--rounds", "1"]
+    done = CliRunner().invoke(cli, [*command, "--batch-size", "16", "--json", str(out)])
+    assert done.exit_code == 0, done.output
+    (table,) = bench_figures.tables(bench.load(out))
+    ours, theirs = sorted(table.rows)
+    assert [ours[0], theirs[0]] == ["fastdata-imagefolder", "torch-v2"]
+    assert all(float(row[5].replace(",", "")) > 0 for row in table.rows)  # the ceilings
+    assert ours[7:] == ["", ""] and "(" in theirs[7] and "(" in theirs[8]
+    shutil.copy(_REPOSITORY / "docs" / "results" / "augment.json", tmp_path)
+    page = CliRunner().invoke(pages.main, ["augmentations", str(tmp_path)])
+    assert page.exit_code == 0 and table.markdown() in page.output
+
+
+def test_a_contender_without_recipes_is_refused(tree: Path) -> None:
+    command = ["bench", "--tree", str(tree), "--ways", "lmdb", "--recipe", "simclr"]
+    done = CliRunner().invoke(cli, [*command, "--against", "torch-lmdb"])
+    assert done.exit_code == 2 and "it has no recipes" in done.output
 
 
 def test_says_what_is_missing(tmp_path: Path) -> None:

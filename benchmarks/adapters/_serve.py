@@ -29,6 +29,10 @@ _MEMORY_EVERY = 0.1
 _COMMON_PACKAGES = ("numpy", "pillow", "torch", "torchvision")
 
 
+class LackError(Exception):
+    """The peer has nothing that does what the request's recipe asks; says what is missing."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What a contender is to do.
@@ -42,6 +46,8 @@ class Request:
             "val" for Resize(size * 256 / 224) and CenterCrop(size).
         size: Side of the crop, in pixels.
         dtype: "uint8", or "float32" from 0 to 1 as torchvision's ToTensor.
+        recipe: Of `_recipes`: its augmentations follow the crop, and float32 is normalised by
+            ImageNet's mean and standard deviation; "" for neither.
         order: "random" for a new order each epoch; "sequential" for the order of the data.
         seconds: Steady state to be timed, after the warm-up.
         warmup: Seconds before that, from the first batch on.
@@ -57,6 +63,7 @@ class Request:
     crop: str = "train"
     size: int = 224
     dtype: str = "uint8"
+    recipe: str = ""
     order: str = "random"
     seconds: float = 10.0
     warmup: float = 2.0
@@ -96,7 +103,12 @@ def serve(
         since_start = _age()
         begun = time.perf_counter()
         with imports:
-            loader = open_loader(request)
+            try:
+                loader = open_loader(request)
+            except LackError as reason:
+                emit(event="none", what=str(reason))
+                emit(event="done")
+                return
         opened = time.perf_counter() - begun - imports.seconds
         emit(
             event="ready",

@@ -1,4 +1,7 @@
-"""fastdata's own loader, over each container, raw pixels, and a tree as it is; or DALI in it."""
+"""fastdata's own loader, over each container, raw pixels, and a tree as it is; or DALI in it.
+
+Recipes are torchvision's own transforms, which the core must have.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from _recipes import crop, pipeline
 from _serve import Request, serve
+from _torchvision import import_torchvision
 
 _CONVERT: dict[str, list[str]] = {
     **{name: ["--to", name] for name in ("lmdb", "parquet", "shards", "folder")},
@@ -40,10 +45,11 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     if request.dtype == "float32":
         steps.append(Normalize((0, 0, 0), (1, 1, 1)))
     transform = Compose(steps)
+    if request.recipe:
+        tv = import_torchvision().transforms
+        transform = pipeline(tv, request.recipe, crop(tv, request.crop, request.size))
     dataset: Any
     if request.variant == "imagefolder":
-        from _torchvision import import_torchvision
-
         dataset = import_torchvision().datasets.ImageFolder(request.data, transform)
     else:
         staged = request.variant == "staged"
@@ -60,6 +66,7 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
         order=request.order,
         seed=request.seed,
         persistent_workers=True,
+        **({"require_native": True} if request.recipe else {}),
     )
 
 

@@ -1,20 +1,24 @@
 """PyTorch's own DataLoader with Pillow: over a tree, over LMDB, over Hugging Face datasets.
 
+Recipes are torchvision's transforms of PIL images; variant "v2" has all but decoding on tensors.
 float32 batches are collated by torch, as its ImageNet example does; uint8 ones by
 `fastdata.fast_collate` where fastdata is installed, else as stacked arrays.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from _recipes import crop, pipeline
 from _serve import Request, serve
 from _stack import stack
+from _torchvision import import_torchvision
 from _transforms import ToArray, image_folder, train_crop, val_crop
 from PIL import Image
 
@@ -35,10 +39,23 @@ class _Transform:
         return torch.from_numpy(pixels) if self._float else pixels
 
 
+class _Recipe:
+    """torchvision's own crop and augmentations."""
+
+    def __init__(self, request: Request) -> None:
+        import_torchvision()
+        v2 = ".v2" if request.variant == "v2" else ""
+        tv = importlib.import_module(f"torchvision.transforms{v2}")
+        self._pipeline = pipeline(tv, request.recipe, crop(tv, request.crop, request.size))
+
+    def __call__(self, image: Image.Image) -> Any:
+        return self._pipeline(image.convert("RGB"))
+
+
 class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
     """What torchvision's ImageFolder does."""
 
-    def __init__(self, root: str, transform: _Transform) -> None:
+    def __init__(self, root: str, transform: Callable[[Image.Image], Any]) -> None:
         self._samples = image_folder(root)
         self._transform = transform
 
@@ -54,7 +71,7 @@ class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
 class _Lmdb(torch.utils.data.Dataset[tuple[Any, int]]):
     """Values are a label in four bytes and a JPEG; opened in each worker, as py-lmdb asks."""
 
-    def __init__(self, path: str, transform: _Transform) -> None:
+    def __init__(self, path: str, transform: Callable[[Image.Image], Any]) -> None:
         self._path = path
         self._transform = transform
         self._transaction: Any = None
@@ -79,7 +96,7 @@ class _Lmdb(torch.utils.data.Dataset[tuple[Any, int]]):
 class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
     """A `datasets.Dataset` with an Image column, transformed on access."""
 
-    def __init__(self, path: str, transform: _Transform) -> None:
+    def __init__(self, path: str, transform: Callable[[Image.Image], Any]) -> None:
         import datasets
 
         # Decoded here: its own decoding turns images by their EXIF tag, which no other does.
@@ -95,7 +112,7 @@ class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
         return self._transform(Image.open(io.BytesIO(row["image"]["bytes"]))), row["label"]
 
 
-_DATASETS = {"tree": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
+_DATASETS = {"tree": _Tree, "v2": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
@@ -133,18 +150,21 @@ def prepare(tree: str, out: str, variant: str) -> None:
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """As PyTorch's ImageNet example: shuffled, persistent workers."""
     collate: Any = None
-    if request.dtype == "uint8":
+    transform: Any
+    if request.recipe or request.variant == "v2":
+        transform = _Recipe(request)
+    elif request.dtype == "uint8":
         try:
             from fastdata import fast_collate as collate
         except ImportError:
             collate = stack
+        transform = _Transform(request, collated=collate is not stack)
+    else:
+        transform = _Transform(request, collated=False)
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
-    dataset = _DATASETS[request.variant](
-        request.data, _Transform(request, collated=collate not in (None, stack))
-    )
     return torch.utils.data.DataLoader(
-        dataset,
+        _DATASETS[request.variant](request.data, transform),
         batch_size=request.batch_size,
         shuffle=request.order == "random",
         num_workers=request.threads,
