@@ -1,4 +1,4 @@
-"""Each augmentation of the core, beside torchvision on Pillow images and on tensors.
+"""Each augmentation of the core, beside torchvision on Pillow's images, pillow-simd's and tensors.
 
     python -m fastdata.benchmarks.augment --image photo.jpg --json augment.json
 
@@ -11,117 +11,80 @@ of rounds, with the spread (smallest to largest) beside them.
 
 from __future__ import annotations
 
-import importlib
 import json
 import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
+from fastdata.benchmarks.adapters._operations import CALLS, SIZE, Case, operations, timed
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.contenders import ADAPTERS, default_environments
 from fastdata.benchmarks.measure import Figures, Spread, machine
-from PIL import Image, ImageFilter
+from PIL import Image
 
 from fastdata import _native
 
-SIZE = 224
-CALLS = 7  # of a contender in a row; the round's figure is their median
+_PEERS = ("Pillow", "pillow-simd", "tensor")
+_PEER_WITHIN = 1.0
 
 Pixels = npt.NDArray[np.uint8]
-
-
-class Case(NamedTuple):
-    """One operation with its parameters.
-
-    Attributes:
-        operation: The core's name of it.
-        values: The core's values.
-        run: torchvision's function with the same parameters, of a PIL image or a tensor.
-        within: How far pixels may be from Pillow's, in levels; None where torchvision has no
-            such function of a PIL image.
-        tensors: Whether it has one of tensors.
-    """
-
-    operation: str
-    values: Sequence[float]
-    run: Callable[[Any], Any]
-    within: int | None = 0
-    tensors: bool = True
 
 
 def cases(size: int = SIZE) -> dict[str, Case]:
     """Every operation of the core, by what the table calls it."""
     import_torchvision()
-    functional = importlib.import_module("torchvision.transforms.v2.functional")
-    matrices = importlib.import_module("torchvision.transforms.functional")
-    modes = functional.InterpolationMode
-    interpolations = (modes.NEAREST, modes.BILINEAR, modes.BICUBIC)
-    flat = [0.0, 0.0, 0.0]
-    found: dict[str, Case] = {}
+    return operations(size)
 
-    def add(
-        operation: str, values: Sequence[float], name: str, within: int | None = 0, **arguments: Any
-    ) -> None:
-        function = getattr(functional, name)
-        label = operation.replace("_", " ")
-        if "interpolation" in arguments:
-            label += f", {arguments['interpolation'].value}"
-        if arguments.get("angle") == 0:
-            label = f"translate, {arguments['interpolation'].value}"
-        run = lambda image: function(image, **arguments)  # noqa: E731
-        tensors = arguments.get("interpolation") is not modes.BICUBIC
-        found[label] = Case(operation, values, run, within, tensors)
 
-    add("brightness", [1.3], "adjust_brightness", brightness_factor=1.3)
-    add("contrast", [1.3], "adjust_contrast", contrast_factor=1.3)
-    add("saturation", [1.3], "adjust_saturation", saturation_factor=1.3)
-    add("hue", [0.1], "adjust_hue", hue_factor=0.1)
-    add("sharpness", [1.7], "adjust_sharpness", sharpness_factor=1.7)
-    add("grayscale", [3], "rgb_to_grayscale", num_output_channels=3)
-    add("posterize", [4], "posterize", bits=4)
-    add("solarize", [128], "solarize", threshold=128)
-    add("autocontrast", [], "autocontrast")
-    add("equalize", [], "equalize")
-    add("invert", [], "invert")
-    add("permute", [2, 0, 1], "permute_channels", permutation=[2, 0, 1])
-    blur: dict[str, Any] = {"kernel_size": [23, 23], "sigma": [1.2, 1.2]}
-    add("gaussian_blur", [23, 23, 1.2, 1.2], "gaussian_blur", 1, **blur)
-    add("gaussian_noise", [0, 0.1, 1], "gaussian_noise", None, mean=0.0, sigma=0.1, clip=True)
-    # What timm calls of Pillow's, and torchvision does not have.
-    brighter = [min(value + 60, 255) if value < 128 else value for value in range(256)] * 3
-    found["solarize add"] = Case(
-        "solarize_add", [60, 128], lambda image: image.point(brighter), 0, False
-    )
-    kernel = ImageFilter.GaussianBlur(1.2)
-    found["box blur"] = Case("box_blur", [1.2], lambda image: image.filter(kernel), 0, False)
-    centre = [size * 0.5, size * 0.5]
-    for number, interpolation in enumerate(interpolations):
-        for angle in (0.0, 17.0) if number == 0 else (17.0,):
-            placed: dict[str, Any] = {"angle": angle, "scale": 1.0, "shear": [0.0, 0.0]}
-            placed["translate"] = [9, 5]
-            matrix = matrices._get_inverse_affine_matrix(centre, **placed)
-            values = [*matrix, number, *flat, size, size]
-            add("affine", values, "affine", number and 1, interpolation=interpolation, **placed)
-    last = size - 1
-    corners = [[0, 0], [last, 0], [last, last], [0, last]]
-    moved = [[12, 20], [last - 30, 5], [last - 4, last - 18], [25, last - 9]]
-    matrix = matrices._get_perspective_coeffs(corners, moved)
-    for number, interpolation in enumerate(interpolations):
-        points = {"startpoints": corners, "endpoints": moved, "interpolation": interpolation}
-        add("perspective", [*matrix, number, *flat], "perspective", number and 1, **points)
-    add("flip_horizontal", [], "horizontal_flip")
-    add("flip_vertical", [], "vertical_flip")
-    box = {"top": 12, "left": 10, "height": size - 24, "width": size - 24}
-    add("crop", [10, 12, size - 24, size - 24], "crop", **box)
-    shrunk = size * 5 // 7
-    add("resize", [shrunk, shrunk, 1], "resize", 1, size=[shrunk, shrunk])
-    add("pad", [4, 4, 4, 4, 2, *flat], "pad", padding=[4, 4, 4, 4], padding_mode="reflect")
-    return found
+class _PillowSimd:
+    """The same operations with pillow-simd, in its own environment; none where there is none."""
+
+    def __init__(self, pixels: Pixels) -> None:
+        python = default_environments() / "pillow_simd" / "bin" / "python"
+        self.there = python.exists()
+        if self.there:
+            self._folder = tempfile.TemporaryDirectory(prefix="fastdata-augment-")
+            path = Path(self._folder.name, "pixels.npy")
+            np.save(path, pixels)
+            script = [str(python), str(ADAPTERS / "_operations.py"), str(path)]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(script, stdin=pipe, stdout=pipe, text=True)
+
+    def __enter__(self) -> _PillowSimd:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.there:
+            self._process.communicate()
+            self._folder.cleanup()
+
+    def timed(self, name: str) -> float:
+        """Microseconds of one operation."""
+        return self._ask(name, None)
+
+    def pixels(self, name: str) -> Pixels:
+        """What it makes of the image."""
+        path = str(Path(self._folder.name, "out.npy"))
+        self._ask(name, path)
+        made: Pixels = np.load(path)
+        return made
+
+    def _ask(self, name: str, path: str | None) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([name, path]) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"pillow-simd ended with exit code {self._process.wait()}")
+        return float(line)
 
 
 def picture(size: int = SIZE) -> Pixels:
@@ -144,8 +107,11 @@ def load(image: Path | None) -> Pixels:
     return np.array(square.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
 
 
-def verify(pixels: Pixels, wanted: Mapping[str, Case]) -> None:
-    """Compares the core's pixels with Pillow's, on every level, before anything is timed."""
+def verify(pixels: Pixels, wanted: Mapping[str, Case], peer: _PillowSimd | None = None) -> None:
+    """Compares the core's pixels with Pillow's, on every level, before anything is timed.
+
+    pillow-simd's may be off by ``_PEER_WITHIN`` on average.
+    """
     image = Image.fromarray(pixels)
     for name, case in wanted.items():
         if case.within is None:
@@ -157,6 +123,10 @@ def verify(pixels: Pixels, wanted: Mapping[str, Case]) -> None:
             worst = int(np.abs(found.astype(int) - expected).max())
             if worst > case.within:
                 sys.exit(f"{name}, {level}: {worst} levels from Pillow's: nothing was timed")
+        if peer is not None and peer.there:
+            off = float(np.abs(peer.pixels(name).astype(int) - expected).mean())
+            if off > _PEER_WITHIN:
+                sys.exit(f"{name}, pillow-simd: {off:.2f} levels from Pillow's: nothing was timed")
 
 
 def measure(pixels: Pixels, rounds: int) -> dict[str, Any]:
@@ -166,7 +136,21 @@ def measure(pixels: Pixels, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     wanted = cases()
     before = _native.simd()
-    verify(pixels, wanted)
+    with _PillowSimd(pixels) as peer:
+        verify(pixels, wanted, peer)
+        times = _rounds(pixels, wanted, peer, rounds)
+    _native.set_simd(before)
+    about = machine()
+    about["packages"] |= {"torch": torch.__version__}
+    about["packages"] |= {"torchvision": import_torchvision().__version__}
+    return {"benchmark": "augment", "machine": about, "size": SIZE, "microseconds": times}
+
+
+def _rounds(
+    pixels: Pixels, wanted: Mapping[str, Case], peer: _PillowSimd, rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    import torch
+
     image = Image.fromarray(pixels)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
     times: dict[str, dict[str, list[float]]] = {name: {} for name in wanted}
@@ -178,39 +162,28 @@ def measure(pixels: Pixels, rounds: int) -> dict[str, Any]:
                 seconds = _native.time_augment(pixels, case.operation, case.values, 4 * CALLS)
                 found.setdefault(level, []).append(statistics.median(seconds) * 1e6)
             if case.within is not None:
-                found.setdefault("Pillow", []).append(_timed(case.run, image))
+                found.setdefault("Pillow", []).append(timed(case.run, image))
+                if peer.there:
+                    found.setdefault("pillow-simd", []).append(peer.timed(name))
             if case.tensors:
-                found.setdefault("tensor", []).append(_timed(case.run, tensor))
+                found.setdefault("tensor", []).append(timed(case.run, tensor))
         print(f"round {number + 1}/{rounds}", file=sys.stderr)
-    _native.set_simd(before)
-    about = machine()
-    about["packages"] |= {"torch": torch.__version__}
-    about["packages"] |= {"torchvision": import_torchvision().__version__}
-    return {"benchmark": "augment", "machine": about, "size": SIZE, "microseconds": times}
-
-
-def _timed(run: Callable[[Any], object], image: Any) -> float:
-    seconds = []
-    for _ in range(CALLS):
-        begun = time.perf_counter()
-        run(image)
-        seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds) * 1e6
+    return times
 
 
 def figures(result: dict[str, Any]) -> Figures:
     """The results as people read them; ratios to Pillow are taken round by round."""
     times = result["microseconds"]
-    levels = [name for name in next(iter(times.values())) if name not in ("Pillow", "tensor")]
+    levels = [name for name in next(iter(times.values())) if name not in _PEERS]
     vectors = levels[1:]
     rows = []
     for name, found in times.items():
-        cells = [_cell(found.get(contender)) for contender in (*levels, "Pillow", "tensor")]
+        cells = [_cell(found.get(contender)) for contender in (*levels, *_PEERS)]
         rows.append([name, *cells, *(_ratio(found.get("Pillow"), found[one]) for one in vectors)])
     side = result["size"]
     return Figures(
         f"An image of {side} x {side}, microseconds, one thread",
-        ["", *levels, "Pillow", "tensor", *(f"{one}: times Pillow's speed" for one in vectors)],
+        ["", *levels, *_PEERS, *(f"{one}: times Pillow's speed" for one in vectors)],
         rows,
     )
 

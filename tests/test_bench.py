@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from PIL import Image
 
 from fastdata.cli import cli
 
+_TORCHVISION = pytest.mark.skipif(not find_spec("torchvision"), reason="no torchvision")
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
 _ADAPTER = f"""
@@ -224,9 +226,9 @@ def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
     assert all(len(c["runs"]) == 1 for c in result["contenders"])
 
 
+@_TORCHVISION
 def test_a_recipe_is_measured_beside_its_ceiling(tree: Path, tmp_path: Path) -> None:
     """What leaves the augmentation out is refused; what has none of a recipe says so."""
-    pytest.importorskip("torchvision")
     settings: dict[str, Any] = {"recipes": ("none", "colorjitter"), "rounds": 1}
     result = measure(tree, tmp_path, "plain", "lacks", **settings)
     plain, lacks = result["contenders"]
@@ -238,8 +240,8 @@ def test_a_recipe_is_measured_beside_its_ceiling(tree: Path, tmp_path: Path) -> 
     assert [row[:3] for row in table.rows] == [["plain", "", "failed"], ["lacks", "", "has none"]]
 
 
+@_TORCHVISION
 def test_recipes_end_to_end(made_tree: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
     out = tmp_path / "recipes.json"
     command = ["bench", "--tree", str(made_tree / "train"), "--work", str(tmp_path / "work")]
     command += ["--ways", "imagefolder", "--against", "torch-v2", "--recipe", "colorjitter"]

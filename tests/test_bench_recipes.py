@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from fastdata.benchmarks.adapters._recipes import RECIPES
 from fastdata.benchmarks.contenders import ADAPTERS
 
-pytest.importorskip("torchvision")
+if not find_spec("torchvision"):
+    pytest.skip("torchvision is not installed (make setup)", allow_module_level=True)
 
 _BATCHES = f"""
 import importlib, json, sys
