@@ -12,7 +12,7 @@ PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-pythons test-oldest test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
+.PHONY: help setup run test test-pythons test-oldest test-recipes recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,22 @@ test-pythons:  ## test without torch on Python 3.12 and 3.13, those of them that
 
 test-oldest:  ## test without torch on Python 3.10 with the oldest libraries that setup.cfg allows
 	JOBS=$(JOBS) tests/core.sh oldest
+
+# Beside the environment for development, whose packages it sees.
+.venvs/recipes/.done: $(VENV)/.done tests/recipes-requirements.txt
+	$(PYTHON) -m venv .venvs/recipes
+	for found in $(abspath $(VENV))/lib/python*; do \
+	    echo "import site; site.addsitedir('$$found/site-packages')" \
+	        > .venvs/recipes/lib/$$(basename $$found)/site-packages/development.pth; done
+	.venvs/recipes/bin/pip install -q --no-compile --no-deps -r tests/recipes-requirements.txt
+	touch $@
+
+test-recipes: .venvs/recipes/.done  ## test what is recognised of timm, open_clip and transformers
+	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
+	    tests/test_open_clip.py tests/test_image_processors.py tests/test_recipes_page.py $(ARGS)
+
+recipes-page: .venvs/recipes/.done  ## remake docs/recipes.md
+	.venvs/recipes/bin/python tests/recipes_page.py > docs/recipes.md
 
 test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debian, qemu-user)
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)

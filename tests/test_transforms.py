@@ -19,9 +19,12 @@ from fastdata.transforms import (
     Compose,
     Normalize,
     RandomCrop,
+    RandomErasing,
     RandomHorizontalFlip,
+    RandomInvert,
     RandomResizedCrop,
     Resize,
+    ResizeKeepRatio,
     Views,
 )
 
@@ -52,6 +55,14 @@ def planes(image: Image.Image) -> torch.Tensor:
         (lambda: Resize(2.5), "size 2.5"),
         (lambda: Resize((4, 5), max_size=9), "max_size"),
         (lambda: Resize(9, max_size=9), "max_size"),
+        (lambda: RandomResizedCrop(9, interpolation=["bilinear", "box"]), "interpolation 'box'"),
+        (lambda: RandomResizedCrop(9, interpolation=[]), "interpolation"),
+        (lambda: ResizeKeepRatio(9, random_scale_prob=2), "p 2"),
+        (lambda: ResizeKeepRatio(9, random_aspect_range=(0.0, 1.0)), "random_aspect_range"),
+        (lambda: CenterCrop(9, padding_mode="wrap"), "padding_mode 'wrap'"),
+        (lambda: CenterCrop(9, fill=256), "fill 256"),
+        (lambda: RandomErasing(count=0), "count 0"),
+        (lambda: RandomErasing(count=(3, 2)), "count 2"),
         (lambda: Resize(9, interpolation="cubic"), "interpolation"),
         (lambda: CenterCrop(-1), "size -1"),
         (lambda: RandomCrop((3, 0)), "size 0"),
@@ -89,6 +100,40 @@ def test_sizes_are_height_and_width_as_in_torchvision() -> None:
     assert Resize(np.int64(20))(image).shape == (3, 20, 30)
     assert Resize(20, max_size=24)(image).shape == (3, 16, 24)
     assert Resize(20)(noise(40, 60)).shape == (3, 30, 20)
+
+
+def test_a_target_is_covered_or_holds_the_image() -> None:
+    image = noise(60, 40)
+    assert ResizeKeepRatio((10, 20))(image).shape == (3, 13, 20)
+    assert ResizeKeepRatio((10, 20), longest=1.0)(image).shape == (3, 10, 15)
+    random = ResizeKeepRatio(20, random_scale_prob=1.0, random_scale_range=(2.0, 2.0))
+    assert random(image).shape == (3, 40, 60)
+    # Nothing of it is random, so that views share it.
+    large, small = Compose([ResizeKeepRatio(20), Views(CenterCrop(20), CenterCrop(9))])(image)
+    assert large.shape[1:] == (20, 20) and small.shape[1:] == (9, 9)
+    with pytest.raises(UsageError, match="it can only come first"):
+        Compose([RandomInvert(), ResizeKeepRatio(20)])(image)
+
+
+def test_one_of_several_filters_is_drawn_for_each_image() -> None:
+    image = noise(60, 40)
+    crop = {"size": 20, "scale": (1.0, 1.0), "ratio": (1.5, 1.5)}
+    filters = ("nearest", "bicubic")
+    wanted = [RandomResizedCrop(**crop, interpolation=name)(image) for name in filters]
+    torch.manual_seed(1)
+    drawn = RandomResizedCrop(**crop, interpolation=filters)
+    found = [drawn(image) for _ in range(40)]
+    counts = [sum(torch.equal(one, want) for one in found) for want in wanted]
+    assert sum(counts) == 40 and min(counts) > 5
+
+
+def test_what_is_padded_has_a_fill() -> None:
+    image = noise(20, 10)
+    padded = CenterCrop((12, 22), fill=(1, 2, 3))(image)
+    assert padded[:, 0, 0].tolist() == [1, 2, 3]
+    assert torch.equal(padded[:, 1:11, 1:21], planes(image))
+    reflected = CenterCrop((12, 22), padding_mode="reflect")(image)
+    assert torch.equal(reflected[:, 0, 1:21], planes(image)[:, 1])
 
 
 def test_a_call_gives_pillows_pixels() -> None:

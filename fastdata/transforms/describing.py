@@ -38,6 +38,7 @@ from fastdata.transforms.descriptions import (
     CenterCrop,
     Compose,
     CornerCrop,
+    FlooredCenterCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -123,6 +124,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     AutoAugment: lambda step: f"AutoAugment ({step.policy})",
     CenterCrop: lambda step: f"centre crop of {dimensions(step)}",
     ColorJitter: _jitter,
+    FlooredCenterCrop: lambda step: f"centre crop of {dimensions(step)}",
     Compose: lambda step: f"({_all(step.transforms, ', ')})",
     CornerCrop: lambda step: (
         f"{'lower' if step.bottom else 'upper'} {'right' if step.right else 'left'} "

@@ -194,6 +194,11 @@ class CenterCrop(Transform):
 
 
 @dataclass(frozen=True)
+class FlooredCenterCrop(CenterCrop):
+    """A CenterCrop that lies half a pixel up or left where torchvision's is rounded to even."""
+
+
+@dataclass(frozen=True)
 class RandomCrop(Transform):
     """Crop anywhere, each position as likely as another.
 

@@ -8,7 +8,7 @@ Everything is computed for a whole batch at once: this runs in the loader's one 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +20,7 @@ from fastdata.plan import draws
 from fastdata.transforms.descriptions import (
     CenterCrop,
     CornerCrop,
+    FlooredCenterCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -79,7 +80,10 @@ class _Frame(NamedTuple):
 
 def is_random(step: Transform) -> bool:
     """Whether a step of :func:`compose` draws numbers."""
-    return isinstance(step, (RandomResizedCrop, ResizeKeepRatio, RandomCrop, RandomHorizontalFlip))
+    if isinstance(step, ResizeKeepRatio):
+        changed = step.random_scale_prob > 0 or step.random_aspect_prob > 0
+        return changed or not isinstance(step.interpolation, str)
+    return isinstance(step, (RandomResizedCrop, RandomCrop, RandomHorizontalFlip))
 
 
 def compose(
@@ -127,7 +131,9 @@ def compose(
             frame = _Frame(0, 0, *resized)
         elif isinstance(step, CenterCrop):
             width, height = _wide(step), _high(step)
-            left, top = _centre(frame.width, width), _centre(frame.height, height)
+            rounded = np.floor if isinstance(step, FlooredCenterCrop) else np.rint
+            left = _centre(frame.width, width, rounded)
+            top = _centre(frame.height, height, rounded)
             frame = _crop(frame, flips, left, top, width, height)
             cut = may_pad = True
         elif isinstance(step, CornerCrop):
@@ -269,10 +275,10 @@ def _crop(
     return _Frame(frame.left + left, frame.top + top, width, height)
 
 
-def _centre(have: _Ints, want: int) -> _Ints:
+def _centre(have: _Ints, want: int, rounded: Callable[[Any], Any]) -> _Ints:
     # What is missing is padded first, and the smaller half of it lies at the left.
     missing = -((want - np.asarray(have)) // 2)
-    offset = np.where(want > np.asarray(have), missing, np.rint((np.asarray(have) - want) / 2.0))
+    offset = np.where(want > np.asarray(have), missing, rounded((np.asarray(have) - want) / 2.0))
     return offset.astype(np.int64)
 
 

@@ -309,7 +309,7 @@ def native_program(steps: tuple[Transform, ...]) -> _native.PixelProgram:
 @lru_cache(maxsize=256)
 def is_random(step: Transform) -> bool:
     """Whether a transform draws numbers."""
-    return tree_of((step,)).is_random
+    return tree_of((step,)).is_random if is_known(step) else geometry.is_random(step)
 
 
 def does_nothing(step: Transform) -> bool:

@@ -46,6 +46,7 @@ _SEQUENCES = "it makes sequences of patches, of another length for each image"
 
 #: Why the core leaves some to timm.
 _DECLINED = {
+    "AugMixAugment": "it mixes chains of augmentations; use rand-m9-mstd0.5-inc1 instead",
     "CenterCropToSequence": _SEQUENCES,
     "Patchify": "it makes patches of an image; do it to whole batches",
     "RandomCropToSequence": _SEQUENCES,
