@@ -487,6 +487,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
     at = table.schema.get_field_index("seek_points")
     changed = table.set_column(at, table.schema.field(at), pa.array(lying, pa.binary()))
     write_index(index, changed.combine_chunks().to_batches())
+    del manifest["checksum"]
     manifest["index"]["size"] = index.stat().st_size
     (root / "dataset.json").write_text(json.dumps(manifest), "utf-8")
     loader, right = make(ImageDataset(root, CROPS), num_workers=threads), make(images())

@@ -63,8 +63,10 @@ class ExtentTable:
 
         Raises:
             IndexError: There is no such row.
-            CorruptionError: A record batch is damaged.
+            CorruptionError: A record batch is damaged, or the index has changed since it was
+                opened.
         """
+        self._index.require_unchanged()
         indices = np.ascontiguousarray(indices, np.int64)
         for number in self._table.missing(indices):
             self._add(number)

@@ -83,12 +83,27 @@ def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> Non
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
-class _OpenFile:
-    """A file descriptor that closes when nobody holds it any more."""
+class OpenFile:
+    """A file descriptor that closes when nobody holds it any more.
+
+    Attributes:
+        descriptor: The descriptor.
+        stamp: What `current_stamp` was when it was opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.descriptor = open_descriptor(path)
-        self.size = os.fstat(self.descriptor).st_size
+        self.stamp = self.current_stamp()
+
+    @property
+    def size(self) -> int:
+        """The file's size in bytes when it was opened."""
+        return self.stamp[0]
+
+    def current_stamp(self) -> tuple[int, int]:
+        """Its size in bytes and when it was changed, in nanoseconds: others if it is changed."""
+        found = os.fstat(self.descriptor)
+        return found.st_size, found.st_mtime_ns
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -104,13 +119,13 @@ class ExtentReader:
     """
 
     def __init__(self) -> None:
-        self._files: dict[Path, _OpenFile] = {}
+        self._files: dict[Path, OpenFile] = {}
 
-    def _open(self, path: Path) -> _OpenFile:
+    def _open(self, path: Path) -> OpenFile:
         file = self._files.get(path)
         if file is None:
             # Two threads may both get here; the file that loses closes itself.
-            self._files[path] = file = _OpenFile(path)
+            self._files[path] = file = OpenFile(path)
             for oldest in list(self._files)[:-_OPEN_FILES]:
                 # A thread that reads from it at this moment holds it, so it stays open until done.
                 self._files.pop(oldest, None)

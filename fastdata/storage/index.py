@@ -7,7 +7,6 @@ layout is docs/formats/index.md.
 
 from __future__ import annotations
 
-import errno
 import operator
 import os
 from bisect import bisect_left
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.arrow import array, as_numpy
+from fastdata.storage.files import OpenFile
 from fastdata.storage.probe import ENCODINGS
 
 INDEX_NAME = "index.arrow"
@@ -153,6 +153,10 @@ class Index(Sequence[Row]):
     def __init__(self, path: Path, rows: int) -> None:
         self.path = path
         self._rows = rows
+        try:
+            self._file = OpenFile(path)
+        except OSError as error:
+            raise self._unreadable(error) from None
         self._reader = self._map()
         schema = self._reader.schema
         missing = [f.name for f in SCHEMA if schema.get_field_index(f.name) < 0]
@@ -179,14 +183,39 @@ class Index(Sequence[Row]):
         )
         options = pa.ipc.IpcReadOptions(included_fields=fields)
         try:
+            self.require_unchanged()
+            if not os.path.samestat(os.stat(self.path), os.fstat(self._file.descriptor)):
+                raise self._changed()
             return pa.ipc.open_file(pa.memory_map(str(self.path)), options=options)
-        except PermissionError:
-            raise DatasetError(
-                f"{self.path}: the index cannot be read: {os.strerror(errno.EACCES)}",
-                f"Let it be read: chmod a+r {self.path}",
-            ) from None
         except (OSError, pa.ArrowException) as error:
             raise self._corrupt(f"cannot be read: {error}") from None
+
+    def _unreadable(self, error: OSError) -> DatasetError:
+        if isinstance(error, PermissionError):
+            return DatasetError(
+                f"{self.path}: the index cannot be read: {error.strerror}",
+                f"Let it be read: chmod a+r {self.path}",
+            )
+        return self._corrupt(f"cannot be read: {error.strerror}")
+
+    def require_unchanged(self) -> None:
+        """Compares the file with what it was when it was opened, before its map is used.
+
+        The kernel ends a process that touches a map of what was cut off meanwhile, as by a copy
+        over a dataset that is in use.
+
+        Raises:
+            CorruptionError: It was written to.
+        """
+        if self._file.current_stamp() != self._file.stamp:
+            raise self._changed()
+
+    def _changed(self) -> CorruptionError:
+        return CorruptionError(
+            f"{self.path}: the index has changed since it was opened",
+            "Open the dataset again when nothing writes to it any more; put a new version in place "
+            "by a rename, not by a copy over the old one.",
+        )
 
     @property
     def batch_rows(self) -> int:
@@ -211,12 +240,14 @@ class Index(Sequence[Row]):
         )
 
     def _batch(self, number: int) -> pa.RecordBatch:
+        self.require_unchanged()
         batch = self._batches[number]
         if batch is None:
             batch = self._batches[number] = self._read(self._reader, number)
         return batch
 
     def _read(self, reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
+        self.require_unchanged()
         try:
             batch = reader.get_batch(number)
             # Arrow believes what it maps: an offset out of range would crash the process.
