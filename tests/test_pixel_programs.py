@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torchvision_calls import Call, recording
+from torchvision_calls import Call, recording, recording_tensors
 from torchvision_stub import import_torchvision
 
 from fastdata import _native
@@ -227,7 +227,7 @@ def canonical(calls: list[Call]) -> tuple[Call, ...]:
         if name in ("crop", "pad"):
             continue
         values = tuple(values)
-        if name == "affine":
+        if name in ("affine", "tensor_affine"):
             values = values[:6]
             if np.allclose(values, (1, 0, 0, 0, 1, 0), atol=1e-12):
                 continue
@@ -319,6 +319,12 @@ PILLOW: dict[str, Callable[[Any], Any]] = {
     "RandomChoice": lambda tv: tv.RandomChoice(
         [tv.RandomInvert(1.0), tv.RandomEqualize(0.5), tv.ColorJitter(0.1)], [1, 0.5, 2]
     ),
+    "RandomChoice of several": lambda tv: tv.RandomChoice(
+        [tv.RandAugment(3), tv.RandomInvert(1.0)], [1, 0.2]
+    ),
+    "RandomOrder of several": lambda tv: tv.RandomOrder(
+        [tv.RandAugment(1), tv.Compose([tv.RandomInvert(1.0), tv.RandomPosterize(2, 1.0)])]
+    ),
     "RandomOrder": lambda tv: tv.RandomOrder(
         [tv.RandomInvert(1.0), tv.RandomEqualize(0.5), tv.RandomPosterize(2, 1.0)]
     ),
@@ -351,6 +357,59 @@ def test_draws_of_v2s_own_are_distributed_as_torchvisions(name: str) -> None:
     transform = getattr(v2, name)()
     pipeline = v2.Compose([v2.Resize(SIZE[::-1]), transform])
     assert_same_distribution(ours(pipeline, COUNT), theirs(transform, COUNT))
+
+
+def mixture(calls: list[Call]) -> tuple[list[float], tuple[Call, ...]]:
+    """A mixture's weights, of the image and of each chain; and its augmentations."""
+    weights = [values[0] for name, values in calls if name in ("mix_begin", "mix_add")]
+    others = [(name, tuple(values)) for name, values in calls if not name.startswith("mix_")]
+    return weights, canonical(others)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mixture_width": 1},
+        {"mixture_width": 1, "severity": 10, "chain_depth": 1, "alpha": 0.2},
+        {"mixture_width": 3, "chain_depth": 1, "alpha": 4.0, "all_ops": False},
+    ],
+    ids=["default", "severe", "wide"],
+)
+@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
+def test_augmix_is_distributed_as_torchvisions(version: str, options: Any) -> None:
+    torchvision = import_torchvision()
+    tv = torchvision.transforms if version == "transforms" else torchvision.transforms.v2
+    transform = tv.AugMix(**options)
+    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), transform]))
+    mine = [mixture(program.draw(key, *SIZE)[0]) for key in keys_of(COUNT)]
+    others = []
+    torch.manual_seed(1)
+    drawn: list[torch.Tensor] = []
+    sample = transform._sample_dirichlet
+
+    def sample_dirichlet(params: torch.Tensor) -> torch.Tensor:
+        drawn.append(sample(params))
+        return drawn[-1]
+
+    transform._sample_dirichlet = sample_dirichlet
+    # Of SIZE, with hardly a pixel to mix.
+    image = torch.zeros((1, 1, 1), dtype=torch.uint8).expand(3, *SIZE[::-1])[:, :1, :1]
+    with recording_tensors(SIZE) as calls:
+        for _ in range(COUNT // 4):
+            transform(image)
+            (first,), (second,) = drawn
+            weights = [float(first[0]), *(float(weight * first[1]) for weight in second)]
+            others.append((weights, canonical(calls)))
+            drawn.clear()
+            calls.clear()
+    assert_same_distribution(
+        [calls for _, calls in mine[: len(others)]], [calls for _, calls in others]
+    )
+    for place in range(1 + options["mixture_width"]):
+        distance, bound = kolmogorov_smirnov(
+            [weights[place] for weights, _ in mine], [weights[place] for weights, _ in others]
+        )
+        assert distance <= bound, place
 
 
 @pytest.mark.parametrize(

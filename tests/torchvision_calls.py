@@ -129,3 +129,63 @@ def recording() -> Iterator[list[Call]]:
         patch.setattr(torchvision.transforms.functional, "crop", crop)
         patch.setattr(torchvision.transforms.v2.Transform, "_call_kernel", call_kernel)
         yield calls
+
+
+@contextmanager
+def recording_tensors(size: tuple[int, int]) -> Iterator[list[Call]]:
+    """torchvision's AugMix, v1 and v2, only notes what it would do to a tensor of (width, height).
+
+    The tensors themselves may be smaller, so that mixing them takes no time.
+    """
+    transforms = import_torchvision().transforms
+    first, second = transforms._functional_tensor, transforms.v2.functional
+    policies = transforms.v2._auto_augment
+    calls: list[Call] = []
+    width, height = size
+
+    def note(name: str, version: int) -> Callable[..., Any]:
+        named = name if name in ("brightness", "posterize", "solarize", "equalize") else None
+        rest = () if named else (float(version),)
+
+        def call(image: Any, *values: Any, **named_values: Any) -> Any:
+            numbers = (*values, *named_values.values())
+            calls.append((named or f"tensor_{name}", (*map(float, numbers), *rest)))
+            return image
+
+        return call
+
+    def affine(image: Any, matrix: Any, *_: Any, **__: Any) -> Any:
+        calls.append(("tensor_affine", tuple(matrix)))
+        return image
+
+    def affine_of(
+        image: Any,
+        angle: float,
+        translate: Any,
+        scale: float,
+        shear: Any,
+        interpolation: Any,
+        fill: Any = None,
+        center: Any = None,
+    ) -> Any:
+        middle = [0.0, 0.0] if center is None else [-width * 0.5, -height * 0.5]
+        assert center in (None, [0, 0])
+        inverse = transforms.functional._get_inverse_affine_matrix
+        return affine(image, inverse(middle, angle, [1.0 * t for t in translate], scale, shear))
+
+    def rotate(image: Any, angle: float, *_: Any, **__: Any) -> Any:
+        return affine_of(image, -angle, [0, 0], 1.0, [0.0, 0.0], None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("brightness", "contrast", "saturation", "sharpness"):
+            patch.setattr(first, f"adjust_{name}", note(name, 1))
+            patch.setattr(second, f"adjust_{name}", note(name, 2))
+        for name in ("posterize", "solarize", "autocontrast", "equalize"):
+            patch.setattr(first, name, note(name, 1))
+            patch.setattr(second, name, note(name, 2))
+        for module in (transforms.functional, second):
+            patch.setattr(module, "affine", affine_of)
+            patch.setattr(module, "rotate", rotate)
+        patch.setattr(transforms.functional, "get_dimensions", lambda image: [3, height, width])
+        patch.setattr(policies, "get_size", lambda image: [height, width])
+        yield calls

@@ -29,13 +29,19 @@ and `torchvision.transforms.v2`, recognised by its exact type:
   does everything.
 
 It depends on what a transform is given: a PIL image, a tensor of bytes (after `PILToTensor`,
-`ToImage`) or of floats (after `ToTensor`, `ToDtype`). On tensors torchvision computes otherwise
-than on PIL images; what differs by more than one level of 255 is left to it. A loader's `explain()`
+`ToImage`) or of floats (after `ToTensor`, `ToDtype`). On tensors of bytes torchvision computes
+otherwise than on PIL images (greys and blends are truncated, warps sample a grid), and v2 otherwise
+than v1; the core has each of these arithmetics, and takes the pipeline's. A loader's `explain()`
 says what became of its own pipeline, and `require_native=True` makes anything else an error.
 
 Arguments count, too: the table has the default ones, or common ones where there are none. Other
 interpolations than `nearest`, `bilinear` and `bicubic` (for resizes, `lanczos`), fills that are a
-dict and images of one channel are a worker's.
+dict and images of one channel are a worker's; on tensors, also what torchvision does not do to
+them (`bicubic` warps), a rotation with `expand=True`, and resizes other than bilinear with
+`antialias=True`.
+
+[augmentations.md](augmentations.md) says how long each of the core's takes, beside Pillow's and
+torchvision's.
 """
 
 #: Arguments of those that need some, or that must make images of one size.

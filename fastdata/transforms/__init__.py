@@ -7,6 +7,7 @@ does and what is left to call; `fastdata.transforms.pillow` does the same to one
 
 from fastdata.transforms import pillow
 from fastdata.transforms.augmentations import (
+    AugMix,
     AutoAugment,
     ColorJitter,
     GaussianBlur,
@@ -53,6 +54,7 @@ from fastdata.transforms.descriptions import (
 )
 
 __all__ = [
+    "AugMix",
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",

@@ -552,6 +552,49 @@ class TrivialAugmentWide(Transform):
         _check_policy("TrivialAugmentWide", self)
 
 
+@dataclass(frozen=True)
+class AugMix(Transform):
+    """Mix the image with what chains of augmentations make of it (Hendrycks et al., 2020).
+
+    Pixels are torchvision's, which does it to tensors, whatever it is given. Weights are of a
+    Dirichlet distribution: of the image and of all chains together, then of each chain.
+
+    Attributes:
+        severity: How strong they are at most, 1 to 10.
+        mixture_width: How many chains there are; 1 to 100.
+        chain_depth: How many augmentations a chain has, up to 100; 0 or less: 1 to 3, each as
+            likely.
+        alpha: The distributions' concentration, above 0.
+        all_ops: With brightness, contrast, colour and sharpness.
+        interpolation: ``nearest`` or ``bilinear``.
+        fill: As :class:`RandomRotation` has it; None: 0, without a blend along the edge.
+        version: 1 or 2: the arithmetic is that of torchvision's v1 or v2.
+    """
+
+    severity: int = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    alpha: float = 1.0
+    all_ops: bool = True
+    interpolation: str = "bilinear"
+    fill: float | Sequence[float] | None = None
+    version: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_whole("AugMix", "severity", self.severity, 1, 10)
+        _check_whole("AugMix", "mixture_width", self.mixture_width, 1, 100)
+        _check_whole("AugMix", "chain_depth", self.chain_depth, -100, 100)
+        _check_number("AugMix", "alpha", self.alpha, 1e-6, 1e6)
+        fill = self.fill
+        _check_policy("AugMix", self)
+        if fill is None:
+            object.__setattr__(self, "fill", None)
+        if self.interpolation == "bicubic":
+            raise UsageError(
+                "AugMix: interpolation 'bicubic' is not one of tensors'.", "Give 'bilinear'."
+            )
+
+
 # --- sizes that are random -------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.transforms.augmentations import (
+    AugMix,
     AutoAugment,
     ColorJitter,
     GaussianBlur,
@@ -47,7 +48,7 @@ from fastdata.transforms.descriptions import (
     ResizeKeepRatio,
     Transform,
 )
-from fastdata.transforms.pixels import Erase, Nothing, Operation, Policy, Sample
+from fastdata.transforms.pixels import Erase, Nothing, OnTensors, Operation, Policy, Sample
 
 
 def dimensions(step: Any) -> str:
@@ -121,6 +122,7 @@ def _erase(step: Erase | RandomErasing) -> str:
 
 
 _WORDS: dict[type, Callable[[Any], str]] = {
+    AugMix: lambda step: f"AugMix ({step.mixture_width} chains of severity {step.severity})",
     AutoAugment: lambda step: f"AutoAugment ({step.policy})",
     CenterCrop: lambda step: f"centre crop of {dimensions(step)}",
     ColorJitter: _jitter,
@@ -137,6 +139,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     GaussianNoise: lambda step: f"noise of {step.sigma:g}",
     Grayscale: lambda step: "grey",
     Nothing: lambda step: "nothing",
+    OnTensors: lambda step: describe(step.transform),
     Operation: lambda step: step.name.replace("_", " "),
     Pad: lambda step: f"pad by {', '.join(map(str, step.padding))} ({step.padding_mode})",
     Policy: lambda step: step.words,

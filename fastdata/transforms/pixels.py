@@ -21,6 +21,7 @@ from fastdata import _native
 from fastdata.transforms import geometry
 from fastdata.transforms.augmentations import (
     WARPS,
+    AugMix,
     AutoAugment,
     ColorJitter,
     GaussianBlur,
@@ -75,7 +76,10 @@ TO_ZERO, TO_EVEN, UP = 1, 2, 3
 
 
 # Nodes that only lead to others.
-_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample")
+_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
+
+# Operations that torchvision does otherwise to tensors of bytes than to PIL images.
+_ON_TENSORS = ("contrast", "saturation", "sharpness", "hue", "grayscale", "autocontrast")
 
 
 class Number(NamedTuple):
@@ -163,6 +167,21 @@ class Policy(Transform):
 
 
 @dataclass(frozen=True)
+class OnTensors(Transform):
+    """What torchvision does to a tensor of bytes, by its arithmetic on those.
+
+    Attributes:
+        transform: As it would be of a PIL image.
+        version: 1 or 2: torchvision's v1 or v2.
+        filled: Whether it has a fill; on tensors, none is not the same as 0.
+    """
+
+    transform: Transform
+    version: int
+    filled: bool = True
+
+
+@dataclass(frozen=True)
 class Erase(Transform):
     """A RandomErasing in the units of the output.
 
@@ -201,6 +220,8 @@ class Builder:
         self._values: list[Number] = []
         self._tables: list[float] = []
         self._draws = _FIRST_DRAW
+        self._tensors = 0  # 1 or 2: as torchvision's v1 or v2 does it to tensors
+        self._filled = True
 
     @property
     def is_random(self) -> bool:
@@ -237,7 +258,34 @@ class Builder:
 
     def call(self, operation: str, *values: Number | float, draws: int = 0) -> None:
         """A leaf that calls an operation."""
+        if self._tensors and operation in _ON_TENSORS:
+            operation, values = f"tensor_{operation}", (*values, self._tensors)
         self.leaf("call", *values, draws=draws, operation=operation)
+
+    def threshold(self, value: float) -> float:
+        """What bytes are compared with: tensors in single precision."""
+        return float(np.float32(value)) if self._tensors else value
+
+    def warp(
+        self,
+        kind: str,
+        values: Sequence[Number | float],
+        step: Any,
+        rest: Sequence[float] = (),
+        draws: int = 0,
+    ) -> None:
+        """A leaf that warps by what a step has for an interpolation and a fill."""
+        fill = step.fill if self._filled else (-1, -1, -1)
+        interpolation = WARPS.index(step.interpolation)
+        self.leaf(kind, *values, interpolation, *fill, *rest, self._tensors > 0, draws=draws)
+
+    @contextmanager
+    def on_tensors(self, version: int, filled: bool) -> Iterator[None]:
+        """What is built within is done as torchvision does it to tensors."""
+        before = self._tensors, self._filled
+        self._tensors, self._filled = version, filled
+        yield
+        self._tensors, self._filled = before
 
     def draw(self, count: int = 1) -> int:
         """The first of so many draws that nothing else has."""
@@ -319,6 +367,8 @@ def does_nothing(step: Transform) -> bool:
 
 def size_after(step: Transform, size: Fixed) -> Fixed:
     """(width, height) of every image after a step, before which all were ``size``."""
+    if isinstance(step, OnTensors):
+        return size_after(step.transform, size)
     if isinstance(step, Pad):
         left, top, right, bottom = step.padding  # type: ignore[misc]
         return size and (size[0] + left + right, size[1] + top + bottom)
@@ -358,6 +408,13 @@ def _emit_all(tree: Builder, steps: Sequence[Any]) -> None:
         _emit(tree, step)
 
 
+def _emit_apart(tree: Builder, steps: Sequence[Any]) -> None:
+    """A node each, whatever several it is made of."""
+    for step in steps:
+        with tree.node("sequence"):
+            _emit(tree, step)
+
+
 def _with_p(operation: str) -> Callable[[Builder, Any], None]:
     """Of a transform that calls an operation without values, or does not."""
 
@@ -384,7 +441,7 @@ def _posterize(tree: Builder, step: RandomPosterize) -> None:
 
 def _solarize(tree: Builder, step: RandomSolarize) -> None:
     with tree.maybe(step.p):
-        tree.call("solarize", step.threshold)
+        tree.call("solarize", tree.threshold(step.threshold))
 
 
 def _sharpness(tree: Builder, step: RandomAdjustSharpness) -> None:
@@ -438,9 +495,7 @@ def _center_values(center: Any) -> tuple[float, float, float]:
 
 def _rotation(tree: Builder, step: RandomRotation) -> None:
     angle = tree.uniform(*step.degrees)  # type: ignore[misc]
-    fill: Any = step.fill
-    center = _center_values(step.center)
-    tree.leaf("rotate", angle, WARPS.index(step.interpolation), *fill, step.expand, *center)
+    tree.warp("rotate", [angle], step, (step.expand, *_center_values(step.center)))
 
 
 def _affine(tree: Builder, step: RandomAffine) -> None:
@@ -455,23 +510,12 @@ def _affine(tree: Builder, step: RandomAffine) -> None:
         tree.uniform(*shear[:2]),
         tree.uniform(*shear[2:]) if len(shear) == 4 else 0.0,
     ]
-    _warp(tree, values, step, _center_values(step.center))
-
-
-def _warp(
-    tree: Builder,
-    values: Sequence[Number | float],
-    step: Any,
-    center: tuple[float, float, float] = (0, 0, 0),
-) -> None:
-    tree.leaf("affine", *values, WARPS.index(step.interpolation), *step.fill, *center)
+    tree.warp("affine", values, step, _center_values(step.center))
 
 
 def _perspective(tree: Builder, step: RandomPerspective) -> None:
-    fill: Any = step.fill
     with tree.maybe(step.p):
-        interpolation = WARPS.index(step.interpolation)
-        tree.leaf("perspective", step.distortion_scale, interpolation, *fill, draws=8)
+        tree.warp("perspective", [step.distortion_scale], step, draws=8)
 
 
 def _pad(tree: Builder, step: Pad) -> None:
@@ -488,12 +532,12 @@ def _apply(tree: Builder, step: RandomApply) -> None:
 def _choice(tree: Builder, step: RandomChoice) -> None:
     sums = np.cumsum(step.p).tolist() if step.p is not None else ()
     with tree.node("choice", *sums, draws=1):
-        _emit_all(tree, step.transforms)
+        _emit_apart(tree, step.transforms)
 
 
 def _order(tree: Builder, step: RandomOrder) -> None:
     with tree.node("order", draws=len(step.transforms)):
-        _emit_all(tree, step.transforms)
+        _emit_apart(tree, step.transforms)
 
 
 def _compose(tree: Builder, step: Compose) -> None:
@@ -589,6 +633,11 @@ def _policy_steps(tree: Builder, step: Policy) -> None:
         _emit_all(tree, step.transforms)
 
 
+def _on_tensors(tree: Builder, step: OnTensors) -> None:
+    with tree.on_tensors(step.version, step.filled):
+        _emit(tree, step.transform)
+
+
 def _nothing(tree: Builder, step: Nothing) -> None:
     tree.leaf("sequence")
 
@@ -621,7 +670,11 @@ _WIDE_SPACE = {
     "Sharpness": 0.99,
     "Posterize": 6.0,
 }
+_MIX_SPACE = {**_SPACE, "TranslateX": 1.0 / 3.0, "TranslateY": 1.0 / 3.0}
+_MIX_BINS = 10
 _CHOICES = ("Identity", *_SPACE, "Solarize", "AutoContrast", "Equalize")
+
+_MIXED = _CHOICES[1:]
 
 _FACTORS = {
     "Brightness": "brightness",
@@ -629,6 +682,7 @@ _FACTORS = {
     "Contrast": "contrast",
     "Sharpness": "sharpness",
 }
+_MIXED_FEW = tuple(name for name in _MIXED if name not in _FACTORS)
 _PLAIN = {"AutoContrast": "autocontrast", "Equalize": "equalize", "Invert": "invert"}
 
 
@@ -667,9 +721,9 @@ def _augmentation(
     name: str,
     space: dict[str, float],
     bins: int,
-    at: int | None,
+    at: range,
 ) -> None:
-    """One of a policy's augmentations: at a strength, or at any of them where ``at`` is None."""
+    """One of a policy's augmentations, at one of the strengths ``at``, each as likely."""
     if name == "Identity":
         tree.leaf("sequence")
         return
@@ -677,47 +731,50 @@ def _augmentation(
         tree.call(_PLAIN[name])
         return
     values = _strengths(name, space, bins, step.version)
-    values = values if at is None else values[at : at + 1]
+    values = values[at.start : at.stop]
     if name in _FACTORS:
         tree.call(_FACTORS[name], tree.table(values, signed=True, plus=1.0))
-    elif name in ("Posterize", "Solarize"):
-        tree.call(name.lower(), tree.table(values))
+    elif name == "Posterize":
+        tree.call("posterize", tree.table(values))
+    elif name == "Solarize":
+        tree.call("solarize", tree.table([tree.threshold(value) for value in values]))
     elif name == "Rotate":
-        angle = tree.table(values, signed=True)
-        tree.leaf("rotate", angle, WARPS.index(step.interpolation), *step.fill, 0, 0, 0, 0)
+        tree.warp("rotate", [tree.table(values, signed=True)], step, (0, 0, 0, 0))
     elif name.startswith("Shear"):
         shear = tree.table(values, signed=True)
         pair = (shear, 0.0) if name == "ShearX" else (0.0, shear)
         # About the upper left corner.
-        _warp(tree, (0.0, 0.0, 0.0, 1.0, *pair), step, (1, 0, 0))
-    elif at is None:  # a translation in pixels
+        tree.warp("affine", (0.0, 0.0, 0.0, 1.0, *pair), step, (1, 0, 0))
+    elif space is _WIDE_SPACE:  # a translation in pixels
         moved = tree.table(values, signed=True, rounding=TO_ZERO)
         _translate(tree, step, name, moved)
     else:
         unit = WIDTH if name == "TranslateX" else HEIGHT
-        sign = tree.draw()
-        moved = Number(
-            "linspace", 0, space[name], at, 0, bins, unit, sign_draw=sign, rounding=TO_ZERO
-        )
-        _translate(tree, step, name, moved)
+        with tree.node("choice", draws=int(len(at) > 1)):
+            for entry in at:
+                moved = Number("linspace", 0, space[name], entry, 0, bins, unit)
+                moved = moved._replace(sign_draw=tree.draw(), rounding=TO_ZERO)
+                _translate(tree, step, name, moved)
 
 
 def _translate(tree: Builder, step: Any, name: str, moved: Number) -> None:
     pair = (moved, 0.0) if name == "TranslateX" else (0.0, moved)
-    _warp(tree, (0.0, *pair, 1.0, 0.0, 0.0), step)
+    tree.warp("affine", (0.0, *pair, 1.0, 0.0, 0.0), step, (0, 0, 0))
 
 
 def _rand_augment(tree: Builder, step: RandAugment) -> None:
+    at = range(step.magnitude, step.magnitude + 1)
     for _ in range(step.num_ops):
         with tree.node("choice", draws=1):
             for name in _CHOICES:
-                _augmentation(tree, step, name, _SPACE, step.num_magnitude_bins, step.magnitude)
+                _augmentation(tree, step, name, _SPACE, step.num_magnitude_bins, at)
 
 
 def _trivial_augment(tree: Builder, step: TrivialAugmentWide) -> None:
+    bins = step.num_magnitude_bins
     with tree.node("choice", draws=1):
         for name in _CHOICES:
-            _augmentation(tree, step, name, _WIDE_SPACE, step.num_magnitude_bins, None)
+            _augmentation(tree, step, name, _WIDE_SPACE, bins, range(bins))
 
 
 def _auto_augment(tree: Builder, step: AutoAugment) -> None:
@@ -726,7 +783,32 @@ def _auto_augment(tree: Builder, step: AutoAugment) -> None:
             with tree.node("sequence"):
                 for name, p, at in pair:
                     with tree.maybe(p):
-                        _augmentation(tree, step, name, _SPACE, 10, at)
+                        _augmentation(tree, step, name, _SPACE, 10, range(at, at + 1))
+
+
+def _aug_mix(tree: Builder, step: AugMix) -> None:
+    with (
+        tree.on_tensors(step.version, step.fill is not None),
+        tree.node("mix", step.alpha, draws=1),
+    ):
+        for _ in range(step.mixture_width):
+            depths = [step.chain_depth] if step.chain_depth > 0 else [1, 2, 3]
+            with tree.node("choice", draws=int(len(depths) > 1)):
+                for depth in depths:
+                    with tree.node("sequence"):
+                        for _ in range(depth):
+                            _mixed_augmentation(tree, step)
+
+
+def _mixed_augmentation(tree: Builder, step: AugMix) -> None:
+    with tree.node("choice", draws=1):
+        for name in _MIXED if step.all_ops else _MIXED_FEW:
+            at = range(step.severity)
+            if name == "Posterize":  # from 4 bits on
+                kept = _strengths(name, _MIX_SPACE, _MIX_BINS, step.version)
+                tree.call("posterize", tree.table([bits - 4 for bits in kept[: step.severity]]))
+            else:
+                _augmentation(tree, step, name, _MIX_SPACE, _MIX_BINS, at)
 
 
 def _policy(name: str) -> Iterator[list[tuple[str, float, int]]]:
@@ -786,6 +868,7 @@ _POLICIES = {
 }
 
 _EMIT: dict[type, Callable[[Builder, Any], None]] = {
+    AugMix: _aug_mix,
     AutoAugment: _auto_augment,
     CenterCrop: _center_crop,
     ColorJitter: _jitter,
@@ -797,6 +880,7 @@ _EMIT: dict[type, Callable[[Builder, Any], None]] = {
     Grayscale: _grayscale,
     Nothing: _nothing,
     Operation: _operation,
+    OnTensors: _on_tensors,
     Pad: _pad,
     Policy: _policy_steps,
     RandAugment: _rand_augment,

@@ -251,7 +251,7 @@ def _plain(name: str) -> Callable[[Any, _Strength], Transform]:
 
 
 def _rotated(op: Any, strength: _Strength) -> Transform:
-    return Operation("rotate", (strength.times(3.0, signed=True), *_warp(op), 0, 0, 0, 0))
+    return Operation("rotate", (strength.times(3.0, signed=True), *_warp(op), 0, 0, 0, 0, 0))
 
 
 def _posterized(op: Any, strength: _Strength) -> Transform:

@@ -1,8 +1,7 @@
 """torchvision's augmentations, v1 and v2, in the terms of `fastdata.transforms`.
 
 The second half of `fastdata.transforms.torchvision`, by the same rules. Pixels are torchvision's on
-PIL images; on uint8 tensors torchvision has other arithmetic, and what differs there by more than
-one level is left to it.
+PIL images; or, where it is given tensors of bytes, those of its other arithmetic there.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 from fastdata.transforms.augmentations import (
     WARPS,
+    AugMix,
     AutoAugment,
     ColorJitter,
     GaussianBlur,
@@ -38,26 +38,30 @@ from fastdata.transforms.augmentations import (
     TrivialAugmentWide,
 )
 from fastdata.transforms.descriptions import RandomVerticalFlip, Transform
+from fastdata.transforms.pixels import OnTensors
 
-#: Those whose arithmetic on uint8 tensors is that on PIL images, or within one level of it.
-ON_TENSORS = frozenset(
+#: Those that torchvision does otherwise to tensors of bytes than to PIL images. On tensors it
+#: blurs, inverts, equalises, posterises and pads to the same values.
+_OTHERWISE_ON_TENSORS = frozenset(
     {
-        "GaussianBlur",
-        "GaussianNoise",
+        "AutoAugment",
+        "ColorJitter",
         "Grayscale",
-        "Pad",
+        "RandAugment",
         "RandomAdjustSharpness",
+        "RandomAffine",
         "RandomAutocontrast",
-        "RandomChannelPermutation",
-        "RandomEqualize",
-        "RandomErasing",
         "RandomGrayscale",
-        "RandomInvert",
-        "RandomPosterize",
+        "RandomPerspective",
+        "RandomPhotometricDistort",
+        "RandomRotation",
         "RandomSolarize",
-        "RandomVerticalFlip",
+        "TrivialAugmentWide",
     }
 )
+
+#: Resizes: those of tensors are Pillow's within a level if they are bilinear and antialias.
+_RESIZES = frozenset({"RandomResize", "RandomShortestSize", "ScaleJitter"})
 
 _BOXES = "it is for boxes and key points, which images of a class do not have"
 _BATCHES = "it mixes the images of a batch: give it to the loader as batch_transform"
@@ -75,9 +79,8 @@ DECLINED = {
     "SetClampingMode": _BOXES,
     "Lambda": "it calls a function of the user's",
     "UniformTemporalSubsample": "it is for videos",
-    "AugMix": "it mixes images in floats, which the core does not do",
-    "ElasticTransform": "the core does not displace single pixels",
-    "JPEG": "the core does not write JPEGs",
+    "ElasticTransform": "its displacements are torch's own draws, blurred by torch",
+    "JPEG": "the core decodes JPEGs and does not encode them",
     "RandomZoomOut": "it makes images of different sizes",
     "LinearTransformation": "it multiplies floats by a matrix",
 }
@@ -91,6 +94,15 @@ def warp(transform: Any) -> str:
     mode = getattr(mode, "value", mode)
     mode = "nearest" if mode == "nearest-exact" else mode
     return mode if mode in WARPS else ""
+
+
+def resize_filter(transform: Any) -> str:
+    """The name of an interpolation of a resize."""
+    mode: Any = transform.interpolation
+    if isinstance(mode, int):
+        mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
+    mode = getattr(mode, "value", mode)
+    return "nearest" if mode == "nearest-exact" else mode
 
 
 def _by_p(make: Callable[..., Transform], *names: str) -> Callable[[Any, int], Transform | str]:
@@ -164,12 +176,8 @@ def _sized(make: Callable[..., Transform], *names: str) -> Callable[[Any, int], 
     """A resize to a random size: with an interpolation, and attributes of the same names."""
 
     def translate(transform: Any, version: int) -> Transform | str:
-        mode: Any = transform.interpolation
-        if isinstance(mode, int):
-            mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
-        mode = getattr(mode, "value", mode)
-        mode = "nearest" if mode == "nearest-exact" else mode
         values = (getattr(transform, name) for name in names)
+        mode = resize_filter(transform)
         return make(*(tuple(v) if isinstance(v, Sequence) else v for v in values), mode)
 
     return translate
@@ -177,6 +185,15 @@ def _sized(make: Callable[..., Transform], *names: str) -> Callable[[Any, int], 
 
 #: By name: ours for a transform of torchvision's and its version (1 or 2), or why there is none.
 TRANSLATORS: dict[str, Callable[[Any, int], Transform | str]] = {
+    "AugMix": _filled(
+        AugMix,
+        "severity",
+        "mixture_width",
+        "chain_depth",
+        "alpha",
+        "all_ops",
+        versioned=True,
+    ),
     "AutoAugment": _filled(AutoAugment, "policy", versioned=True),
     "ColorJitter": _jitter,
     "GaussianBlur": _blur,
@@ -210,11 +227,24 @@ TRANSLATORS: dict[str, Callable[[Any, int], Transform | str]] = {
 def translate(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
     """One of torchvision's augmentations, by the rules of `fastdata.transforms.torchvision`."""
     name = type(transform).__name__
-    if kind in ("tensor", "image") and name != "RandomErasing":
+    on_tensors = kind in ("tensor", "image")
+    if on_tensors and name != "RandomErasing":
         if dtype != "uint8" and name != "RandomVerticalFlip":
             return "it works on floats here; put it before the conversion"
-        if name not in ON_TENSORS:
-            return "it gives other values on tensors than on PIL images; put it before ToTensor"
+        if name in _RESIZES and not (
+            transform.antialias and resize_filter(transform) == "bilinear"
+        ):
+            return "on tensors, only a bilinear resize with antialias has Pillow's values"
     elif (name == "RandomErasing" and kind == "pil" and version == 1) or name == "GaussianNoise":
         return "it works on tensors, and has a PIL image here"
-    return TRANSLATORS[name](transform, version)
+    found = TRANSLATORS[name](transform, version)
+    if not on_tensors or isinstance(found, str) or name not in _OTHERWISE_ON_TENSORS:
+        return found
+    if getattr(found, "interpolation", "") == "bicubic":
+        return "torchvision does not do it to tensors by 'bicubic'"
+    if getattr(found, "expand", False):
+        return "on tensors it expands to other sizes than PIL images"
+    fill = getattr(transform, "fill", None)
+    if any(value != int(value) for value in (fill if isinstance(fill, Sequence) else [fill or 0])):
+        return "its fill is not of whole numbers"
+    return OnTensors(found, version, fill is not None)

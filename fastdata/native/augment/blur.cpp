@@ -1,10 +1,12 @@
 #include "augment/blur.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "augment/geometric.h"
 #include "augment/point.h"
+#include "portable.h"
 #include "simd/kernels.h"
 
 namespace fastdata {
@@ -20,7 +22,9 @@ BlurWeights blur_weights(int kernel, double sigma) {
   BlurWeights blur{};
   double sum = 0;
   const int half = kernel / 2;
-  const auto density = [=](int t) { return std::exp(-0.5 * (t / sigma) * (t / sigma)); };
+  const auto density = [=](int t) {
+    return portable_exp(std::max(-0.5 * (t / sigma) * (t / sigma), -700.0));
+  };
   for (int t = -half; t <= half; t++) sum += density(t);
   int left = 1 << 15;
   for (int t = 1; t <= half; t++) {

@@ -6,6 +6,7 @@
 
 #include "augment/geometric.h"
 #include "augment/point.h"
+#include "augment/tensor.h"
 
 namespace fastdata {
 namespace {
@@ -37,6 +38,17 @@ constexpr Run run_of(Operation operation) {
     case Operation::crop: return crop;
     case Operation::resize: return resize;
     case Operation::pad: return pad;
+    case Operation::tensor_contrast: return tensor_contrast;
+    case Operation::tensor_saturation: return tensor_saturation;
+    case Operation::tensor_sharpness: return tensor_sharpness;
+    case Operation::tensor_hue: return tensor_hue;
+    case Operation::tensor_grayscale: return tensor_grayscale;
+    case Operation::tensor_autocontrast: return tensor_autocontrast;
+    case Operation::tensor_affine: return tensor_affine;
+    case Operation::tensor_perspective: return tensor_perspective;
+    case Operation::mix_begin: return mix_begin;
+    case Operation::mix_add: return mix_add;
+    case Operation::mix_end: return mix_end;
   }
   return nullptr;
 }

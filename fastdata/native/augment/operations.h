@@ -58,7 +58,26 @@ namespace fastdata {
   O(resize, 3)                                                                                \
   /* left, top, right, bottom: 0 and more; mode: 0 constant, 1 edge, 2 reflect,               \
      3 symmetric; fill R, G, B */                                                             \
-  O(pad, 8)
+  O(pad, 8)                                                                                   \
+  /* As torchvision does it to tensors of bytes; the last value is 1 or 2: its v1 or v2 */    \
+  O(tensor_contrast, 2)                                                                       \
+  O(tensor_saturation, 2)                                                                     \
+  O(tensor_sharpness, 2)                                                                      \
+  O(tensor_hue, 2)                                                                            \
+  O(tensor_grayscale, 2)                                                                      \
+  O(tensor_autocontrast, 1)                                                                   \
+  /* a to f, of coordinates from the middle of the image; interpolation: 0 or 1; fill R,      \
+     G, B, or -1: none, and what is outside is 0 */                                           \
+  O(tensor_affine, 10)                                                                        \
+  /* a to h, as Image.transform has them; interpolation and fill likewise */                  \
+  O(tensor_perspective, 12)                                                                   \
+  /* A weighted sum of an image and of what becomes of it in several ways, truncated:         \
+     mix_begin keeps the image, and has its weight; */                                        \
+  O(mix_begin, 1)                                                                             \
+  /* a weight: adds the image as it is now, and puts the kept one in its place; */            \
+  O(mix_add, 1)                                                                               \
+  /* puts the sum in its place */                                                             \
+  O(mix_end, 0)
 
 #define FASTDATA_OPERATION(name, count) name,
 enum class Operation : uint8_t { FASTDATA_OPERATIONS(FASTDATA_OPERATION) };

@@ -9,12 +9,6 @@
 namespace fastdata {
 namespace {
 
-// Pillow's enhancers take any factor; beyond this one floats may overflow.
-constexpr double kMaxFactor = 1e6;
-constexpr Status kBadFactor{Code::bad_parameters, "a factor outside 0 to 1e6"};
-
-bool is_factor(double value) { return value >= 0 && value <= kMaxFactor; }
-
 using Table = uint8_t[256];
 
 template <typename Function>

@@ -21,6 +21,12 @@ Status equalize(const Call& call, Canvas& canvas);
 Status invert(const Call& call, Canvas& canvas);
 Status permute(const Call& call, Canvas& canvas);
 
+// Pillow's enhancers take any factor; beyond this one floats may overflow.
+constexpr double kMaxFactor = 1e6;
+constexpr Status kBadFactor{Code::bad_parameters, "a factor outside 0 to 1e6"};
+
+inline bool is_factor(double value) { return value >= 0 && value <= kMaxFactor; }
+
 /// Whether a value is an integer within [least, most]; if so, that integer.
 inline bool whole_number(double value, int least, int most, int& number) {
   if (!(value >= least && value <= most)) return false;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "draws.h"
+#include "portable.h"
 #include "resample/random_crops.h"
 
 namespace fastdata {
@@ -23,13 +24,14 @@ constexpr NodeInfo kNodes[] = {FASTDATA_NODES(FASTDATA_NODE_INFO)};
 constexpr size_t kNodeKinds = sizeof kNodes / sizeof *kNodes;
 
 constexpr int kMaxDepth = 64;
-constexpr int kMaxLeafValues = 13;
+constexpr int kMaxLeafValues = 14;
 // Larger images are only mistakes, and their sizes would overflow in between.
 constexpr double kMaxSide = 1 << 24;
+constexpr double kMaxConcentration = 1e6;
 
 constexpr double kRadians = 3.14159265358979323846 / 180.0;
 
-bool has_children(NodeKind kind) { return kind <= NodeKind::sample; }
+bool has_children(NodeKind kind) { return kind <= NodeKind::mix; }
 
 /// Entry `index` of `count` floats evenly spaced from 0 to `end`, as torch.linspace rounds them.
 double linspace(double end, int index, int count) {
@@ -76,6 +78,11 @@ struct Point {
   double x, y;
 };
 
+/// What torchvision's affine is given: degrees, pixels, a factor, degrees.
+struct Affinity {
+  double angle, x, y, scale, shear_x, shear_y;
+};
+
 Point transformed(const double* m, double x, double y) {
   return {m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]};
 }
@@ -114,6 +121,8 @@ struct PixelProgram::Drawing {
   Status rotate();
   Status affine();
   Status transform();
+  Status affine_tensor(const Affinity& to, const double* centre, double interpolation,
+                       const double* fill);
   Status perspective(uint64_t draw);
   void shuffle_channels(uint64_t draw);
   Status resized_crop(uint64_t draw);
@@ -129,6 +138,7 @@ struct PixelProgram::Drawing {
   void erase(uint64_t draw);
 
  private:
+  static void inverse_of(const Affinity& to, double cx, double cy, double* matrix);
   Status warp(const double* matrix, double interpolation, const double* fill, double width,
               double height);
 };
@@ -183,6 +193,7 @@ void PixelProgram::check_node(int at, int end, int depth) const {
       throw std::invalid_argument(
           "a sample needs a weight a child, and as many above 0 as it takes");
   }
+  if (node.kind == NodeKind::mix && !children) throw std::invalid_argument("a mixture of nothing");
 }
 
 Status PixelProgram::draw(uint64_t key, int width, int height, Drawn& drawn) const {
@@ -234,6 +245,7 @@ Status PixelProgram::visit(int at, Drawing& drawing) const {
     case NodeKind::choice: return visit_one(at, drawing);
     case NodeKind::order: return visit_in_order(at, drawing);
     case NodeKind::sample: return visit_sample(at, drawing);
+    case NodeKind::mix: return visit_mix(at, drawing);
     default: return visit_leaf(node, drawing);
   }
 }
@@ -292,6 +304,33 @@ Status PixelProgram::visit_sample(int at, Drawing& drawing) const {
   return {};
 }
 
+/// The weights of torchvision's AugMix, in its single precision: of the image and of the chains
+/// together, and of each of these.
+Status PixelProgram::visit_mix(int at, Drawing& drawing) const {
+  const Node& node = nodes_[at];
+  const double concentration = number(values_[node.first_value], drawing);
+  if (!(concentration > 0 && concentration <= kMaxConcentration))
+    return {Code::bad_parameters, "a concentration that is not above 0, or beyond 1e6"};
+  const uint64_t key = draw_bits(drawing.key, node.draw);
+  uint64_t drawn = 0;
+  const auto next = [&] { return draw_gamma(draw_bits(key, drawn++), concentration); };
+  const double kept = next(), mixed = next();
+  std::vector<double> weights;
+  double sum = 0;
+  for (int child = at + 1; child < node.end; child = nodes_[child].end)
+    sum += weights.emplace_back(next());
+  const float rest = static_cast<float>(mixed / (kept + mixed));
+  drawing.add(Operation::mix_begin, static_cast<float>(kept / (kept + mixed)));
+  int child = at + 1;
+  for (const double weight : weights) {
+    if (Status s = visit(child, drawing); !s.ok()) return s;
+    drawing.add(Operation::mix_add, static_cast<float>(weight / sum) * rest);
+    child = nodes_[child].end;
+  }
+  drawing.add(Operation::mix_end);
+  return {};
+}
+
 Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
   for (int i = 0; i < node.values; i++)
     drawing.v[i] = number(values_[node.first_value + i], drawing);
@@ -321,6 +360,11 @@ Status PixelProgram::Drawing::call(const Node& node) {
     case Operation::crop:
     case Operation::affine:
     case Operation::perspective:
+    case Operation::tensor_affine:
+    case Operation::tensor_perspective:
+    case Operation::mix_begin:
+    case Operation::mix_add:
+    case Operation::mix_end:
       return {Code::bad_parameters, "an operation that has a node of its own"};
     default: break;
   }
@@ -345,10 +389,12 @@ Status PixelProgram::Drawing::rotate() {
   const double *fill = v + 2, w = width(), h = height();
   double turn = std::fmod(v[0], 360.0);  // Python's remainder has the divisor's sign
   if (turn < 0) turn += 360.0;
+  if (v[9] != 0) return affine_tensor({-turn, 0, 0, 1, 0, 0}, v + 6, v[1], fill);
   const double angle = -(turn * kRadians), cx = v[6] != 0 ? v[7] : w / 2,
                cy = v[6] != 0 ? v[8] : h / 2;
-  double m[6] = {rounded_15(std::cos(angle)),  rounded_15(std::sin(angle)), 0,
-                 rounded_15(-std::sin(angle)), rounded_15(std::cos(angle)), 0};
+  double sine, cosine;
+  portable_sine_cosine(angle, sine, cosine);
+  double m[6] = {rounded_15(cosine), rounded_15(sine), 0, rounded_15(-sine), rounded_15(cosine), 0};
   const Point moved = transformed(m, -cx, -cy);
   m[2] = moved.x + cx;
   m[5] = moved.y + cy;
@@ -367,25 +413,50 @@ Status PixelProgram::Drawing::rotate() {
   return warp(m, v[1], fill, nw, nh);
 }
 
-/// torchvision's functional._get_inverse_affine_matrix (0.28), about the image's centre.
+/// torchvision's functional._get_inverse_affine_matrix (0.28).
+void PixelProgram::Drawing::inverse_of(const Affinity& to, double cx, double cy, double* m) {
+  const double rot = to.angle * kRadians, shear_y = to.shear_y * kRadians;
+  double sin_rot, cos_rot, sin_less, cos_less, sin_x, cos_x, sin_y, cos_y;
+  portable_sine_cosine(rot, sin_rot, cos_rot);
+  portable_sine_cosine(rot - shear_y, sin_less, cos_less);
+  portable_sine_cosine(to.shear_x * kRadians, sin_x, cos_x);
+  portable_sine_cosine(shear_y, sin_y, cos_y);
+  const double tan_x = sin_x / cos_x;
+  const double a = cos_less / cos_y;
+  const double b = -cos_less * tan_x / cos_y - sin_rot;
+  const double c = sin_less / cos_y;
+  const double d = -sin_less * tan_x / cos_y + cos_rot;
+  const double inverse[4] = {d / to.scale, -b / to.scale, -c / to.scale, a / to.scale};
+  for (int row = 0; row < 2; row++) {
+    double* out = m + 3 * row;
+    std::copy_n(inverse + 2 * row, 2, out);
+    out[2] = out[0] * (-cx - to.x) + out[1] * (-cy - to.y) + (row ? cy : cx);
+  }
+}
+
+/// About the image's centre, unless there is another.
 Status PixelProgram::Drawing::affine() {
-  const double rot = v[0] * kRadians, tx = v[1], ty = v[2], scale = v[3];
-  const double sx = v[4] * kRadians, sy = v[5] * kRadians;
+  const Affinity to{v[0], v[1], v[2], v[3], v[4], v[5]};
+  const double* centre = v + 10;
+  if (v[13] != 0) return affine_tensor(to, centre, v[6], v + 7);
   const double w = width(), h = height();
-  const double cx = v[10] != 0 ? v[11] : w * 0.5, cy = v[10] != 0 ? v[12] : h * 0.5;
-  const double a = std::cos(rot - sy) / std::cos(sy);
-  const double b = -std::cos(rot - sy) * std::tan(sx) / std::cos(sy) - std::sin(rot);
-  const double c = std::sin(rot - sy) / std::cos(sy);
-  const double d = -std::sin(rot - sy) * std::tan(sx) / std::cos(sy) + std::cos(rot);
-  double m[6] = {d / scale, -b / scale, 0, -c / scale, a / scale, 0};
-  m[2] += m[0] * (-cx - tx) + m[1] * (-cy - ty);
-  m[5] += m[3] * (-cx - tx) + m[4] * (-cy - ty);
-  m[2] += cx;
-  m[5] += cy;
+  double m[6];
+  inverse_of(to, centre[0] != 0 ? centre[1] : w * 0.5, centre[0] != 0 ? centre[2] : h * 0.5, m);
   return warp(m, v[6], v + 7, w, h);
 }
 
 Status PixelProgram::Drawing::transform() { return warp(v, v[6], v + 7, width(), height()); }
+
+/// The same of a tensor, whose coordinates are from the middle of the image.
+Status PixelProgram::Drawing::affine_tensor(const Affinity& to, const double* centre,
+                                            double interpolation, const double* fill) {
+  double m[6];
+  inverse_of(to, centre[0] != 0 ? centre[1] - width() * 0.5 : 0,
+             centre[0] != 0 ? centre[2] - height() * 0.5 : 0, m);
+  add(Operation::tensor_affine, m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill[0], fill[1],
+      fill[2]);
+  return {};
+}
 
 /// torchvision's RandomPerspective.get_params and functional._get_perspective_coeffs. An image
 /// whose corners come to lie on a line, as a thin one's may, stays as it is.
@@ -417,7 +488,7 @@ Status PixelProgram::Drawing::perspective(uint64_t draw) {
     }
   }
   if (!solve(rows)) return {};
-  Call& call = add(Operation::perspective);
+  Call& call = add(v[5] != 0 ? Operation::tensor_perspective : Operation::perspective);
   for (int i = 0; i < 8; i++) call.values[i] = static_cast<float>(rows[i][8]);
   std::copy_n(v + 1, 4, call.values + 8);
   return {};
@@ -530,11 +601,11 @@ Status PixelProgram::Drawing::random_crop(uint64_t draw) {
 void PixelProgram::Drawing::erase(uint64_t draw) {
   constexpr int kAttempts = 10;
   const double area = static_cast<double>(width()) * height();
-  const double low = std::log(v[2]), high = std::log(v[3]);
+  const double low = portable_log(v[2]), high = portable_log(v[3]);
   for (int attempt = 0; attempt < kAttempts; attempt++) {
     const uint64_t number = draw + 2 * attempt;
     const double part = area * (v[0] + (v[1] - v[0]) * draw_uniform(key, number));
-    const double ratio = std::exp(low + (high - low) * draw_uniform(key, number + 1));
+    const double ratio = portable_exp(low + (high - low) * draw_uniform(key, number + 1));
     const double h = std::nearbyint(std::sqrt(part * ratio));
     const double w = std::nearbyint(std::sqrt(part / ratio));
     if (!(h < height() && w < width())) continue;

@@ -29,18 +29,23 @@ namespace fastdata {
   N(order, 0)                                                                                   \
   /* some of them, one after the other, none twice: how many; a weight of each. [how many] */   \
   N(sample, 1)                                                                                  \
+  /* a mixture of the image and of what each child makes of it, with weights of Dirichlet's */  \
+  /* distribution, of two and of the children: its concentration; [1] */                        \
+  N(mix, 1)                                                                                     \
   /* Leaves: an operation, whose values are the node's; [1] */                                  \
   N(call, 0)                                                                                    \
   /* Image.rotate: angle; interpolation; fill R, G, B; expand; whether there is a centre, */    \
-  /* its x and y; */                                                                            \
-  N(rotate, 9)                                                                                  \
+  /* its x and y; whether it is done as to a tensor: its fill may then be -1, none; */          \
+  N(rotate, 10)                                                                                 \
   /* torchvision's affine: angle; x and y of the translation; scale; x and y of the shear; */   \
-  /* interpolation; fill R, G, B; whether there is a centre, its x and y; */                    \
-  N(affine, 13)                                                                                 \
+  /* interpolation; fill R, G, B; whether there is a centre, its x and y; whether it is done */ \
+  /* as to a tensor; */                                                                         \
+  N(affine, 14)                                                                                 \
   /* Image.transform: its six numbers; interpolation; fill R, G, B; */                          \
   N(transform, 10)                                                                              \
-  /* torchvision's RandomPerspective: distortion scale; interpolation; fill R, G, B; [8] */     \
-  N(perspective, 5)                                                                             \
+  /* torchvision's RandomPerspective: distortion scale; interpolation; fill R, G, B; whether */ \
+  /* it is done as to a tensor; [8] */                                                          \
+  N(perspective, 6)                                                                             \
   /* channels in a random order; [2] */                                                         \
   N(shuffle_channels, 0)                                                                        \
   /* RandomResizedCrop: width, height, filter; area from, to; ratio from, to; [22] */           \
@@ -137,6 +142,7 @@ class PixelProgram {
   Status visit_one(int at, Drawing& drawing) const;
   Status visit_in_order(int at, Drawing& drawing) const;
   Status visit_sample(int at, Drawing& drawing) const;
+  Status visit_mix(int at, Drawing& drawing) const;
   Status visit_leaf(const Node& node, Drawing& drawing) const;
 
   std::vector<Node> nodes_;

@@ -7,6 +7,7 @@
 
 #include "augment/geometric.h"
 #include "augment/point.h"
+#include "augment/tensor.h"
 #include "simd/kernels.h"
 
 namespace fastdata {
@@ -199,6 +200,78 @@ Status perspective(const Call& call, Canvas& canvas) {
   std::copy_n(call.values, 8, warp.coefficients);
   const Planes& image = canvas.image();
   return warp_image(canvas, fill, warp, image.width, image.height);
+}
+
+namespace {
+
+// Of tensors' coefficients, so that they stay finite in single precision.
+constexpr double kMaxCoefficient = 1e9;
+
+/// A grid's interpolation and fill, which follow its coefficients.
+Status read_grid(const double* values, int coefficients, Grid& grid) {
+  int kind;
+  for (int i = 0; i < coefficients; i++)
+    if (!(std::abs(values[i]) <= kMaxCoefficient))
+      return {Code::bad_parameters, "a coefficient beyond 1e9"};
+  values += coefficients;
+  if (!whole_number(values[0], 0, 1, kind))
+    return {Code::bad_parameters, "an interpolation outside 0 to 1"};
+  grid.interpolation = static_cast<Interpolation>(kind);
+  for (int c = 0; c < 3; c++)
+    if (!whole_number(values[1 + c], -1, 255, grid.fill[c]))
+      return {Code::bad_parameters, "a fill outside -1 to 255"};
+  grid.filled = *std::min_element(grid.fill, grid.fill + 3) >= 0;
+  if (!grid.filled) std::fill_n(grid.fill, 3, 0);
+  return {};
+}
+
+Status lay_grid(Grid& grid, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  if (std::max(image.width, image.height) > kMaxWarpSide)
+    return {Code::too_large, "more than 2^17 pixels a side to interpolate"};
+  Warp packed{};
+  if (Status s = pack_source(canvas, Fill{}, packed); !s.ok()) return s;
+  Planes next;
+  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
+  grid.width = image.width;
+  grid.height = image.height;
+  grid.pitch = packed.pitch;
+  grid.pixels = packed.pixels;
+  for (int y = 0; y < image.height; y++) {
+    uint8_t* rows[3];
+    for (int c = 0; c < image.channels; c++) rows[c] = next.row(c, y);
+    kernels().grid_row(grid, y, rows, image.channels);
+  }
+  canvas.swap();
+  return {};
+}
+
+/// A row of coefficients, of places from -1 to 1 instead of pixels.
+void scale_row(const double* coefficients, int side, float* row) {
+  for (int i = 0; i < 3; i++)
+    row[i] = static_cast<float>(coefficients[i]) / (static_cast<float>(side) * 0.5f);
+}
+
+}  // namespace
+
+Status tensor_affine(const Call& call, Canvas& canvas) {
+  Grid grid{};
+  if (Status s = read_grid(call.values, 6, grid); !s.ok()) return s;
+  scale_row(call.values, canvas.image().width, grid.rows[0]);
+  scale_row(call.values + 3, canvas.image().height, grid.rows[1]);
+  return lay_grid(grid, canvas);
+}
+
+Status tensor_perspective(const Call& call, Canvas& canvas) {
+  Grid grid{};
+  if (Status s = read_grid(call.values, 8, grid); !s.ok()) return s;
+  grid.perspective = true;
+  scale_row(call.values, canvas.image().width, grid.rows[0]);
+  scale_row(call.values + 3, canvas.image().height, grid.rows[1]);
+  grid.rows[2][0] = static_cast<float>(call.values[6]);
+  grid.rows[2][1] = static_cast<float>(call.values[7]);
+  grid.rows[2][2] = 1;
+  return lay_grid(grid, canvas);
 }
 
 }  // namespace fastdata

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "draws.h"
+#include "portable.h"
 
 namespace fastdata {
 namespace {
@@ -30,12 +31,12 @@ CropBox central(const CropRanges& ranges, int64_t width, int64_t height) {
 CropBox random_resized_crop(const CropRanges& ranges, int64_t width, int64_t height, uint64_t key,
                             uint64_t draw) {
   const double area = static_cast<double>(width) * static_cast<double>(height);
-  const double low = std::log(ranges.least_ratio), high = std::log(ranges.most_ratio);
+  const double low = portable_log(ranges.least_ratio), high = portable_log(ranges.most_ratio);
   for (int attempt = 0; attempt < kCropAttempts; attempt++) {
     const uint64_t number = draw + 2 * static_cast<uint64_t>(attempt);
     const double part =
         ranges.least_area + (ranges.most_area - ranges.least_area) * draw_uniform(key, number);
-    const double ratio = std::exp(low + (high - low) * draw_uniform(key, number + 1));
+    const double ratio = portable_exp(low + (high - low) * draw_uniform(key, number + 1));
     const double w = std::nearbyint(std::sqrt(area * part * ratio));
     const double h = std::nearbyint(std::sqrt(area * part / ratio));
     if (!(w > 0 && h > 0 && w <= static_cast<double>(width) && h <= static_cast<double>(height)))

@@ -34,6 +34,8 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "augment/warp_block_core.h"
 #include "augment/warp_taps_x86.h"
 #include "augment/warp_core.h"
+#include "augment/tensor_core.h"
+#include "augment/grid_core.h"
 
 namespace fastdata {
 namespace {

@@ -29,6 +29,8 @@
 #include "augment/warp_block_core.h"
 #include "augment/warp_taps_core.h"
 #include "augment/warp_core.h"
+#include "augment/tensor_core.h"
+#include "augment/grid_core.h"
 
 namespace fastdata {
 namespace {

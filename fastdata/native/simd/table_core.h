@@ -43,6 +43,13 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .add_noise = add_noise,
       .pack = pack,
       .warp_row = warp_row,
+      .tensor_grey = tensor_grey,
+      .tensor_saturate = tensor_saturate,
+      .tensor_sharpen = tensor_sharpen,
+      .tensor_turn_hue = tensor_turn_hue,
+      .add_weighted = add_weighted,
+      .to_bytes = to_bytes,
+      .grid_row = grid_row,
   };
 }
 

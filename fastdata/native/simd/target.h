@@ -28,6 +28,7 @@
   F("sse3", 1, ecx, 0)            \
   F("ssse3", 1, ecx, 9)           \
   F("sse4.1", 1, ecx, 19)         \
+  F("fma", 1, ecx, 12)            \
   F("sse4.2", 1, ecx, 20)         \
   F("popcnt", 1, ecx, 23)         \
   F("avx", 1, ecx, 28)            \
@@ -36,10 +37,8 @@
   F("avx2", 7, ebx, 5)            \
   F("bmi2", 7, ebx, 8)            \
   F("lzcnt", 0x80000001, ecx, 5)
-// Compilers take avx512f to include fma.
 #define FASTDATA_AVX512_FEATURES(F) \
   FASTDATA_AVX2_FEATURES(F)         \
-  F("fma", 1, ecx, 12)              \
   F("avx512f", 7, ebx, 16)          \
   F("avx512dq", 7, ebx, 17)         \
   F("avx512bw", 7, ebx, 30)         \

@@ -1,0 +1,184 @@
+#include "augment/tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "augment/point.h"
+#include "simd/kernels.h"
+
+namespace fastdata {
+namespace {
+
+constexpr Status kBadVersion{Code::bad_parameters, "a version of torchvision's other than 1 or 2"};
+
+/// Whether v2's arithmetic is asked for; false if neither is.
+bool read_version(double value, bool& second) {
+  int version;
+  if (!whole_number(value, 1, 2, version)) return false;
+  second = version == 2;
+  return true;
+}
+
+uint8_t truncated(float value) { return static_cast<uint8_t>(std::clamp(value, 0.f, 255.f)); }
+
+/// torchvision's _blend of single values: factor * value + (1 - factor) * other.
+struct Blend {
+  bool second;
+  float factor, rest;
+
+  uint8_t operator()(int value, float other) const {
+    const float product = factor * static_cast<float>(value);
+    return truncated(second ? std::fma(other, rest, product) : product + rest * other);
+  }
+};
+
+/// Reads the factor and version that a call begins with.
+Status read_blend(const Call& call, Blend& blend) {
+  if (!is_factor(call.values[0])) return kBadFactor;
+  if (!read_version(call.values[1], blend.second)) return kBadVersion;
+  blend.factor = static_cast<float>(call.values[0]);
+  blend.rest = static_cast<float>(1.0 - call.values[0]);
+  return {};
+}
+
+/// The image's grey plane: its own, or one in the scratch.
+const uint8_t* grey_of(Canvas& canvas, bool second) {
+  const Planes& image = canvas.image();
+  if (image.channels == 1) return image.data;
+  uint8_t* out = canvas.scratch.reserve(image.plane_size());
+  kernels().tensor_grey(second, image.plane(0), image.plane(1), image.plane(2), image.plane_size(),
+                        out);
+  return out;
+}
+
+}  // namespace
+
+Status tensor_grayscale(const Call& call, Canvas& canvas) {
+  bool second;
+  int channels;
+  if (!whole_number(call.values[0], 1, 3, channels) || channels == 2)
+    return {Code::bad_parameters, "grayscale has 1 or 3 channels"};
+  if (!read_version(call.values[1], second)) return kBadVersion;
+  const Planes& image = canvas.image();
+  const uint8_t* grey = grey_of(canvas, second);
+  Planes next;
+  if (Status s = canvas.begin(image.width, image.height, channels, next); !s.ok()) return s;
+  for (int c = 0; c < channels; c++) std::memcpy(next.plane(c), grey, next.plane_size());
+  canvas.swap();
+  return {};
+}
+
+Status tensor_contrast(const Call& call, Canvas& canvas) {
+  Blend blend;
+  if (Status s = read_blend(call, blend); !s.ok()) return s;
+  const Planes& image = canvas.image();
+  const uint8_t* grey = grey_of(canvas, blend.second);
+  uint64_t sum = 0;
+  for (int y = 0; y < image.height; y++) sum += kernels().sum(grey + y * image.stride, image.width);
+  const auto pixels = static_cast<float>(static_cast<int64_t>(image.width) * image.height);
+  const float mean = static_cast<float>(sum) / pixels;
+  uint8_t table[256];
+  for (int i = 0; i < 256; i++) table[i] = blend(i, mean);
+  kernels().look_up(image.data, image.size(), table);
+  return {};
+}
+
+Status tensor_saturation(const Call& call, Canvas& canvas) {
+  Blend blend;
+  if (Status s = read_blend(call, blend); !s.ok()) return s;
+  const Planes& image = canvas.image();
+  if (image.channels == 3)
+    kernels().tensor_saturate(blend.second, image.plane(0), image.plane(1), image.plane(2),
+                              image.plane_size(), blend.factor, blend.rest);
+  return {};
+}
+
+Status tensor_sharpness(const Call& call, Canvas& canvas) {
+  Blend blend;
+  if (Status s = read_blend(call, blend); !s.ok()) return s;
+  const Planes& image = canvas.image();
+  const int width = image.width, height = image.height;
+  if (width < 3 || height < 3) return {};
+  Planes next;
+  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
+  // v1 blends what has no neighbours with itself, which may lose a level.
+  const auto alone = [&](uint8_t value) { return blend.second ? value : blend(value, value); };
+  for (int c = 0; c < image.channels; c++)
+    for (int y = 0; y < height; y++) {
+      const uint8_t* row = image.row(c, y);
+      uint8_t* out = next.row(c, y);
+      if (y == 0 || y == height - 1) {
+        std::transform(row, row + width, out, alone);
+        continue;
+      }
+      kernels().tensor_sharpen(blend.second, row - image.stride, row, row + image.stride, width,
+                               blend.factor, blend.rest, out);
+      out[0] = alone(row[0]);
+      out[width - 1] = alone(row[width - 1]);
+    }
+  canvas.swap();
+  return {};
+}
+
+Status tensor_hue(const Call& call, Canvas& canvas) {
+  bool second;
+  if (!(call.values[0] >= -0.5 && call.values[0] <= 0.5))
+    return {Code::bad_parameters, "a hue factor outside -0.5 to 0.5"};
+  if (!read_version(call.values[1], second)) return kBadVersion;
+  const Planes& image = canvas.image();
+  if (image.channels == 3)
+    kernels().tensor_turn_hue(second, image.plane(0), image.plane(1), image.plane(2),
+                              image.plane_size(), static_cast<float>(call.values[0]));
+  return {};
+}
+
+Status tensor_autocontrast(const Call& call, Canvas& canvas) {
+  bool second;
+  if (!read_version(call.values[0], second)) return kBadVersion;
+  const Planes& image = canvas.image();
+  for (int c = 0; c < image.channels; c++) {
+    uint8_t low = 255, high = 0;
+    for (int y = 0; y < image.height; y++)
+      kernels().find_range(image.row(c, y), image.width, &low, &high);
+    if (high <= low) continue;
+    const auto range = static_cast<float>(high - low);
+    // torch divides a number by a tensor by way of reciprocals.
+    const float scale = second ? range * static_cast<float>(1.0 / 255) : 1.f / range * 255.f;
+    uint8_t table[256];
+    for (int i = 0; i < 256; i++) {
+      const auto above = static_cast<float>(i - low);
+      table[i] = truncated(second ? above / scale : above * scale);
+    }
+    kernels().look_up(image.plane(c), image.plane_size(), table);
+  }
+  return {};
+}
+
+Status mix_begin(const Call& call, Canvas& canvas) {
+  if (!(std::abs(call.values[0]) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
+  canvas.mix.begin(canvas.image(), static_cast<float>(call.values[0]));
+  return {};
+}
+
+Status mix_add(const Call& call, Canvas& canvas) {
+  if (!(std::abs(call.values[0]) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
+  const Planes& image = canvas.image();
+  if (!canvas.mix.fits(image))
+    return {Code::bad_parameters, "an image of another size than it is mixed with, or with none"};
+  kernels().add_weighted(image.data, image.size(), static_cast<float>(call.values[0]),
+                         canvas.mix.sums.get<float>());
+  std::memcpy(image.data, canvas.mix.original.get(), image.size());
+  return {};
+}
+
+Status mix_end(const Call&, Canvas& canvas) {
+  const Planes& image = canvas.image();
+  if (!canvas.mix.fits(image))
+    return {Code::bad_parameters, "an image of another size than it is mixed with, or with none"};
+  kernels().to_bytes(canvas.mix.sums.get<float>(), image.size(), image.data);
+  canvas.mix.clear();
+  return {};
+}
+
+}  // namespace fastdata
