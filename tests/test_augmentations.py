@@ -670,7 +670,7 @@ simple = st.one_of(
     st.builds(ours.ColorJitter, factors, factors, factors, st.floats(0, 0.5)),
     st.builds(ours.RandomGrayscale, probabilities),
     st.builds(ours.RandomInvert, probabilities),
-    st.builds(ours.RandomPosterize, st.integers(0, 8), probabilities),
+    st.builds(ours.RandomPosterize, st.integers(1, 8), probabilities),
     st.builds(ours.RandomSolarize, st.floats(0, 256), probabilities),
     st.builds(ours.RandomAdjustSharpness, st.floats(0, 3), probabilities),
     st.builds(ours.RandomAutocontrast, probabilities),

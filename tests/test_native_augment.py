@@ -78,7 +78,7 @@ EXACT = {
     "sharpness": st.tuples(FACTORS),
     "hue": st.tuples(st.floats(-0.5, 0.5)),
     "grayscale": st.tuples(st.sampled_from([1, 3])),
-    "posterize": st.tuples(st.integers(0, 8)),
+    "posterize": st.tuples(st.integers(1, 8)),
     "solarize": st.tuples(st.one_of(st.floats(0, 256), st.integers(0, 256))),
     "solarize_add": st.tuples(st.integers(0, 255), st.integers(0, 256)),
     "box_blur": st.tuples(st.one_of(st.floats(0, 3), st.floats(0, 50))),
