@@ -70,8 +70,10 @@ bool solve(double (&rows)[8][9]) {
 
 /// Of a standard normal distribution, by Box and Muller; from two draws.
 double draw_normal(uint64_t key, uint64_t draw) {
-  const double radius = std::sqrt(-2 * std::log1p(-draw_uniform(key, draw)));
-  return radius * std::cos(360 * kRadians * draw_uniform(key, draw + 1));
+  const double radius = std::sqrt(-2 * portable_log(1 - draw_uniform(key, draw)));
+  double sine, cosine;
+  portable_sine_cosine(360 * kRadians * draw_uniform(key, draw + 1), sine, cosine);
+  return radius * cosine;
 }
 
 struct Point {
