@@ -21,7 +21,9 @@ if not (find_spec("torch") and find_spec("torchvision")):
 
 
 def test_every_operation_of_the_core_is_measured() -> None:
-    assert {case.operation for case in augment.cases().values()} == set(_native.OPERATIONS)
+    # These two go on with a mixture that another call has begun.
+    alone = set(_native.OPERATIONS) - {"mix_add", "mix_end"}
+    assert {case.operation for case in augment.cases().values()} == alone
 
 
 @pytest.mark.parametrize("name", augment.cases())

@@ -107,7 +107,29 @@ def operations(size: int = SIZE) -> dict[str, Case]:
     shrunk = size * 5 // 7
     add("resize", [shrunk, shrunk, 1], "resize", 1, size=[shrunk, shrunk])
     add("pad", [4, 4, 4, 4, 2, *flat], "pad", padding=[4, 4, 4, 4], padding_mode="reflect")
+    _add_tensors(found, functional, matrix)
     return found
+
+
+def _add_tensors(found: dict[str, Case], functional: Any, matrix: list[float]) -> None:
+    """What torchvision does otherwise to tensors; tests/test_tensor_augment.py has its pixels."""
+
+    def add(operation: str, values: Sequence[float], name: str, *arguments: Any) -> None:
+        function = getattr(functional, name)
+        label = f"of tensors: {operation.removeprefix('tensor_')}"
+        found[label] = Case(operation, values, lambda image: function(image, *arguments), None)
+
+    for name, factor in (("contrast", 1.3), ("saturation", 1.3), ("sharpness", 1.7), ("hue", 0.1)):
+        add(f"tensor_{name}", [factor, 2], f"adjust_{name}", factor)
+    add("tensor_grayscale", [3, 2], "rgb_to_grayscale", 3)
+    add("tensor_autocontrast", [2], "autocontrast")
+    bilinear = functional.InterpolationMode.BILINEAR
+    moved = [0.95, 0.3, 9.0, -0.3, 0.95, 5.0, 1, 0, 0, 0]
+    turned = (17.0, [9, 5], 1.0, [0.0, 0.0], bilinear, [0.0] * 3)
+    add("tensor_affine", moved, "affine", *turned)
+    seen = (None, None, bilinear, [0.0] * 3, matrix)
+    add("tensor_perspective", [*matrix, 1, 0, 0, 0], "perspective", *seen)
+    found["of tensors: begin a mixture"] = Case("mix_begin", [0.5], lambda image: 0.5 * image, None)
 
 
 def timed(run: Callable[[Any], object], image: Any) -> float:
