@@ -524,6 +524,31 @@ def test_negative_numbers_count_from_the_end(loader: Any) -> None:
         list(loader(torch.utils.data.Subset(data, [-len(data) - 1]), 1))
 
 
+@pytest.mark.parametrize("number", [3, -4, -8])
+def test_a_subset_has_no_sample_but_the_datasets(number: int) -> None:
+    """Where -4 of 3 is not counted from the end twice, as the last."""
+    whole = images(SMALL)
+    subset = Subset(Subset(whole, range(3)), [number])
+    with pytest.raises(IndexError):
+        list(Torchs(subset))
+    for options in ({}, {"collate_fn": list}):
+        with pytest.raises(IndexError, match=f"sample {number} of a dataset of 3"):
+            Ours(subset, **options)
+
+
+@pytest.mark.parametrize("indices", [[0.0, 1.7], torch.ones(2), ["0"]])
+def test_a_subset_has_whole_numbers(indices: Any) -> None:
+    with pytest.raises(TypeError, match="whole numbers"):
+        Ours(Subset(images(SMALL), indices))
+    assert len(list(Ours(Subset(images(SMALL), [])))) == 0
+
+
+@pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn", "batch_transform"])
+def test_a_function_can_be_called(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}='mean' cannot be called"):
+        Ours(images(SMALL), **{name: "mean"})
+
+
 @pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, Ours])
 def test_a_dataset_may_get_other_transforms_between_epochs(loader: Any, threads: int) -> None:

@@ -109,7 +109,7 @@ class LoaderConfig:
             raise UsageError(f"order={self.order!r}", f"Give one of {', '.join(ORDERS)}.")
         if self.on_error not in ON_ERROR:
             raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")
-        for name in ("batch_transform", "worker_init_fn"):
+        for name in ("collate_fn", "batch_transform", "worker_init_fn"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise UsageError(f"{name}={value!r} cannot be called", "Give a function, or None.")

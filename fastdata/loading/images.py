@@ -71,9 +71,7 @@ def recognise(dataset: Any) -> Images | NotKnown:
         whole = recognise(dataset.dataset)
         if isinstance(whole, NotKnown):
             return whole
-        indices = np.asarray(dataset.indices, np.int64)
-        # Out-of-range indices are rejected when they are read.
-        indices = np.where(indices < 0, indices + len(dataset.dataset), indices)  # type: ignore[arg-type]
+        indices = _numbers(dataset.indices, len(dataset.dataset))  # type: ignore[arg-type]
         return replace(
             whole,
             what=f"{len(indices)} samples of {whole.what}",
@@ -94,6 +92,23 @@ def recognise(dataset: Any) -> Images | NotKnown:
         f"{type(dataset).__name__} is not a dataset that fastdata knows how to read",
         "Give an ImageDataset, one of torchvision's folders, or a Subset of either, as it is.",
     )
+
+
+def _numbers(indices: Any, n: int) -> Indices:
+    """A Subset's indices, into a dataset of n samples, as numbers from 0.
+
+    Raises:
+        IndexError: There is no such sample. Counted from the end twice, it would be another one.
+        TypeError: One is no whole number, and would be rounded.
+    """
+    found = np.asarray(indices)
+    if found.size and found.dtype.kind not in "iub":
+        raise TypeError(f"a Subset's indices are whole numbers, and these are {found.dtype}")
+    found = found.astype(np.int64)
+    wrong = found[(found < -n) | (found >= n)]
+    if len(wrong):
+        raise IndexError(f"a Subset has sample {wrong[0]} of a dataset of {n}")
+    return np.where(found < 0, found + n, found)
 
 
 def _overridden(dataset: Any, name: str) -> NotKnown:

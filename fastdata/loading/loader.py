@@ -110,6 +110,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         UsageError: Arguments contradict each other, or cannot be honoured on the path taken; or
             the transform makes nothing that any path could put into batches.
         ValueError: What torch finds wrong with its arguments.
+        IndexError: A ``Subset`` has the number of a sample that its dataset has not.
+        TypeError: A ``Subset`` has numbers that are not whole.
     """
 
     def __init__(
