@@ -175,6 +175,7 @@ class ExtentTable:
         root: str | bytes | PathLike[str] | None,
         rows: int,
         batch_rows: int,
+        classes: int = ...,
     ) -> None: ...
     def missing(self, indices: npt.NDArray[np.int64]) -> list[int]:
         """The record batches that these rows need and that were not added.

@@ -307,11 +307,23 @@ class ImageDataset:
 
         Raises:
             IndexError: There is no such sample.
+            CorruptionError: The index is damaged; its label is that of no class.
             UsageError: The dataset is a folder of torchvision's, which has no index.
         """
         with self._telling():
             row: Row = self.blobs.index[index]
+            self._check_labels(row.label, row.label, f"sample {index} ({printable(row.key)})")
         return row
+
+    def _check_labels(self, least: int, most: int, where: str) -> None:
+        count = len(self.manifest.classes)
+        if least < 0 or most >= count:
+            wrong = least if least < 0 else most
+            raise CorruptionError(
+                f"{self.location}: {where}: the index gives label {wrong}, but there are {count} "
+                "classes",
+                "See what else is damaged with fastdata verify; copy or pack the dataset again.",
+            )
 
     def _blob(self, row: Row, index: int) -> bytes:
         """A sample's bytes, checked."""
@@ -346,7 +358,10 @@ class ImageDataset:
         if self.folder is not None:
             return np.array([label for _, label in self.folder.samples], np.int32)
         with self._telling():
-            return self.blobs.index.column("label").astype(np.int32)
+            labels = self.blobs.index.column("label").astype(np.int32)
+            if len(labels):
+                self._check_labels(int(labels.min()), int(labels.max()), "a sample")
+            return labels
 
     @property
     def targets(self) -> list[int]:

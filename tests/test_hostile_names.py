@@ -109,6 +109,26 @@ def test_paths(tmp_path: Path) -> None:
     require_harmless(failed.output)
 
 
+@pytest.mark.parametrize("label", [-7, 2, (1 << 31) - 1])
+def test_labels_of_no_class(dataset: Path, label: int) -> None:
+    rewrite(dataset, "label", pa.array([0, label, 1], pa.int32()))
+    opened = ImageDataset(dataset, RandomResizedCrop(8))
+    with pytest.warns(UserWarning, match=f"sample 1 .a/2.: the index gives label {label}"):
+        (batch,) = DataLoader(opened, 3, on_error="zero", fields=("image", "label"))
+    assert batch["valid"].tolist() == [True, False, True]
+    for fail in (
+        lambda: opened[1],
+        lambda: opened.row(1),
+        lambda: opened.labels,
+        lambda: opened.targets,
+        lambda: opened.__getitems__([0, 1]),
+        lambda: list(DataLoader(opened, 3)),
+    ):
+        with pytest.raises(CorruptionError, match=f"gives label {label}, but there are 2"):
+            fail()
+    assert f"label {label}" in verify(dataset, workers=1).problems[0].what
+
+
 def test_errors_survive_pickling_unchanged() -> None:
     error = FastdataError(f"{HOSTILE}\nand more", HOSTILE)
     again = type(error)(*error.args)

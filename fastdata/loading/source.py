@@ -181,8 +181,8 @@ class PackedSource(Source):
     def problem(self, index: int, detail: str, code: str = "") -> FastdataError:
         """See `Source.problem`."""
         dataset = self._dataset
-        row = dataset.row(index)
         try:
+            row = dataset.row(index)
             file = dataset.blobs.file(row, index)
         except CorruptionError as error:
             return error

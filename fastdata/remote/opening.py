@@ -172,7 +172,7 @@ class RemoteBlobs:
         sizes = [entry.size for entry in self.manifest.files]
         # Without the query, which comes behind a name.
         root = None if self._root is None else split_query(self._root)[0].rstrip("/")
-        return ExtentTable(self.index, self._urls, sizes, root)
+        return ExtentTable(self.index, self._urls, sizes, root, len(self.manifest.classes))
 
     def file(self, row: Row, number: int) -> str:
         """The URL that a row's blob lies in; ``number`` is the row's, for error messages.

@@ -83,7 +83,8 @@ class Blobs:
     def extents(self) -> ExtentTable:
         """The index as the native core reads it, for whole batches of samples."""
         sizes = [entry.size for entry in self.manifest.files]
-        return ExtentTable(self.index, self._files, sizes, self._root)
+        classes = len(self.manifest.classes)
+        return ExtentTable(self.index, self._files, sizes, self._root, classes)
 
     def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         return CorruptionError(

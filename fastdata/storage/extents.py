@@ -30,6 +30,7 @@ class ExtentTable:
         file_sizes: Their sizes in bytes, as the manifest says. A file that has another size
             when it is opened is not read.
         root: The folder of rows that have a path of their own; None if there is none.
+        classes: How many there are. A row of another label is not read.
 
     Raises:
         DatasetError: The index cannot be read.
@@ -41,6 +42,7 @@ class ExtentTable:
         files: Sequence[str | os.PathLike[str]],
         file_sizes: Sequence[int],
         root: str | os.PathLike[str] | None,
+        classes: int = 1 << 31,
     ) -> None:
         self._index = index
         self._reader = index.unchecked()
@@ -50,6 +52,7 @@ class ExtentTable:
             None if root is None else os.fsencode(root),
             len(index),
             index.batch_rows,
+            classes,
         )
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:

@@ -45,11 +45,12 @@ bool stays_below(ByteSpan path) {
 }  // namespace
 
 ExtentTable::ExtentTable(std::shared_ptr<Files> files, std::string root, int64_t rows,
-                         int64_t batch_rows)
+                         int64_t batch_rows, int64_t classes)
     : files_(std::move(files)),
       root_(std::move(root)),
       rows_(rows),
       batch_rows_(batch_rows),
+      classes_(classes),
       batches_(static_cast<size_t>(rows / batch_rows + (rows % batch_rows != 0))) {}
 
 int64_t ExtentTable::rows_of(size_t batch) const {
@@ -95,6 +96,8 @@ void ExtentTable::fill(const TableBatch& batch, int64_t at, size_t i, Extents& o
   extent.has_crc = true;
   if (extent.offset < 0 || extent.length < 0 || extent.length > INT64_MAX - extent.offset)
     extent.corrupt = "its offset or length is below zero, or too large";
+  if (out.labels[i] < 0 || out.labels[i] >= classes_)
+    extent.corrupt = "its label is not that of a class";
 
   ByteSpan path;
   const int32_t file = load<int32_t>(batch.file, at);

@@ -40,8 +40,9 @@ struct TableBatch {
 class ExtentTable {
  public:
   /// `root`: where rows with a path of their own lie; empty: nowhere. All batches but the
-  /// last have `batch_rows` rows.
-  ExtentTable(std::shared_ptr<Files> files, std::string root, int64_t rows, int64_t batch_rows);
+  /// last have `batch_rows` rows. Labels are below `classes`.
+  ExtentTable(std::shared_ptr<Files> files, std::string root, int64_t rows, int64_t batch_rows,
+              int64_t classes);
 
   int64_t rows() const { return rows_; }
   size_t batch_count() const { return batches_.size(); }
@@ -61,7 +62,7 @@ class ExtentTable {
 
   std::shared_ptr<Files> files_;
   std::string root_;
-  int64_t rows_, batch_rows_;
+  int64_t rows_, batch_rows_, classes_;
   std::vector<TableBatch> batches_;
 };
 

@@ -158,9 +158,10 @@ using VariableArguments = std::tuple<int64_t, py::object, py::object, py::object
 class BoundTable {
  public:
   BoundTable(const py::sequence& files, const std::vector<int64_t>& sizes, const py::object& root,
-             int64_t rows, int64_t batch_rows)
+             int64_t rows, int64_t batch_rows, int64_t classes)
       : table_(make_files(files, sizes), root.is_none() ? std::string() : to_path(root),
-               checked(rows, 0, "rows"), checked(batch_rows, 1, "batch_rows")) {}
+               checked(rows, 0, "rows"), checked(batch_rows, 1, "batch_rows"),
+               checked(classes, 0, "classes")) {}
 
   std::vector<size_t> missing(const py::object& indices) const {
     std::vector<bool> seen(table_.batch_count());
@@ -306,9 +307,9 @@ void bind_extents(py::module_& m) {
 
   py::class_<BoundTable>(m, "ExtentTable")
       .def(py::init<const py::sequence&, const std::vector<int64_t>&, const py::object&, int64_t,
-                    int64_t>(),
+                    int64_t, int64_t>(),
            py::arg("files"), py::arg("file_sizes"), py::arg("root"), py::arg("rows"),
-           py::arg("batch_rows"))
+           py::arg("batch_rows"), py::arg("classes") = int64_t{1} << 31)
       .def("missing", &BoundTable::missing, py::arg("indices"))
       .def("add", &BoundTable::add, py::arg("number"), py::arg("rows"), py::kw_only(),
            py::arg("file"), py::arg("offset"), py::arg("length"), py::arg("width"),
