@@ -314,3 +314,29 @@ def test_forced_level_in_a_fresh_process():
         text=True,
     )
     assert run.returncode != 0 and "scalar, avx2, avx512 or neon" in run.stderr
+
+
+def test_more_threads_than_the_system_gives_are_an_error():
+    import subprocess
+    import sys
+
+    code = """
+import resource
+import numpy as np
+from fastdata.decode import Engine
+samples, out = [b"no image"], np.empty((1, 8, 8, 3), np.uint8)
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (256 << 20), unlimited[1]))
+try:
+    Engine(100_000).submit(samples, out)
+except RuntimeError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, unlimited)
+print(len(Engine(2).submit(samples, out).failures()))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    told, errors = run.stdout.splitlines()
+    assert "of 100000 decode threads" in told and "num_workers" in told
+    assert errors == "1"

@@ -591,3 +591,17 @@ def test_what_the_users_functions_raise(where: str, error: type[Exception], thre
     iterator = iter(make(data, num_workers=threads, **options))
     with pytest.raises(error, match="by the user"):
         next(iterator)
+
+
+@pytest.mark.parametrize("where", ["target_transform", "batch_transform"])
+def test_stop_iteration_of_the_users_does_not_end_the_epoch(where: str) -> None:
+    def function(*_: Any) -> Any:
+        raise StopIteration
+
+    data, options = images(), {}
+    if where == "target_transform":
+        data.target_transform = function
+    else:
+        options = {"batch_transform": function}
+    with pytest.raises(RuntimeError, match=r"function.* raised StopIteration"):
+        list(make(data, num_workers=1, **options))

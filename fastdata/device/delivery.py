@@ -106,7 +106,19 @@ def transformed(batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
     """
     if batch_transform is None:
         return batch
-    return batch_transform(batch) if isinstance(batch, Mapping) else batch_transform(*batch)
+    return called(batch_transform, *([batch] if isinstance(batch, Mapping) else batch))
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the user's returns.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would end the pass in silence.
+    """
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
 @dataclass(frozen=True)

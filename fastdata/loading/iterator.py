@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.delivery import Tracker, transformed
+from fastdata.device.delivery import Tracker, called, transformed
 from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.config import LoaderConfig
@@ -298,7 +298,7 @@ class NativeIterator(Iterator[Any]):
         if self._target_transform is None:
             return self._moved(torch.from_numpy(batch.gathered.labels))
         # In tuples, as torch collates them: strings then come as a tuple, too.
-        labels = [(self._target_transform(int(label)),) for label in batch.gathered.labels]
+        labels = [(called(self._target_transform, int(label)),) for label in batch.gathered.labels]
         return self._moved(default_collate(labels)[0])
 
     def _moved(self, values: Any) -> Any:

@@ -144,6 +144,6 @@ def own_ranks() -> tuple[int, int]:
     if not 0 <= rank < world_size:
         raise UsageError(
             "which rank this is: the environment has RANK={} and WORLD_SIZE={}".format(*said),
-            "Start all processes with torchrun, unset both, or give shard=(rank, world_size).",
+            "Start all processes with torchrun, or unset both.",
         )
     return rank, world_size

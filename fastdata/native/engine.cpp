@@ -8,6 +8,9 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 
 namespace fastdata {
@@ -112,11 +115,22 @@ struct Pool {
   std::vector<std::thread> threads;
 
   explicit Pool(int count) {
-    for (int i = 0; i < count; i++) threads.emplace_back([this] { run(); });
+    try {
+      for (int i = 0; i < count; i++) threads.emplace_back([this] { run(); });
+    } catch (const std::system_error& error) {
+      const size_t begun = threads.size();
+      stop();  // a thread that is dropped before it was joined ends the process
+      throw std::runtime_error("the system gave " + std::to_string(begun) + " of " +
+                               std::to_string(count) + " decode threads (" + error.what() +
+                               "): ask for fewer (num_workers), or raise the limits of "
+                               "processes and memory (ulimit, cgroup)");
+    }
     for (std::thread& t : threads) name_thread(t, "fastdata-decode");
   }
 
-  ~Pool() {
+  ~Pool() { stop(); }
+
+  void stop() {
     {
       const std::lock_guard<std::mutex> lock(mutex);
       stopping = true;

@@ -105,9 +105,10 @@ class OpenFile:
         found = os.fstat(self.descriptor)
         return found.st_size, found.st_mtime_ns
 
-    def __del__(self) -> None:
+    # While the interpreter ends, names of this module may be gone; this one is kept here.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+            close(self.descriptor)
 
 
 class ExtentReader:
