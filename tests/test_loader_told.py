@@ -497,6 +497,18 @@ FLIP, JITTER, CROPPED = t.RandomHorizontalFlip(), t.ColorJitter(0.5), t.RandomRe
             unknown(t.Normalize((0.5,) * 3, (1,) * 3), t.Normalize((0.5,) * 3, (1,) * 3)),
             "Normalize cannot be done here: it works on PIL images, and has a tensor here",
         ),
+        (
+            transforms.Compose([CROPPED, transforms.ToTensor()]),
+            "ToTensor cannot be done here: it works on PIL images, and has a tensor here",
+        ),
+        (
+            transforms.Compose([transforms.ToTensor(), transforms.PILToTensor(), CROPPED]),
+            "PILToTensor cannot be done here: it works on PIL images, and has a tensor here",
+        ),
+        (
+            transforms.Compose([transforms.CenterCrop(8), transforms.Normalize(0.5, 1)]),
+            "Normalize cannot be done here: it normalises floats, and has none here",
+        ),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"collate_fn": list}])

@@ -68,7 +68,6 @@ _GEOMETRY = (
     RandomHorizontalFlip,
 )
 _CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
-_HAS_TENSOR = "it works on PIL images, and has a tensor here"
 _SOME_SIZE = (12345, 6789)  # that no step makes
 _ZEROS = ((0, 0, 0), "constant")  # what geometry pads with
 # What may come after a conversion to floats: it moves values, and makes none but zeros.
@@ -251,8 +250,10 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
     several = len(views) > 1
     if reason := misplaced(views, tail):
         # Ours ask the same when they are called; torchvision's Compose calls them one by one.
-        fails = isinstance(transform, Transform) or any(view.why == _HAS_TENSOR for view in views)
+        fails = isinstance(transform, Transform) or any(view.fails for view in views)
         return Refusal(reason, views[0].unknown(), impossible=fails)
+    if failing := next((view for view in views if view.fails), None):
+        return Refusal(failing.refusal(), failing.unknown(), impossible=True)
     programs = []
     for number, view in enumerate(views):
         where = f"View {number}: " if several else ""
@@ -374,6 +375,11 @@ class Reading:
         """The first of our transforms in the tail: called there, it would fail."""
         return next((call for call in self.tail if isinstance(call, Transform)), None)
 
+    @property
+    def fails(self) -> bool:
+        """Whether the first transform of the tail raises, whoever calls it."""
+        return self.why in translation.FAILS
+
     def output(self) -> Output:
         """The format before the tail."""
         return Output(self.dtype, self.mean, self.std, self.channels_last, self.kind == "pil")
@@ -396,9 +402,9 @@ class Reading:
     def refusal(self) -> str:
         """Why there is no recipe, or one of ours is misplaced."""
         misplaced = self.misplaced
-        if self.tail and (self.fixed is None or misplaced is self.tail[0]):
+        if self.tail and (self.fixed is None or self.fails or misplaced is self.tail[0]):
             name = name_of(self.tail[0])
-            if misplaced is self.tail[0]:
+            if self.fails or misplaced is self.tail[0]:
                 return f"{name} cannot be done here: {self.why}."
             hint = _wrapping_hint(self.tail[0]) or (
                 "Put it after what brings them to one size, such as RandomResizedCrop or "
@@ -422,7 +428,7 @@ class Reading:
         own = isinstance(transform, (Normalize, RandomErasing, ResizeKeepRatio, *_CONTAINERS))
         if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
             if self.kind not in ("pil", "own") and ours is not None:
-                return _HAS_TENSOR
+                return translation.HAS_TENSOR
             if isinstance(transform, Normalize):
                 reason = self._normalise(transform)
             else:
@@ -528,7 +534,7 @@ class Reading:
             return self._resolved(Compose(tuple(inner))) if inner else pixels.Nothing()
         if isinstance(part, Transform):
             if self.kind not in ("pil", "own"):
-                return _HAS_TENSOR
+                return translation.HAS_TENSOR
             return self._resolved(part)
         found = translation.translate(part, self.kind, self.dtype)
         if isinstance(found, translation.Conversion):

@@ -11,6 +11,11 @@ from fastdata.transforms.descriptions import Transform
 #: Why the core cannot do what no library's file has.
 NOT_KNOWN = "it is not a transform that fastdata knows"
 
+#: Why a transform raises, whoever calls it.
+HAS_TENSOR = "it works on PIL images, and has a tensor here"
+HAS_NO_FLOATS = "it normalises floats, and has none here"
+FAILS = (HAS_TENSOR, HAS_NO_FLOATS)
+
 
 @dataclass(frozen=True)
 class Conversion:

@@ -6,10 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.transforms import open_clip, timm, torchvision, transformers
-from fastdata.transforms.conversion import NOT_KNOWN, Conversion, Found
+from fastdata.transforms.conversion import FAILS, HAS_TENSOR, NOT_KNOWN, Conversion, Found
 from fastdata.transforms.torchvision import parts, views
 
-__all__ = ["NOT_KNOWN", "Conversion", "Found", "is_known", "parts", "translate", "views"]
+__all__ = [
+    "FAILS",
+    "HAS_TENSOR",
+    "NOT_KNOWN",
+    "Conversion",
+    "Found",
+    "is_known",
+    "parts",
+    "translate",
+    "views",
+]
 
 _OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
     timm.translate,

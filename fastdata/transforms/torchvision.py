@@ -18,7 +18,14 @@ from typing import Any
 from fastdata.errors import UsageError
 from fastdata.transforms import torchvision_pixels
 from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomOrder
-from fastdata.transforms.conversion import NOT_KNOWN, Conversion, Found, name_in
+from fastdata.transforms.conversion import (
+    HAS_NO_FLOATS,
+    HAS_TENSOR,
+    NOT_KNOWN,
+    Conversion,
+    Found,
+    name_in,
+)
 from fastdata.transforms.descriptions import (
     FLOATS,
     CenterCrop,
@@ -156,7 +163,7 @@ def _flip(transform: Any, version: int, kind: str, dtype: str) -> Transform | st
 
 def _normalize(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
     if kind == "pil" or dtype == "uint8":
-        return "it normalises floats, and has none here"
+        return HAS_NO_FLOATS
     values = []
     for given in (transform.mean, transform.std):
         each = given if hasattr(given, "__len__") else (given,)
@@ -167,14 +174,14 @@ def _normalize(transform: Any, version: int, kind: str, dtype: str) -> Transform
 
 def _to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     if kind in ("tensor", "image"):
-        return Conversion() if version == 2 else "it has a tensor here already"
+        return Conversion() if version == 2 else HAS_TENSOR
     name = _dtype(sys.modules["torch"].get_default_dtype())
     return Conversion("tensor", name) if name in FLOATS else f"it makes {name}"
 
 
 def _pil_to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     if kind in ("tensor", "image"):
-        return Conversion() if version == 2 else "it has a tensor here already"
+        return Conversion() if version == 2 else HAS_TENSOR
     return Conversion("tensor")
 
 
