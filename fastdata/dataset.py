@@ -114,6 +114,10 @@ class ImageDataset:
         self.path: Path | str = Path(path) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform = target_transform
+        switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
+        for name, switch in switches.items():
+            if switch not in (True, False):
+                raise UsageError(f"{name}={switch!r}", "Give True or False.")
         self.check, self.dct_scaling = check, dct_scaling
         self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
         self._staged = staged
@@ -210,17 +214,11 @@ class ImageDataset:
             SampleError: It cannot be decoded.
             UsageError: The index is a slice, or no number.
         """
-        try:
-            index = operator.index(index)
-        except TypeError:
-            raise UsageError(
-                f"dataset[{index!r}]: a sample's number is a whole one",
-                "For several samples take torch.utils.data.Subset(dataset, range(start, stop)).",
-            ) from None
+        index = whole_number(index)
         image: Any = self.open_image(index)
         if self.transform is not None:
             image = self.transform(image)
-        label: Any = self.row(index).label if self.folder is None else self.folder.samples[index][1]
+        label: Any = self.row(index).label if self.folder is None else self._file(index)[1]
         if self.target_transform is not None:
             label = self.target_transform(label)
         return image, label
@@ -266,7 +264,7 @@ class ImageDataset:
         return self.decode(row, index, self._blob(row, index))
 
     def _open_file(self, index: int) -> Image.Image:
-        path = self.folder.samples[index][0]
+        path, _ = self._file(index)
         try:
             if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
                 check_regular(path)  # another loader may take what is no file
@@ -282,6 +280,13 @@ class ImageDataset:
                 "Repair the file, or make torchvision's dataset without it.",
             ) from None
         return image
+
+    def _file(self, index: int) -> tuple[Any, int]:
+        """(path, label) of a file of torchvision's."""
+        samples: Sequence[tuple[Any, int]] = self.folder.samples
+        if not -len(samples) <= index < len(samples):
+            raise IndexError(f"there is no sample {index} among {len(samples)}")
+        return samples[index]
 
     def decode(self, row: Row, index: int, data: bytes) -> Image.Image:
         """What `open_image` returns, of bytes that `read` has returned.
@@ -308,10 +313,11 @@ class ImageDataset:
         Raises:
             IndexError: There is no such sample.
             CorruptionError: The index is damaged; its label is that of no class.
-            UsageError: The dataset is a folder of torchvision's, which has no index.
+            UsageError: The dataset is a folder of torchvision's, which has no index; or the index
+                is a slice, or no number.
         """
         with self._telling():
-            row: Row = self.blobs.index[index]
+            row: Row = self.blobs.index[whole_number(index)]
             self._check_labels(row.label, row.label, f"sample {index} ({printable(row.key)})")
         return row
 
@@ -349,7 +355,13 @@ class ImageDataset:
         Raises:
             IndexError: There is no such sample.
             DatasetError: A file is missing, cut short, or has changed.
+            UsageError: It is one number alone.
         """
+        if not isinstance(indices, Iterable):
+            raise UsageError(
+                f"read({indices!r}): it takes several samples' numbers",
+                f"For one sample, give [{indices!r}].",
+            )
         return [self._blob(self.row(index), index) for index in indices]
 
     @property
@@ -430,6 +442,21 @@ class ImageDataset:
         return self.path if self.folder is not None else self.blobs.path
 
 
+def whole_number(index: Any) -> int:
+    """A sample's number.
+
+    Raises:
+        UsageError: It is a slice, or no whole number.
+    """
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise UsageError(
+            f"dataset[{index!r}]: a sample's number is a whole one",
+            "For several samples take torch.utils.data.Subset(dataset, range(start, stop)).",
+        ) from None
+
+
 def folder_class() -> Any:
     """Torchvision's ``DatasetFolder``; None where torchvision is not in use."""
     return getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
@@ -451,12 +478,12 @@ def _check_folder(folder: Any) -> None:
     base = folder_class()
     if base is None or not isinstance(folder, base):
         raise UsageError(
-            f"a {type(folder).__name__} is neither a path nor a folder of torchvision's",
+            f"{type(folder).__name__} is neither a path nor a folder of torchvision's",
             "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
         )
     if name := own_method(folder, base, *FOLDER_METHODS):
         raise UsageError(
-            f"a {type(folder).__name__} has a {name} of its own, which would not be called",
+            f"{type(folder).__name__} has its own {name}, which would not be called",
             "Give it to the DataLoader itself; or do with transform and target_transform "
             f"what {name} does.",
         )

@@ -20,7 +20,8 @@ from PIL import Image
 
 import fastdata
 from fastdata import ImageDataset
-from fastdata.errors import CorruptionError, DataError, DatasetError, SampleError
+from fastdata.errors import CorruptionError, DataError, DatasetError, SampleError, UsageError
+from fastdata.transforms import CenterCrop
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 
@@ -91,6 +92,22 @@ def test_negative_indices_and_the_end(path: Path) -> None:
         with pytest.raises(IndexError):
             dataset.read([0, index])
     assert dataset.read([]) == []
+
+
+def test_what_is_no_sample_number(path: Path) -> None:
+    plain, decoding = ImageDataset(path), ImageDataset(path, CenterCrop(4))
+    for ask in (plain.__getitem__, plain.row, lambda one: decoding.__getitems__([one])):
+        for wrong in (1.5, "1", slice(2)):
+            with pytest.raises(UsageError, match="a sample's number is a whole one"):
+                ask(wrong)
+    with pytest.raises(UsageError, match=r"several samples' numbers\nFor one sample, give \[0\]"):
+        plain.read(0)
+
+
+@pytest.mark.parametrize("name", ["staged", "check", "dct_scaling"])
+def test_options_are_true_or_false(path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}='no'\nGive True or False"):
+        ImageDataset(path, **{name: "no"})
 
 
 def test_a_loop_ends(path: Path, images: list[Original]) -> None:

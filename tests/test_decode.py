@@ -316,6 +316,24 @@ def test_forced_level_in_a_fresh_process():
     assert run.returncode != 0 and "scalar, avx2, avx512 or neon" in run.stderr
 
 
+@pytest.mark.parametrize("size", [64, (0, 64), (-1, 3), (4,), (4, 4, 3), (1.5, 2), "ab"])
+def test_a_size_is_two_numbers_of_pixels(size):
+    data = encode(picture(40, 30))
+    for decode in (decode_jpeg, lambda data, size: decode_batch([data], size)):
+        with pytest.raises(ValueError, match=r"size must be \(width, height\)"):
+            decode(data, size=size)
+
+
+def test_what_cannot_be_decoded_says_what_to_do():
+    image, other = encode(picture(40, 30)), encode(picture(40, 30, 1))
+    with pytest.raises(DecodeError, match=r"cannot identify an image in 5 bytes(.|\n)*Give the"):
+        decode_jpeg(b"hello")
+    with pytest.raises(DecodeError, match=r"another length(.|\n)*Give the points"):
+        decode_jpeg(image, seek_points=seek_points(other))
+    with pytest.raises(ValueError, match="region must be"):
+        decode_jpeg(image, region=(0, 0, 4))
+
+
 def test_more_threads_than_the_system_gives_are_an_error():
     import subprocess
     import sys

@@ -588,9 +588,20 @@ def test_what_the_users_functions_raise(where: str, error: type[Exception], thre
         data.target_transform = function
     else:
         options = {"batch_transform": function}
-    iterator = iter(make(data, num_workers=threads, **options))
-    with pytest.raises(error, match="by the user"):
+    loader = make(data, num_workers=threads, **options)
+    iterator = iter(loader)
+    # Each costs its batch, as in torch's own loader.
+    for _ in range(len(loader)):
+        with pytest.raises(error, match="by the user"):
+            next(iterator)
+    with pytest.raises(StopIteration):
         next(iterator)
+
+
+def test_a_batch_too_large_for_memory_says_so() -> None:
+    data = images(Resize((10**6, 10**6)))
+    with pytest.raises(MemoryError, match=r"8, 1000000, 1000000, 3\), 2\.4e\+04 GB: give the"):
+        next(iter(make(data)))
 
 
 @pytest.mark.parametrize("where", ["target_transform", "batch_transform"])

@@ -6,20 +6,22 @@ import copy
 import itertools
 import json
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
+from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, images, same, tree
+from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, Subset  # noqa: E402
 
-from fastdata import DataLoader  # noqa: E402
-from fastdata.errors import UsageError  # noqa: E402
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
 from fastdata.loading.sampler import ShardedSampler  # noqa: E402
 from fastdata.plan.order import ORDERS, make_order  # noqa: E402
 from fastdata.transforms import Resize  # noqa: E402
@@ -288,12 +290,12 @@ GOOD = {
     [
         (None, "NoneType, not a dict"),
         ([], "list, not a dict"),
-        ({}, "version None"),
+        ({}, "The state is empty: .*off the native path"),
         ({**GOOD, "samples": SAMPLES + 1}, f"{SAMPLES + 1} samples; this one has {SAMPLES}"),
         ({**GOOD, "order": "sequential"}, "order 'sequential', this loader's is 'random'"),
         ({**GOOD, "position": SAMPLES + 1}, f"position {SAMPLES + 1}"),
         ({**GOOD, "epoch": "1"}, "epoch '1'"),
-        ({**GOOD, "more": 1}, "keys .*more"),
+        ({**GOOD, "more": 1}, "has more, which"),
         ({**GOOD, "ahead": -1}, "ahead is -1"),
         ({**GOOD, "ahead": "2"}, "ahead is '2'"),
         ({**GOOD, "ahead": None}, "ahead is None"),
@@ -453,6 +455,42 @@ def test_a_transform_set_later_counts(threads: int) -> None:
     assert next(iter(under_torch))[0].shape == (8, 3, 4, 5)
     data.transform = Resize((6, 7))
     assert next(iter(under_torch))[0].shape == (8, 3, 6, 7)
+
+
+@pytest.mark.parametrize("path", ["native", "workers"])
+def test_a_compose_of_torchvisions_changed_in_place_counts(path: str) -> None:
+    transforms = import_torchvision().transforms
+    tail = [] if path == "native" else [_as_it_is]
+    compose = transforms.Compose([transforms.CenterCrop(8), transforms.ToTensor(), *tail])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SlowPathWarning)
+        loader = DataLoader(images(compose), 8)
+        assert loader.explain().startswith(path)
+        assert next(iter(loader))[0].shape == (8, 3, 8, 8)
+        compose.transforms[0] = transforms.CenterCrop(9)
+        assert next(iter(loader))[0].shape == (8, 3, 9, 9)
+        compose.transforms[0].size = (7, 6)
+        assert next(iter(loader))[0].shape == (8, 3, 7, 6)
+
+
+def _as_it_is(image: Any) -> Any:
+    return image
+
+
+@pytest.mark.parametrize("order", [None, "random"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_folder_with_another_list_of_files_is_read_anew(wrapped: bool, order: Any) -> None:
+    folder = import_torchvision().datasets.ImageFolder(tree(), CROPS)
+    loader = DataLoader(ImageDataset(folder) if wrapped else folder, 8, order=order)
+    assert len(loader) == len(list(loader)) == -(-SAMPLES // 8)
+    folder.samples = folder.samples[40:50]
+    labels = [label for _, label in folder.samples]
+    batches = list(loader)
+    assert len(loader) == len(batches) == 2
+    assert sorted(torch.cat([batch[1] for batch in batches]).tolist()) == labels
+    folder.samples += folder.samples[:7]
+    assert sum(len(batch[1]) for batch in loader) == 17
+    assert len(loader) == 3
 
 
 @pytest.mark.parametrize("threads", [0, 2])

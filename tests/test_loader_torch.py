@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -549,6 +551,40 @@ def test_a_function_can_be_called(name: str) -> None:
         Ours(images(SMALL), **{name: "mean"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shuffle", "yes"),
+        ("pin_memory", "yes"),
+        ("drop_last", "no"),
+        ("in_order", "x"),
+        ("persistent_workers", "x"),
+        ("prefetch_factor", 1.5),
+        ("generator", "x"),
+        ("sampler", 5),
+        ("batch_sampler", 5),
+        ("order", "quasi-random:0"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name}={value!r}.*\n(Give|Choose)") as caught:
+        Ours(images(SMALL), **{"num_workers": 1, name: value})
+    assert "quasi-random:N" in caught.value.hint or name != "order"
+
+
+def test_arguments_that_are_as_good_as_true_or_false() -> None:
+    options: dict[str, Any] = {"shuffle": np.True_, "in_order": 1, "pin_memory": 0}
+    assert len(list(Ours(images(SMALL), 4, **options))) == -(-len(images(SMALL)) // 4)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("call", [pickle.dumps, copy.copy])
+def test_an_iterator_is_not_pickled(call: Any, device: Any) -> None:
+    iterator = iter(Ours(images(SMALL), 4, device=device))
+    with pytest.raises(TypeError, match=r"cannot be pickled or copied: .*Pickle the loader"):
+        call(iterator)
+
+
 @pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, Ours])
 def test_a_dataset_may_get_other_transforms_between_epochs(loader: Any, threads: int) -> None:
@@ -591,7 +627,7 @@ def test_a_subclass_that_answers_otherwise_is_asked_itself(change: Any, method: 
     else:
         data = change(plain.path, SMALL)
     ours, theirs = Ours(data, 4), torch.utils.data.DataLoader(data, 4)
-    assert f"{change.__name__} has a {method} of its own" in ours.explain()
+    assert f"{change.__name__} has its own {method}" in ours.explain()
     assert len(ours) == len(theirs)
     assert same(list(ours), list(theirs))
 

@@ -181,12 +181,10 @@ GOOD = State(10, 1, 2, 3, "random").to_dict()
     [
         ({**GOOD, "version": 2}, "version 2; this fastdata reads 1"),
         ({**GOOD, "version": True}, "version True"),
-        ({}, "version None"),
-        ({**GOOD, "extra": 1}, "keys .*extra"),
-        (
-            {key: GOOD[key] for key in GOOD if key != "seed"},
-            "keys epoch, order, position, samp",
-        ),
+        ({}, "lacks version, samples, seed, epoch, position, order"),
+        ({**GOOD, "extra": 1}, "has extra, which is not known"),
+        ({key: GOOD[key] for key in GOOD if key != "seed"}, r"lacks seed\."),
+        ({"version": 1, "x": 1}, "lacks samples, .*, and has x, which is not known"),
         ({**GOOD, "order": "shuffled"}, r"'shuffled'(.|\n)*random, quasi-random, sequential"),
         ({**GOOD, "order": 3}, "order 3 is not a name"),
         ({**GOOD, "position": 11}, "position 11 .* 10 samples"),

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from fastdata.errors import UsageError
 from fastdata.transforms import (
     CenterCrop,
+    ColorJitter,
     Compose,
     Normalize,
     RandomCrop,
@@ -75,7 +76,8 @@ def planes(image: Image.Image) -> torch.Tensor:
         (lambda: Normalize(MEAN, STD, "uint8"), "dtype 'uint8'"),
         (lambda: Views(Resize(3)), "makes 1"),
         (lambda: Views(Resize(3), Resize(4), count=2), "count=2 is for one"),
-        (lambda: Views(Resize(3), count=0), "count 0"),
+        (lambda: Views(Resize(3), count=0), "at least 1.\nGive for example count=2."),
+        (lambda: ColorJitter(-1), "brightness -1 is not a number of 0 or more.\nGive brightness a"),
         (lambda: Views(Resize(3), "flip"), "transform 1, 'flip'"),
         (lambda: Compose([]), "no transforms"),
         (lambda: Compose(Resize(3)), "not a list"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -85,6 +86,13 @@ class BatchOptions(TypedDict, total=False):
     filters: _Array | None
 
 
+#: What to do about an error, by its code.
+_HINTS = {
+    "bad_seek_points": "Give the points that seek_points() makes of this very image, or none.",
+    "undecodable": "Give the bytes of an image file, whole; jpeg_info() says what they are.",
+}
+
+
 class DecodeError(SampleError, ValueError):
     """An image that cannot be decoded.
 
@@ -97,7 +105,7 @@ class DecodeError(SampleError, ValueError):
 
     def __init__(self, code: str, detail: str, offset: int = 0, index: int | None = None) -> None:
         where = "" if index is None else f"sample {index}: "
-        super().__init__(f"{where}{detail} ({code}, at byte {offset})")
+        super().__init__(f"{where}{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
         self.code, self.detail, self.offset, self.index = code, detail, offset, index
 
     def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int, int | None]]:
@@ -217,6 +225,8 @@ def decode_jpeg(
         DecodeError: the image is damaged; the seek points are not this image's.
         ValueError: a region outside the image, or an argument out of range.
     """
+    if region is not None and np.shape(region) != (4,):
+        raise ValueError(f"region must be (left, upper, right, lower) in pixels, not {region!r}")
     if size is None and region is not None:
         size = (int(region[2]) - int(region[0]), int(region[3]) - int(region[1]))
     if size is None:
@@ -231,7 +241,8 @@ def decode_jpeg(
                 size = (data.shape[1], data.shape[0])
             else:
                 raise DecodeError(code, detail, offset)
-    out = np.empty((1, size[1], size[0], 3), np.uint8)
+    width, height = _size(size)
+    out = np.empty((1, height, width, 3), np.uint8)
     pending = PendingBatch(
         [data],
         out,
@@ -279,7 +290,8 @@ def decode_batch(
         dtype = options.get("dtype", "uint8")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
-        out = np.empty((len(samples), size[1], size[0], 3), _DTYPES[dtype])
+        width, height = _size(size)
+        out = np.empty((len(samples), height, width, 3), _DTYPES[dtype])
     elif out.shape[1:3] != (size[1], size[0]):
         raise ValueError(f"out has images of {out.shape[1:3]}, not the size's {size[::-1]}")
     pending = PendingBatch(samples, out, **options)
@@ -580,6 +592,17 @@ class Engine:
         self.close()
 
 
+def _size(given: Any) -> tuple[int, int]:
+    """(width, height), checked."""
+    try:
+        width, height = map(operator.index, given)
+        if width > 0 < height:
+            return width, height
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"size must be (width, height), 1 pixel or more each, not {given!r}")
+
+
 def _image_size(data: Any) -> tuple[int, int] | None:
     """(width, height) of pixels or of an encoded image; None if it does not tell."""
     if isinstance(data, np.ndarray) and data.ndim > 1:
@@ -590,11 +613,15 @@ def _image_size(data: Any) -> tuple[int, int] | None:
 
 def _pillow_pixels(data: Any, index: int | None) -> _Array:
     """The whole image by Pillow, uint8 (H, W, 3)."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
             return np.asarray(image.convert("RGB"))
+    except UnidentifiedImageError:
+        raise DecodeError(
+            "undecodable", f"Pillow: cannot identify an image in {len(data)} bytes", 0, index
+        ) from None
     except Exception as error:  # Pillow's plugins raise almost anything
         raise DecodeError("undecodable", f"Pillow: {error}", 0, index) from error
 

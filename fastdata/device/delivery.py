@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -121,6 +121,14 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
         raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
+def cannot_pickle() -> TypeError:
+    """What to raise where an iterator over batches is pickled, or copied."""
+    return TypeError(
+        "an iterator over batches cannot be pickled or copied: it has threads and memory of this "
+        "process. Pickle the loader, and its state_dict() for where it is"
+    )
+
+
 @dataclass(frozen=True)
 class _Sent:
     """A batch that was sent, or the error in its place."""
@@ -168,6 +176,9 @@ class DeviceIterator(Iterator[Any]):
 
     def __iter__(self) -> DeviceIterator:
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise cannot_pickle()
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]

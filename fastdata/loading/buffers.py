@@ -75,7 +75,13 @@ class BufferPool:
         needed = math.prod(shape) * dtype.itemsize
         block = self._take(needed)
         if block is None:
-            block = _new_block(needed)
+            try:
+                block = _new_block(needed)
+            except (OSError, OverflowError):
+                raise MemoryError(
+                    f"no memory for a batch of shape {shape}, {needed / 1e9:.3g} GB: give the "
+                    "transform a smaller size, or the loader a smaller batch_size"
+                ) from None
         whole = np.asarray(_Lease(block, self))
         return whole[:needed].view(dtype).reshape(shape)
 

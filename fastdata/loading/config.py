@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
@@ -16,18 +16,21 @@ from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
 from fastdata.loading.sampler import own_ranks
-from fastdata.plan.order import ORDERS, is_order
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.plan.order import ORDER_NAMES, is_order
+from fastdata.transforms.compile import Recipe, Refusal
 
 #: What ``fields`` may ask for.
 FIELDS = ("image", "label", "index", "key")
+
+#: Torch's arguments that are true or false: it takes "no" for True.
+_SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
 
 #: What ``on_error`` may be.
 ON_ERROR = ("raise", "skip", "zero")
 
 _PATHS = {
     "native": "native: {}",
-    "workers": "workers: fastdata decodes in torch's worker processes",
+    "workers": "workers: fastdata decodes in {}",
     "torch": "torch: torch's own loader, unchanged",
 }
 
@@ -102,19 +105,39 @@ class LoaderConfig:
     worker_init_fn: Callable[[int], None] | None = None
     prefetch_factor: int | None = None
     persistent_workers: bool = False
+    # Those that are only checked here.
+    shuffle: bool = False
+    drop_last: bool = False
+    in_order: bool = True
+    generator: Any = None
+    sampler: Any = None
+    batch_sampler: Any = None
     ranks: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
         if self.order is not None and not is_order(self.order):
-            raise UsageError(f"order={self.order!r}", f"Give one of {', '.join(ORDERS)}.")
+            raise UsageError(f"order={self.order!r}", f"Give one of {ORDER_NAMES}.")
         if self.on_error not in ON_ERROR:
             raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")
         for name in ("collate_fn", "batch_transform", "worker_init_fn"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise UsageError(f"{name}={value!r} cannot be called", "Give a function, or None.")
-        if not isinstance(self.require_native, bool):
-            raise UsageError(f"require_native={self.require_native!r}", "Give True or False.")
+        for name in ("require_native", *_SWITCHES):
+            if getattr(self, name) not in (True, False):
+                raise UsageError(f"{name}={getattr(self, name)!r}", "Give True or False.")
+        if not isinstance(self.prefetch_factor, SupportsIndex | None):
+            hint = "Give a whole number of batches, or None."
+            raise UsageError(f"prefetch_factor={self.prefetch_factor!r}", hint)
+        if not isinstance(self.generator, torch.Generator | None):
+            hint = "Give a torch.Generator, or None."
+            raise UsageError(f"generator={self.generator!r}", hint)
+        for name in ("sampler", "batch_sampler"):
+            value = getattr(self, name)
+            iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+            if value is not None and not iterable:
+                hint = "Give a Sampler; or a list of numbers, or as batch_sampler of such lists."
+                raise UsageError(f"{name}={value!r} cannot be iterated", hint)
         if self.fields is not None:
             _check_fields(self.fields)
         if self.device is not None and destination(self.device).device.type == "cuda":
@@ -184,7 +207,7 @@ class LoaderConfig:
         if isinstance(images, NotKnown):
             return Choice("torch", *images, avoidable=holds_images(dataset))
         fast = self.collate_fn is fast_collate
-        recipe = compile_recipe(images.transform)
+        recipe = images.recipe
         if isinstance(recipe, Refusal) and recipe.impossible:
             raise UsageError(recipe.reason, "Change the transforms, or their order.")
         if self.collate_fn not in (None, default_collate) and not fast:
@@ -194,14 +217,23 @@ class LoaderConfig:
         if isinstance(recipe, Refusal):
             if images.transform is None and self.batched and not fast:
                 raise UsageError(recipe.reason)
-            return Choice("torch", recipe.reason, images=images)
+            if images.transform is not None:
+                return Choice("torch", recipe.reason, images=images)
+            why = "there is no transform, and " + (
+                "fast_collate takes images of one size"
+                if self.batched
+                else "batch_size=None asks for single samples"
+            )
+            hint = "Give one that brings images to one size, such as RandomResizedCrop(224)"
+            hint += "." if self.batched else ", and a batch_size."
+            return Choice("torch", why, hint, images)
         if recipe.tail:
             names = ", ".join(step.name for step in recipe.unknown)
             first = recipe.unknown[0]
             return Choice(
                 "workers",
-                f"the core does not do {names} of the transform ({first.reason}), so that runs in "
-                "torch's workers",
+                f"the core does not do {names} of the transform ({first.reason}), so torch's "
+                f"{'workers run' if self.num_workers else 'loader runs'} that",
                 first.hint,
                 images,
             )
@@ -227,12 +259,13 @@ class LoaderConfig:
 
     def explain(self, choice: Choice, order: str) -> str:
         """Which path is taken and why; ``order`` says which order a native path's samples have."""
+        if choice.path == "native":
+            several = f"{self.num_workers} decode threads in this process"
+            alone = "decoded by the calling thread, with no decode threads"
+        else:
+            several, alone = "torch's worker processes", "this process, called by torch's loader"
         lines = [
-            _PATHS[choice.path].format(
-                f"{self.num_workers} decode threads in this process"
-                if self.num_workers
-                else "decoded by the calling thread, with no decode threads"
-            ),
+            _PATHS[choice.path].format(several if self.num_workers else alone),
             f"because: {choice.reason}",
         ]
         if choice.hint:

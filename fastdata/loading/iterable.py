@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from fastdata.errors import UsageError
-from fastdata.plan.order import ORDERS, is_order, make_order
+from fastdata.plan.order import ORDER_NAMES, is_order, make_order
 from fastdata.plan.sharding import Epoch
 
 __all__ = ["ShardedIterable"]
@@ -99,7 +99,7 @@ class ShardedIterable(IterableDataset[Any]):
         if order is None:
             order = "random" if shuffle else "sequential"
         elif not is_order(order):
-            raise UsageError(f"there is no order {order!r}", f"Choose one of {', '.join(ORDERS)}.")
+            raise UsageError(f"there is no order {order!r}", f"Choose one of {ORDER_NAMES}.")
         elif shuffle and order == "sequential":
             raise UsageError(
                 "shuffle=True and order='sequential' contradict each other",

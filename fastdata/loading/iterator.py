@@ -10,14 +10,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.delivery import Tracker, called, transformed
+from fastdata.device.delivery import Tracker, called, cannot_pickle, transformed
 from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.config import LoaderConfig
@@ -128,6 +128,9 @@ class NativeIterator(Iterator[Any]):
     def __iter__(self) -> NativeIterator:
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise cannot_pickle()
+
     def __len__(self) -> int:
         if self._length is None:
             raise TypeError("the sampler that these batches come from has no length")
@@ -146,25 +149,31 @@ class NativeIterator(Iterator[Any]):
 
     def _next(self) -> Any:
         began = time.perf_counter()
+        taken = batch = None
         try:
-            batch = self._next_batch()
+            taken = self._take()
+            if taken is not None:
+                batch = self._assemble(*taken)
         except BaseException as error:
             if self._close is None and isinstance(error, Exception):
                 raise _closed() from None  # by another thread, meanwhile
-            # A sample's error costs its batch only; anything else (Ctrl-C) ends the iteration.
-            if not isinstance(error, FastdataError):
+            # An error of a sample, or of a user's function, costs its batch only; anything else
+            # (Ctrl-C) ends the iteration.
+            users = taken is not None and isinstance(error, Exception)
+            if not users and not isinstance(error, FastdataError):
                 self.close()
             raise
         finally:
             self._counters.wait += time.perf_counter() - began
         if self._close is None:
             raise _closed()
-        if batch is None:
+        if taken is None:
             self._finish()
             raise StopIteration
         return batch
 
-    def _next_batch(self) -> Any:
+    def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
+        """The next batch decoded, and which of its samples are valid; None at the epoch's end."""
         self._top_up(max(self._config.prefetch, 1))
         if not self._under_way:
             late, self._late = self._late, None
@@ -189,7 +198,7 @@ class NativeIterator(Iterator[Any]):
         self._counters.batches += 1
         # The threads go on with this while the consumer works.
         self._top_up(self._config.prefetch)
-        return self._assemble(batch, valid)
+        return batch, valid
 
     def _deliver(self, batch: Batch) -> None:
         self._under_way.popleft()

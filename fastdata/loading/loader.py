@@ -168,6 +168,12 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             worker_init_fn=worker_init_fn,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
+            shuffle=False if shuffle is None else shuffle,
+            drop_last=drop_last,
+            in_order=in_order,
+            generator=generator,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
         )
         # Before torch's constructor, which warns of too many workers: threads are none.
         self._choice = self._config.choose(dataset)
@@ -253,17 +259,21 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
         images = self._choice.images
         if images is not None and not images.is_current():
-            before = self._native  # its transform is another one now
+            before = self._native  # its transform, or its list of files, is another one now
             self._choice = self._config.choose(self.dataset)
             self._open()
             self._tell_slow_path()
+            if isinstance(self.sampler, ShardedSampler):
+                self.sampler.recount()
             if self._native is not None and before is not None:
                 self._native.take_source(before)
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
-        # An ImageDataset decodes natively by itself, where it is asked for whole batches.
+        # An ImageDataset decodes natively by itself, where it is asked for whole batches; in this
+        # process it would go on with a transform that was changed in place.
         direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
+        direct = direct and self.num_workers > 0
         if self._choice.path == "workers" and not direct:
             return self._on_device(iter(self._with_prefix()), Tracker())
         return self._on_device(super().__iter__(), Tracker())
@@ -435,6 +445,12 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         assert native is not None
         if not isinstance(state, Mapping):
             State.from_dict(state)  # says what is wrong
+        if not state:
+            raise UsageError(
+                "The state is empty: it was saved by a loader that can have none, as off the "
+                "native path or with a sampler of its own.",
+                "Begin the epoch anew: leave load_state_dict out.",
+            )
         values = dict(state)
         ahead = values.pop("ahead", 0)
         found = State.from_dict(values, len(native))

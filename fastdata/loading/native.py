@@ -64,8 +64,10 @@ class NativePath:
         return self._images.numbering(self.source)
 
     def take_source(self, other: NativePath) -> None:
-        """Goes on with what another one, of the same dataset, has opened and learnt."""
-        self._source = other._source
+        """Goes on with what another one has opened and learnt, unless its files were others."""
+        files = other._images.files
+        if files is None or files.are_current():
+            self._source = other._source
 
     def start(
         self,

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
+from fastdata.dataset import whole_number
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import InlineExecutor
 from fastdata.loading.images import NotKnown, recognise
@@ -19,7 +20,7 @@ from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Numbering, occurrences_within
-from fastdata.transforms.compile import Refusal, compile_recipe
+from fastdata.transforms.compile import Refusal
 
 
 class NativePrefix:
@@ -64,9 +65,11 @@ class NativePrefix:
 
         Raises:
             IndexError: There is no such sample.
+            UsageError: An index is no whole number.
             FastdataError: One of them cannot be read or decoded.
         """
-        numbers, n = np.array(indices, np.int64), self._numbering.n
+        numbers = np.array([whole_number(index) for index in indices], np.int64)
+        n = self._numbering.n
         wrong = numbers[(numbers < -n) | (numbers >= n)]
         if len(wrong):
             raise IndexError(f"there is no sample {wrong[0]} among {n}")
@@ -100,10 +103,9 @@ def native_prefix(dataset: Any) -> NativePrefix | None:
     images = recognise(dataset)
     if isinstance(images, NotKnown):
         return None
-    recipe = compile_recipe(images.transform)
-    if isinstance(recipe, Refusal):
+    if isinstance(images.recipe, Refusal):
         return None
-    settings = Settings(recipe, images.options.check, images.options.dct_scaling)
+    settings = Settings(images.recipe, images.options.check, images.options.dct_scaling)
     source = images.open(False)
     return NativePrefix(source, images.numbering(source), settings, images.target_transform)
 

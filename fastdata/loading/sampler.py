@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sized
+from dataclasses import replace
 from typing import Any
 
 from torch import distributed as dist
@@ -47,8 +48,7 @@ class ShardedSampler(DistributedSampler[Any]):
         world_size: int = 1,
         drop_last: bool = False,
     ) -> None:
-        samples = len(dataset)
-        self.plan = Epoch(samples, batch_size, rank, world_size, drop_last)
+        self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last)
         self.order = order
         #: Whether somebody has called `set_epoch` since a loader last looked.
         self.asked = False
@@ -60,10 +60,15 @@ class ShardedSampler(DistributedSampler[Any]):
             seed=seed,
             drop_last=drop_last,
         )
-        self.num_samples = sum(len(self.plan.positions(i)) for i in _ends(len(self.plan)))
-        if len(self.plan) > 2:
-            self.num_samples += (len(self.plan) - 2) * batch_size
-        self.total_size = self.num_samples * world_size
+        self.recount()
+
+    def recount(self) -> None:
+        """Counts the dataset's samples anew: a folder's list of files may be another one."""
+        self.plan = plan = replace(self.plan, samples=len(self.dataset))  # type: ignore[arg-type]
+        self.num_samples = sum(len(plan.positions(i)) for i in _ends(len(plan)))
+        if len(plan) > 2:
+            self.num_samples += (len(plan) - 2) * plan.batch_size
+        self.total_size = self.num_samples * plan.world_size
 
     def set_epoch(self, epoch: int) -> None:
         """Names the epoch that the next ``iter``, of a loader too, begins."""

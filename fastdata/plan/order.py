@@ -24,6 +24,8 @@ from fastdata.plan.draws import GAMMA, child, epoch_key, mix, sample_keys
 
 #: Names of orders. ``quasi-random:512`` is ``quasi-random`` with windows of 512 blocks.
 ORDERS = ("random", "quasi-random", "sequential")
+#: The same in words.
+ORDER_NAMES = "random, quasi-random, sequential; or quasi-random:N (windows of N blocks, from 1)"
 
 # 32 JPEGs of ImageNet are 3.5 MB: about what a hard disk or an object store must be asked for at
 # once to be read at its full rate. 128 such blocks are 450 MB, which any training machine caches,
@@ -278,7 +280,7 @@ def make_order(name: str, n: int, seed: int, epoch: int) -> Order:
         return QuasiRandom(n, epoch_key(seed, epoch))
     if (window := _window(name)) is not None:
         return QuasiRandom(n, epoch_key(seed, epoch), window=window)
-    raise UsageError(f"There is no order {name!r}.", f"Choose one of {', '.join(ORDERS)}.")
+    raise UsageError(f"There is no order {name!r}.", f"Choose one of {ORDER_NAMES}.")
 
 
 def _rounds(n: int) -> int:

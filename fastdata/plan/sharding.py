@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import UsageError
-from fastdata.plan.order import ORDERS, is_order
+from fastdata.plan.order import ORDER_NAMES, is_order
 
 _STATE_VERSION = 1
 
@@ -169,9 +169,7 @@ class State:
                 f"Give a position from 0 to {self.samples}.",
             )
         if not is_order(self.order):
-            raise UsageError(
-                f"There is no order {self.order!r}.", f"Choose one of {_names(ORDERS)}."
-            )
+            raise UsageError(f"There is no order {self.order!r}.", f"Choose one of {ORDER_NAMES}.")
 
     def to_dict(self) -> dict[str, int | str]:
         """The state as a dict of ints and a string, which JSON, pickle and torch.save can keep."""
@@ -196,22 +194,25 @@ class State:
                 f"The state is a {type(state).__name__}, not a dict.",
                 "Give what state_dict() returned.",
             )
-        version = state.get("version")
+        version = state.get("version", _STATE_VERSION)
         if type(version) is not int or version != _STATE_VERSION:
             raise UsageError(
                 f"The state is of version {version!r}; this fastdata reads {_STATE_VERSION}.",
                 "Resume with the fastdata that wrote it, or start the epoch anew.",
             )
         names = ("samples", "seed", "epoch", "position", "order")
-        keys = set(map(str, state)) - {"version"}
-        if keys != set(names):
+        every = ("version", *names)
+        missing = [name for name in every if name not in state]
+        unknown = [str(key) for key in state if key not in every]
+        if missing or unknown:
+            wrong = [f"lacks {_names(missing)}"] * bool(missing)
+            wrong += [f"has {_names(unknown)}, which is not known"] * bool(unknown)
             raise UsageError(
-                f"The state has the keys {_names(sorted(keys)) or 'none'}, not {_names(names)}.",
-                "Give what state_dict() returned, unchanged.",
+                f"The state {', and '.join(wrong)}.", "Give what state_dict() returned, unchanged."
             )
         order = state["order"]
         if not isinstance(order, str):
-            raise UsageError(f"order {order!r} is not a name.", f"Choose one of {_names(ORDERS)}.")
+            raise UsageError(f"order {order!r} is not a name.", f"Choose one of {ORDER_NAMES}.")
         numbers = {name: _whole(name, state[name]) for name in names[:-1]}
         read = cls(**numbers, order=order)
         if samples is not None and read.samples != samples:

@@ -740,13 +740,16 @@ def _check_number(who: str, name: str, value: Any, least: float, most: float) ->
     if not good or not math.isfinite(value) or not least <= value <= most:
         bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
         bounds = "that is finite" if least == -math.inf else bounds
-        raise UsageError(f"{who}: {name} {value!r} is not a number {bounds}.", "Give one that is.")
+        raise UsageError(
+            f"{who}: {name} {value!r} is not a number {bounds}.", f"Give {name} a number {bounds}."
+        )
 
 
 def _check_whole(who: str, name: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, numbers.Integral) or not least <= int(value) <= most:
         raise UsageError(
-            f"{who}: {name} {value!r} is not an int from {least} to {most}.", "Give one that is."
+            f"{who}: {name} {value!r} is not an int from {least} to {most}.",
+            f"Give {name} an int from {least} to {most}.",
         )
 
 
@@ -768,7 +771,8 @@ def _range(who: str, name: str, values: Any, least: float, most: float) -> _Rang
     if not least <= low <= high <= most:
         bounds = f"from {least:g} to {most:g}" if most < math.inf else f"of {least:g} or more"
         raise UsageError(
-            f"{who}: {name} {(low, high)} is not (from, to) {bounds}.", "Give one that is."
+            f"{who}: {name} {(low, high)} is not (from, to) {bounds}.",
+            f"Give {name} two numbers {bounds}, the lower one first.",
         )
     return low, high
 

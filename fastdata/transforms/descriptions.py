@@ -436,7 +436,7 @@ def _whole(who: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise UsageError(
             f"{who}: {name} {value!r} is not a whole number of at least 1.",
-            f"Give for example {name}=224.",
+            f"Give for example {name}={2 if name == 'count' else 224}.",
         )
     return int(value)
 
