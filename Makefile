@@ -10,6 +10,8 @@ SECONDS ?= 60
 JOBS    ?= 3
 PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start hundreds of processes: without bytecode, each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-pythons test-oldest test-recipes recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
