@@ -274,13 +274,16 @@ def test_ctrl_c_ends_a_packing_whose_uploads_hang(gcs: Bucket, tree: Path, tmp_p
 class Removing(Progress):
     """Removes a file from the bucket before the manifest is sent."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, local: Path) -> None:
         self._url, self._options = f"{bucket.url}/ds", bucket.storage_options
+        self._local = local
 
     def finishing(self, what: str) -> None:
         if what == "upload":
             name = "shard-000000.tar"
-            wait_until(lambda: name in list_files(self._url, self._options))
+            # Packing looks at what has arrived, and then removes what it has sent.
+            wait_until(lambda: not (self._local / name).exists())
+            assert name in list_files(self._url, self._options)
             remove(f"{self._url}/{name}", self._options)
 
 
@@ -300,7 +303,7 @@ def test_no_manifest_is_sent_where_a_file_is_missing(
         )
 
     with pytest.raises(DataError, match=r"the first: shard-000000\.tar"):
-        packing(Removing(gcs))
+        packing(Removing(gcs, tmp_path / "making"))
     assert "dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
     packing(Silent())
     require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
