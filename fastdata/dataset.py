@@ -318,18 +318,16 @@ class ImageDataset:
         """
         with self._telling():
             row: Row = self.blobs.index[whole_number(index)]
-            self._check_labels(row.label, row.label, f"sample {index} ({printable(row.key)})")
+            if not 0 <= row.label < len(self.manifest.classes):
+                raise self._no_class(row.label, f"sample {index} ({printable(row.key)})")
         return row
 
-    def _check_labels(self, least: int, most: int, where: str) -> None:
-        count = len(self.manifest.classes)
-        if least < 0 or most >= count:
-            wrong = least if least < 0 else most
-            raise CorruptionError(
-                f"{self.location}: {where}: the index gives label {wrong}, but there are {count} "
-                "classes",
-                "See what else is damaged with fastdata verify; copy or pack the dataset again.",
-            )
+    def _no_class(self, label: int, where: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self.location}: {where}: the index gives label {label}, but there are "
+            f"{len(self.manifest.classes)} classes",
+            "See what else is damaged with fastdata verify; copy or pack the dataset again.",
+        )
 
     def _blob(self, row: Row, index: int) -> bytes:
         """A sample's bytes, checked."""
@@ -371,8 +369,9 @@ class ImageDataset:
             return np.array([label for _, label in self.folder.samples], np.int32)
         with self._telling():
             labels = self.blobs.index.column("label").astype(np.int32)
-            if len(labels):
-                self._check_labels(int(labels.min()), int(labels.max()), "a sample")
+            for label in (labels.min(), labels.max()) if len(labels) else ():
+                if not 0 <= label < len(self.manifest.classes):
+                    raise self._no_class(int(label), "a sample")
             return labels
 
     @property

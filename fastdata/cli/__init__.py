@@ -58,7 +58,7 @@ class _Commands(click.Group):
             resumes = ctx.invoked_subcommand in _RESUMABLE
             again = "; run the same command again to resume" if resumes else ""
             click.echo(f"interrupted{again}", err=True)
-            ctx.exit(_INTERRUPTED if _terminated is None else _terminated)
+            ctx.exit(_interrupted)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # Imported when asked for: `fastdata info` does not need what `convert` imports.
@@ -95,10 +95,8 @@ def cli() -> None:
     """
 
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
-#: The exit code of a command that SIGTERM has ended.
-_terminated: int | None = None
+#: The exit code of a command that is interrupted: 128 and the signal's number, as shells have it.
+_interrupted = 128 + signal.SIGINT
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -107,8 +105,8 @@ def _terminate(number: int, frame: object) -> None:
     By default SIGTERM ends this process alone, and its semaphores are left to multiprocessing's
     resource tracker, which complains of them.
     """
-    global _terminated
-    _terminated = 128 + number
+    global _interrupted
+    _interrupted = 128 + number
     raise KeyboardInterrupt
 
 
@@ -121,5 +119,5 @@ def main() -> None:
         error.show()
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        status = _INTERRUPTED if _terminated is None else _terminated
+        status = _interrupted
     sys.exit(status if isinstance(status, int) else 0)

@@ -26,9 +26,7 @@ _MEMORY_LEFT = 1 << 30
 PARTIAL_SUFFIX = ".partial"
 
 
-def open_descriptor(
-    path: str | os.PathLike[str], flags: int = 0, *, folder: int | None = None
-) -> int:
+def open_descriptor(path: str | os.PathLike[str]) -> int:
     """Opens a regular file for reading, and nothing else.
 
     A FIFO would wait for a writer, and a device may have no end. The native core has the same
@@ -36,8 +34,6 @@ def open_descriptor(
 
     Args:
         path: The file.
-        flags: Further flags of ``os.open``, such as ``O_NOFOLLOW``.
-        folder: Descriptor of the folder that a relative path is relative to.
 
     Returns:
         Its descriptor, which the caller closes.
@@ -45,8 +41,7 @@ def open_descriptor(
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
-    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags, dir_fd=folder)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         _require_regular(os.fstat(descriptor), path)
     except BaseException:

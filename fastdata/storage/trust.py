@@ -23,6 +23,7 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
         folder: Its absolute path, with no link in it (``os.path.realpath``).
         users: Ids of the users who are trusted.
     """
+    unmapped = _unmapped_root()
     for part in (*reversed(folder.parents), folder):
         try:
             found = part.lstat()
@@ -30,7 +31,7 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
             return f"{part}: {error.strerror}"
         if not stat.S_ISDIR(found.st_mode):
             return f"{part} is not a folder"
-        roots = (0,) if part == folder else (0, _unmapped_root())
+        roots = (0,) if part == folder else (0, unmapped)
         if found.st_uid not in users and found.st_uid not in roots:
             return f"{part} belongs to another user (id {found.st_uid})"
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

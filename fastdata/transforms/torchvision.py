@@ -97,11 +97,7 @@ _VERSIONS = {
 
 def _interpolation(transform: Any, kind: str, dtype: str) -> tuple[str, str]:
     """The filter's name, or "" and why it cannot be used."""
-    mode: Any = transform.interpolation
-    if isinstance(mode, int):
-        # Pillow's numbers for them.
-        mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
-    mode = getattr(mode, "value", mode)
+    mode = torchvision_pixels.interpolation_name(transform)
     if mode not in ("bilinear", "nearest", "nearest-exact", "bicubic", "lanczos"):
         return "", f"the interpolation {mode!r} is not known"
     if kind in ("tensor", "image"):

@@ -86,22 +86,23 @@ DECLINED = {
 }
 
 
-def warp(transform: Any) -> str:
-    """The name of an interpolation of a warp, or "" if the core does not have it."""
+def interpolation_name(transform: Any) -> Any:
+    """The name of an interpolation: torchvision's own, or that of Pillow's number for it."""
     mode: Any = transform.interpolation
     if isinstance(mode, int):
-        mode = {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(mode, "")
-    mode = getattr(mode, "value", mode)
-    mode = "nearest" if mode == "nearest-exact" else mode
+        return {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
+    return getattr(mode, "value", mode)
+
+
+def warp(transform: Any) -> str:
+    """The name of an interpolation of a warp, or "" if the core does not have it."""
+    mode = resize_filter(transform)
     return mode if mode in WARPS else ""
 
 
-def resize_filter(transform: Any) -> str:
-    """The name of an interpolation of a resize."""
-    mode: Any = transform.interpolation
-    if isinstance(mode, int):
-        mode = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(mode, str(mode))
-    mode = getattr(mode, "value", mode)
+def resize_filter(transform: Any) -> Any:
+    """The name of an interpolation, where both of torchvision's nearest ones are Pillow's."""
+    mode = interpolation_name(transform)
     return "nearest" if mode == "nearest-exact" else mode
 
 
