@@ -30,7 +30,7 @@ FAULTS = {
     "403": "answered by the proxy; the server never sees it",
     "reset": "the connection is reset; the server never sees it",
     "lost": "the server acts, and the connection is reset before its answer",
-    "stall": "half of the answer's body comes (none if it has none), then nothing",
+    "stall": "half of the answer's body comes, then nothing; nothing at all if it has no body",
     "truncate": "half of the answer's body comes, then the connection is closed",
     "corrupt": "the middle byte of the answer's body is another one",
 }
@@ -225,7 +225,8 @@ class FlakyProxy:
             content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         passed = len(content) // 2 if fault in ("stall", "truncate") else len(content)
         exchange.received = passed
-        _answer(client, status, found, content, method != "HEAD", passed)
+        if content or fault != "stall":  # a head without a body would be a whole answer
+            _answer(client, status, found, content, method != "HEAD", passed)
         if fault == "stall":
             self._closed.wait(600)
         return passed == len(content) and fault != "stall"
