@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import random
 import shutil
 import signal
@@ -486,6 +488,25 @@ def test_folders_that_others_may_change(
                 stage(dataset)
     folder.chmod(0o755)
     assert find_staged(dataset) == copy
+
+
+def test_folders_of_a_group_of_ones_own(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the umask 002 that goes with such groups, all that a user makes is writable by it."""
+    dataset = shared.parent / "set"
+    user, group = pwd.getpwnam("daemon").pw_uid, pwd.getpwnam("daemon").pw_gid
+    place = shared / "mine"
+    place.mkdir()
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(place / "cache"))
+    place.chmod(0o775)
+    os.chown(place, user, group)
+    become(user)
+    copy = stage(dataset, to=place).path
+    assert stage(dataset, to=place).path == copy
+    os.seteuid(0)
+    os.chown(place, user, grp.getgrnam("users").gr_gid)
+    become(user)
+    with pytest.raises(UsageError, match=f"{place} can be written by others"):
+        stage(dataset, to=place)
 
 
 def test_a_folder_behind_a_link(make: Callable[[str], Path], place: Path) -> None:

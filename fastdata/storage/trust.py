@@ -6,7 +6,9 @@ checked by its path can be opened by its path: between the two, nobody else can 
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Collection
 from pathlib import Path
@@ -16,8 +18,8 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
     """Why a folder may be the doing of users who are not trusted; None if it cannot be.
 
     Every folder on the way must belong to one of ``users`` or to root, and be writable by its
-    owner alone; those above ``folder`` may be sticky instead, as ``/tmp`` is, where nobody can
-    replace another user's entries.
+    owner alone, or by a group that is one user's own; those above ``folder`` may be sticky instead,
+    as ``/tmp`` is, where nobody can replace another user's entries.
 
     Args:
         folder: Its absolute path, with no link in it (``os.path.realpath``).
@@ -34,10 +36,27 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
         roots = (0,) if part == folder else (0, unmapped)
         if found.st_uid not in users and found.st_uid not in roots:
             return f"{part} belongs to another user (id {found.st_uid})"
-        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        others_write = found.st_mode & stat.S_IWOTH or (
+            found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, users)
+        )
         if others_write and (part == folder or not found.st_mode & stat.S_ISVTX):
             return f"{part} can be written by others than its owner"
     return None
+
+
+def _is_private(group: int, users: Collection[int]) -> bool:
+    """Whether a group is one that many systems make for each user, called as the user is.
+
+    There the umask is 002, and whatever the user makes can be written by that group.
+    """
+    try:
+        found = grp.getgrgid(group)
+        owner = pwd.getpwnam(found.gr_name)
+    except (KeyError, OSError):
+        return False
+    # In containers, everybody may be of root's group.
+    is_own = owner.pw_uid in users and owner.pw_gid == group and group != 0
+    return is_own and not set(found.gr_mem) - {found.gr_name}
 
 
 def _unmapped_root() -> int | None:
