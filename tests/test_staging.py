@@ -283,6 +283,9 @@ def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
         stage(tmp_path / "nothing")
     with pytest.raises(UsageError, match="itself a staged copy"):
         stage(stage(dataset).path)
+    for inside in (dataset, dataset / "copy"):
+        with pytest.raises(UsageError, match="is in the dataset itself"):
+            stage(dataset, inside)
     assert find_staged(tmp_path / "nothing") is None
 
 

@@ -118,6 +118,11 @@ def stage(
         )
     place = default_place() if to is None else Path(os.path.realpath(to))
     manifest, original = _open(dataset, storage_options)
+    if original.path in (place, *place.parents):
+        raise UsageError(
+            f"--to {place}: is in the dataset itself",
+            "Choose a folder outside it, best on a faster disk or in memory.",
+        )
     source = place_of(original.path, storage_options)
     try:
         place.mkdir(exist_ok=True)
