@@ -199,7 +199,7 @@ def _measure(
     for threads, case in product(options.threads, options.cases):
         for contender in contenders:
             result = results[contender.name]
-            if result["error"] or case.recipe in result["lacks"]:
+            if result["error"] or not _takes_part(result, options, case):
                 continue
             path = paths[contender.name]
             # What else the machine has to do, so that readers can tell a quiet one.
@@ -258,7 +258,10 @@ def _get_ready(
         path = prepare(contender, tree.absolute(), data.work.absolute(), environments)
     if contender.staged:
         _stage(path, stack)
-    for case in options.cases:
+    # Ceilings last: what has nothing to be compared with its ceiling is not asked for it.
+    for case in reversed(options.cases):
+        if not _takes_part(result, options, case):
+            continue
         reference, change = wanted(contender.folder == "", case)
         try:
             with _handed_over(
@@ -274,10 +277,20 @@ def _get_ready(
             result["lacks"][case.recipe] = str(reason)
         except ContenderError as error:
             raise ContenderError(f"{error}{_named(case)}") from None
+    if "difference" not in result:
+        raise ContenderError("it has none of the recipes")
     samples = len(listing(tree)) if contender.folder and tree else len(ImageDataset(path))
     result["data_bytes"] = warming.size(path)
     result["samples"] = samples
     return path
+
+
+def _takes_part(result: dict[str, Any], options: Options, case: Case) -> bool:
+    """Whether a contender has a recipe; of a ceiling, whether it has any recipe of that size."""
+    if case.recipe not in ("", "none"):
+        return case.recipe not in result["lacks"]
+    beside = [name for name in options.recipes if RECIPES[name].size == case.size]
+    return not beside or any(name not in result["lacks"] for name in beside)
 
 
 @contextmanager

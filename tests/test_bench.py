@@ -239,6 +239,10 @@ def test_a_recipe_is_measured_beside_its_ceiling(tree: Path, tmp_path: Path) -> 
     assert [row[0] for row in ceiling.rows] == ["lacks", "plain"]
     assert [row[:3] for row in table.rows] == [["plain", "", "failed"], ["lacks", "", "has none"]]
 
+    settings["recipes"] = ("colorjitter",)  # no ceiling of a size at which it has nothing
+    (lacks,) = measure(tree, tmp_path, "lacks", **settings)["contenders"]
+    assert lacks["error"] == "it has none of the recipes" and not lacks["runs"]
+
 
 @_TORCHVISION
 def test_recipes_end_to_end(made_tree: Path, tmp_path: Path) -> None:
