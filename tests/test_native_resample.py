@@ -42,6 +42,15 @@ def difference(a, b) -> int:
     return int(np.abs(a.astype(int) - b.astype(int)).max())
 
 
+def assert_pillows(pixels, box, size, name, flip=False):
+    """The same on every path, and within the filter's limit of Pillow's."""
+    ours = on_every_path(lambda: decode_jpeg(pixels, box, size, filter=name, flip=flip))
+    image = Image.fromarray(pixels).crop(box).resize(size, FILTERS[name]).convert("RGB")
+    if flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    assert difference(ours, np.asarray(image)) <= LIMITS[name]
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_within_one_of_pillow(data):
@@ -56,11 +65,33 @@ def test_within_one_of_pillow(data):
     if data.draw(st.booleans()):
         pixels = np.ascontiguousarray(pixels[:, :, 0])
 
-    ours = on_every_path(lambda: decode_jpeg(pixels, box, size, filter=name, flip=flip))
-    image = Image.fromarray(pixels).crop(box).resize(size, FILTERS[name]).convert("RGB")
-    if flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    assert difference(ours, np.asarray(image)) <= LIMITS[name]
+    assert_pillows(pixels, box, size, name, flip)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(list(FILTERS)),
+    lengths=st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
+    breadths=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    upright=st.booleans(),
+    white=st.booleans(),
+)
+def test_strips(name, lengths, breadths, upright, white):
+    """Of any length to any length: from less than one tap an output to thousands."""
+    box, size = zip(lengths, breadths, strict=True)
+    if upright:
+        box, size = box[::-1], size[::-1]
+    # White beside black makes sums as large as they get.
+    pixels = picture(*box, 7, 255)
+    assert_pillows((pixels > 127) * np.uint8(255) if white else pixels, (0, 0, *box), size, name)
+
+
+@pytest.mark.parametrize("scale", [1, 1.5, 2, 2.1, 2.5, 3, 3.4, 4, 5, 8, 15, 17])
+@pytest.mark.parametrize("name", FILTERS)
+def test_scales(name, scale):
+    """Just below, at and just above scales where the vector paths change their ways."""
+    for width in (int(96 * scale) - 1, int(96 * scale), int(96 * scale) + 1):
+        assert_pillows(picture(width, 9, width), (0, 0, width, 9), (96, 12), name)
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -68,9 +99,7 @@ def test_extreme_scales(name):
     """To one pixel, from one pixel, and by more taps than fixed-point weights allow."""
     pixels = picture(2000, 40, 1, 255)
     for size in [(1, 1), (16, 40), (2000, 1), (1999, 41), (4000, 3), (31, 2)]:
-        ours = on_every_path(lambda: decode_jpeg(pixels, size=size, filter=name))
-        theirs = np.asarray(Image.fromarray(pixels).resize(size, FILTERS[name]))
-        assert difference(ours, theirs) <= LIMITS[name], size
+        assert_pillows(pixels, (0, 0, 2000, 40), size, name)
     dot = picture(1, 1, 3)
     assert (decode_jpeg(dot, size=(50, 60), filter=name) == dot[0, 0]).all()
 

@@ -5,31 +5,10 @@
 
 #include "simd/kernels.h"
 
+#include "resample/filters_core.h"
+
 namespace fastdata {
 namespace {
-
-// Pillow's filters (Resample.c), each with its support, the half-width at scale 1, and
-// whether it has weights below zero.
-struct Bilinear {
-  static constexpr double kSupport = 1.0;
-  static constexpr bool kOvershoots = false;
-  double operator()(double x) const {
-    x = std::abs(x);
-    return x < 1.0 ? 1.0 - x : 0.0;
-  }
-};
-
-struct Cubic {
-  static constexpr double kSupport = 2.0;
-  static constexpr bool kOvershoots = true;
-  double operator()(double x) const {
-    constexpr double a = -0.5;
-    x = std::abs(x);
-    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
-    if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
-    return 0.0;
-  }
-};
 
 struct Lanczos {
   static constexpr double kSupport = 3.0;
@@ -75,6 +54,20 @@ void quantise_wide(const double* weights, int taps, int32_t* out) {
     const double scaled = weights[i] * (1 << kWideWeightBits);
     out[i] = static_cast<int32_t>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
   }
+}
+
+/// Drops taps that came to nothing: they would only make the vector paths' windows wider.
+template <typename T>
+void trim(T* weights, int32_t& first, int32_t& taps) {
+  int used = taps, skipped = 0;
+  while (used > 1 && weights[used - 1] == 0) used--;
+  while (skipped + 1 < used && weights[skipped] == 0) skipped++;
+  if (skipped) {
+    std::copy(weights + skipped, weights + used, weights);
+    std::fill(weights + used - skipped, weights + used, T{0});
+  }
+  first += skipped;
+  taps = used - skipped;
 }
 
 /// `wide` is what the caller wants, axis.wide what it gets.
@@ -137,24 +130,16 @@ void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide
     axis.taps[xx] = taps;
     const size_t at = static_cast<size_t>(xx) * axis.stride;
     if (axis.wide) {
-      quantise_wide(k.data(), taps, axis.wide_weights.data() + at);
-      continue;
+      int32_t* weights = axis.wide_weights.data() + at;
+      quantise_wide(k.data(), taps, weights);
+      trim(weights, axis.first[xx], axis.taps[xx]);
+    } else {
+      int16_t* weights = axis.weights.data() + at;
+      quantise(k.data(), taps, weights);
+      trim(weights, axis.first[xx], axis.taps[xx]);
     }
-    int16_t* weights = axis.weights.data() + at;
-    quantise(k.data(), taps, weights);
-    // Taps that came to nothing would only make the vector paths' windows wider.
-    int used = taps, skipped = 0;
-    while (used > 1 && weights[used - 1] == 0) used--;
-    while (skipped + 1 < used && weights[skipped] == 0) skipped++;
-    if (skipped) {
-      std::copy(weights + skipped, weights + used, weights);
-      std::fill(weights + used - skipped, weights + used, int16_t{0});
-    }
-    axis.first[xx] += skipped;
-    axis.taps[xx] = used - skipped;
     axis.max_taps = std::max(axis.max_taps, axis.taps[xx]);
   }
-  if (axis.wide) axis.max_taps = axis.stride;
 }
 
 /// Makes the weights of an output sum to 2^13, and drops taps that came to nothing: they would
@@ -178,40 +163,46 @@ void settle(const int* rounded, int16_t* weights, int32_t& first, int32_t& taps)
   for (int t = 0; t < kTaps; t++) weights[t] = static_cast<int16_t>(packed >> 16 * t);
 }
 
-/// build_filtered for the triangle, if no output has more than four taps.
-void build_triangle(double scale, int inputs, int first, bool wide, Axis& axis) {
-  constexpr int kTaps = 4;
+/// build_filtered for scales below kFewTapsScale.
+template <typename Kernel>
+void build_few(FindFewTaps find, double scale, int inputs, int first, bool wide, Axis& axis) {
+  constexpr int kTaps = kFewTaps<Kernel>;
   const int count = axis.outputs;
-  axis.wide = wide;
-  axis.stride = axis.max_taps = kTaps;
+  axis.wide = wide || Kernel::kOvershoots;
+  axis.stride = kTaps;
   axis.scratch.resize(static_cast<size_t>(count) * kTaps);
   int32_t* found = axis.scratch.data();
-  const double one = 1 << (wide ? kWideWeightBits : kWeightBits);
-  kernels().triangle({scale, one, inputs, first}, count, axis.first.data(), axis.taps.data(),
-                     found);
-  if (wide) {
+  const double one = 1 << (axis.wide ? kWideWeightBits : kWeightBits);
+  find({scale, one, inputs, first}, count, axis.first.data(), axis.taps.data(), found);
+  if (axis.wide) {
     axis.wide_weights.resize(axis.scratch.size());
-    for (int i = 0; i < count; i++)
-      for (int t = 0; t < kTaps; t++) axis.wide_weights[i * kTaps + t] = found[t * count + i];
+    int32_t* weights = axis.wide_weights.data();
+    for (int i = 0; i < count; i++, weights += kTaps) {
+      for (int t = 0; t < kTaps; t++) weights[t] = found[t * count + i];
+      trim(weights, axis.first[i], axis.taps[i]);
+      axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
+    }
     return;
   }
-  axis.weights.resize(axis.scratch.size());
-  axis.max_taps = 0;
-  for (int i = 0; i < count; i++) {
-    const int rounded[kTaps] = {found[i], found[count + i], found[2 * count + i],
-                                found[3 * count + i]};
-    settle(rounded, axis.weights.data() + static_cast<size_t>(i) * kTaps, axis.first[i],
-           axis.taps[i]);
-    axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
+  if constexpr (!Kernel::kOvershoots) {
+    axis.weights.resize(axis.scratch.size());
+    for (int i = 0; i < count; i++) {
+      const int rounded[kTaps] = {found[i], found[count + i], found[2 * count + i],
+                                  found[3 * count + i]};
+      settle(rounded, axis.weights.data() + static_cast<size_t>(i) * kTaps, axis.first[i],
+             axis.taps[i]);
+      axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
+    }
   }
 }
 
-void build_bilinear(int inputs, int outputs, int first, bool wide, Axis& axis) {
+template <typename Kernel>
+void build(FindFewTaps find, int inputs, int outputs, int first, bool wide, Axis& axis) {
   const double scale = static_cast<double>(inputs) / outputs;
-  if (scale < 2)
-    build_triangle(scale, inputs, first, wide, axis);
+  if (scale < kFewTapsScale)
+    build_few<Kernel>(find, scale, inputs, first, wide, axis);
   else
-    build_filtered(Bilinear{}, inputs, outputs, first, wide, axis);
+    build_filtered(Kernel{}, inputs, outputs, first, wide, axis);
 }
 
 template <typename T>
@@ -260,13 +251,13 @@ void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool
   if (filter == Filter::nearest || inputs == outputs)
     build_nearest(inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bilinear)
-    build_bilinear(inputs, outputs, window.first, vertical, axis);
+    build<Bilinear>(kernels().bilinear_taps, inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)
-    build_filtered(Cubic{}, inputs, outputs, window.first, vertical, axis);
+    build<Cubic>(kernels().bicubic_taps, inputs, outputs, window.first, vertical, axis);
   else
     build_filtered(Lanczos{}, inputs, outputs, window.first, vertical, axis);
   if (flip) mirror(axis);
-  if (vertical) pair_weights(axis);
+  if (axis.wide) pair_weights(axis);
   axis.begin = inputs;
   axis.end = 0;
   for (int i = 0; i < window.count; i++) {

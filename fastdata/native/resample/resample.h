@@ -15,16 +15,18 @@ namespace fastdata {
 enum class Filter { nearest, bilinear, bicubic, lanczos };
 
 // Note [Weights]: Pillow's weights are integers of 22 bits; with those ("wide") results are
-// Pillow's, and the vertical pass always has them. Horizontally they cost more, and bilinear
-// weights have 13 bits there, which the vector paths multiply as two 7-bit halves or one
-// 16-bit word. They sum to 2^13 exactly, so that constant areas stay constant. With up to
-// kMaxTaps taps, their error stays below 1/2, so that a byte differs from Pillow's by at
-// most 1, and an average of such bytes, exactly taken, again by at most 1. Filters with
-// weights below zero would add the differences up; they are wide in both directions.
-// All paths compute the same integers: they give the same bytes.
+// Pillow's, and the vertical pass always has them. The vector paths multiply them in two words or
+// three bytes each, whose sums of products, shifted, add up to the same integer. Horizontally that
+// costs more, and bilinear weights have 13 bits there: one word or two bytes. These sum to 2^13
+// exactly, so that constant areas stay constant. With up to kMaxTaps taps, their error stays below
+// 1/2, so that a byte differs from Pillow's by at most 1, and an average of such bytes, exactly
+// taken, again by at most 1. Filters with weights below zero would add the differences up; they
+// are wide in both directions. All paths compute the same integers: they give the same bytes.
 constexpr int kWeightBits = 13;
 constexpr int kMaxTaps = 32;
 constexpr int kWideWeightBits = 22;
+template <bool kWide>
+constexpr int kBitsOf = kWide ? kWideWeightBits : kWeightBits;
 
 /// Two neighbouring wide weights as the vector paths multiply them: their upper halves and
 /// their lower halves (11 bits), each pair in one word of 32 bits.
@@ -42,32 +44,36 @@ struct Axis {
   int stride = 0;                // weights per output; those beyond its taps are zero
   std::vector<int16_t> weights;  // unless wide
   std::vector<int32_t> wide_weights;
-  std::vector<WeightPair> pairs;  // of the wide weights, if asked for
+  std::vector<WeightPair> pairs;  // of the wide weights
   std::vector<int32_t> scratch;   // of who makes it
   int begin = 0, end = 0;         // the source samples that any output needs
 
-  const int16_t* weights_of(int output) const {
-    return weights.data() + static_cast<size_t>(output) * stride;
-  }
-  const int32_t* wide_weights_of(int output) const {
-    return wide_weights.data() + static_cast<size_t>(output) * stride;
+  template <bool kWide>
+  FASTDATA_INLINE const auto* weights_of(int output) const {
+    if constexpr (kWide)
+      return wide_weights.data() + static_cast<size_t>(output) * stride;
+    else
+      return weights.data() + static_cast<size_t>(output) * stride;
   }
   const WeightPair* pairs_of(int output) const {
     return pairs.data() + static_cast<size_t>(output) * stride / 2;
   }
 };
 
-/// Bilinear taps of outputs `first` and on: `scale` source samples, of `inputs`, for each;
-/// less than 2. Weights sum to about `one`.
-struct TriangleTaps {
+/// Taps of outputs `first` and on: `scale` source samples, of `inputs`, for each; less than
+/// kFewTapsScale. Weights sum to about `one`.
+struct FewTaps {
   double scale, one;
   int inputs, first;
 };
+constexpr double kFewTapsScale = 2;
+template <typename Kernel>
+constexpr int kFewTaps = static_cast<int>(2 * Kernel::kSupport * kFewTapsScale);
 
-/// For `count` outputs the first source sample, the number of taps, at most 4, and, one tap
-/// of all outputs after the other, the weights rounded to integers.
-using Triangle = void (*)(const TriangleTaps& of, int count, int32_t* first, int32_t* taps,
-                          int32_t* weights);
+/// For `count` outputs the first source sample, the number of taps, at most kFewTaps, and, one
+/// tap of all outputs after the other, the weights rounded to integers.
+using FindFewTaps = void (*)(const FewTaps& of, int count, int32_t* first, int32_t* taps,
+                             int32_t* weights);
 
 /// Of an axis's outputs those that are wanted: `count` from `first` on.
 struct OutputRange {
@@ -75,8 +81,8 @@ struct OutputRange {
 };
 
 /// The axis that takes `inputs` samples to `outputs`, of which it gives those of `window`,
-/// mirrored if `flip`. For the vertical pass its weights are wide, in pairs; for the
-/// horizontal one where they must be.
+/// mirrored if `flip`. For the vertical pass its weights are wide; for the horizontal one where
+/// they must be.
 void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
                 bool vertical, Axis& axis);
 

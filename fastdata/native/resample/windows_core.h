@@ -1,5 +1,6 @@
 // Which source samples neighbouring outputs of a horizontal pass need, for the paths that
-// look bytes up in a vector. Included by one file for each instruction set (target.h).
+// look bytes up in a vector, and the words that they multiply by. Included by one file for each
+// instruction set (target.h).
 #pragma once
 
 namespace fastdata {
@@ -18,6 +19,17 @@ Window window_of(const Axis& axis, int begin, int count) {
   }
   if (first > last) return {axis.begin, 0};
   return {first, last - first};
+}
+
+/// Of the words that a weight is multiplied as: a wide one's lower half and its upper.
+template <bool kWide>
+constexpr int kParts = kWide ? 2 : 1;
+
+template <bool kWide>
+FASTDATA_INLINE int16_t part_of(int weight, int part) {
+  constexpr int kHalf = kWideWeightBits / 2;
+  if (!kWide) return static_cast<int16_t>(weight);
+  return static_cast<int16_t>(part ? weight >> kHalf : weight & ((1 << kHalf) - 1));
 }
 
 }  // namespace

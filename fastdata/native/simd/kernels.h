@@ -49,7 +49,7 @@ struct Kernels {
   void (*deinterleave)(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b);
 
   // Resampling.
-  Triangle triangle;
+  FindFewTaps bilinear_taps, bicubic_taps;
   PlanHorizontal plan_horizontal;
   ResampleHorizontal horizontal;
   ResampleVertical vertical;

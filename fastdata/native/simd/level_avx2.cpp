@@ -16,7 +16,6 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "jpeg/colour_core.h"
 #include "jpeg/entropy_core.h"
 #include "jpeg/unstuff_core.h"
-#include "resample/wide_core.h"
 #include "resample/windows_core.h"
 #include "resample/horizontal_avx2.h"
 #include "resample/horizontal_core.h"
@@ -24,7 +23,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #define FASTDATA_HAVE_F16C
 #include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
-#include "resample/triangle_core.h"
+#include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
 #include "augment/box_core.h"

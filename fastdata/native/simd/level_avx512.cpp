@@ -21,7 +21,6 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 
 #include "jpeg/colour_core.h"
 #include "jpeg/entropy_core.h"
-#include "resample/wide_core.h"
 #include "resample/windows_core.h"
 #include "resample/horizontal_avx512.h"
 #include "jpeg/entropy_vector_avx512.h"
@@ -29,7 +28,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "jpeg/idct_zigzag_avx512.h"
 #define FASTDATA_HAVE_F16C
 #include "resample/normalise_core.h"
-#include "resample/triangle_core.h"
+#include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
 #include "augment/box_core.h"

@@ -10,9 +10,8 @@
 #include "jpeg/entropy_core.h"
 #include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
-#include "resample/triangle_core.h"
+#include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
-#include "resample/wide_core.h"
 #include "augment/look_up_core.h"
 #include "augment/box_core.h"
 #include "augment/point_core.h"
@@ -72,24 +71,32 @@ void idct_row(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out
 
 void plan_horizontal(const Axis& axis, HorizontalPlan& plan) { plan.axis = &axis; }
 
-void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
-                uint8_t* out, size_t out_stride) {
-  const Axis& axis = *plan.axis;
-  if (axis.wide) return horizontal_wide(axis, planes, plane_count, out, out_stride);
+template <bool kWide>
+void horizontal_weighed(const Axis& axis, const uint8_t* const* planes, int plane_count,
+                        uint8_t* out, size_t out_stride) {
   for (int p = 0; p < plane_count; p++, out += out_stride) {
     for (int i = 0; i < axis.outputs; i++) {
-      const uint8_t* source = planes[p] + axis.first[i] - axis.begin;
-      const int16_t* weights = axis.weights_of(i);
+      const uint8_t* __restrict source = planes[p] + axis.first[i] - axis.begin;
+      const auto* __restrict weights = axis.weights_of<kWide>(i);
+      const ptrdiff_t taps = axis.taps[i];
       int sum = 0;
-      for (int t = 0; t < axis.taps[i]; t++) sum += source[t] * weights[t];
-      out[i] = round_to_byte<kWeightBits>(sum);
+      for (ptrdiff_t t = 0; t < taps; t++) sum += source[t] * weights[t];
+      out[i] = round_to_byte<kBitsOf<kWide>>(sum);
     }
   }
 }
 
+void horizontal(const HorizontalPlan& plan, const uint8_t* const* planes, int plane_count,
+                uint8_t* out, size_t out_stride) {
+  if (plan.axis->wide)
+    horizontal_weighed<true>(*plan.axis, planes, plane_count, out, out_stride);
+  else
+    horizontal_weighed<false>(*plan.axis, planes, plane_count, out, out_stride);
+}
+
 void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, int n,
               uint8_t* out) {
-  const int32_t* weights = axis.wide_weights_of(output);
+  const int32_t* weights = axis.weights_of<true>(output);
   rows += static_cast<size_t>(axis.first[output] - axis.begin) * stride;
   constexpr ptrdiff_t kBatch = 64;
   for (ptrdiff_t x = 0; x < n; x += kBatch) {
