@@ -39,6 +39,21 @@ VALUES = {
     "crop": [(1, 2, 3, 4), (0, 0, 1, 1)],
     "resize": [(64, 20, 0), (20, 90, 1), (7, 5, 2), (65, 66, 3)],
     "pad": [(1, 2, 3, 4, mode, 9, 8, 7) for mode in (0, 1, 2, 3)] + [(99, 0, 0, 99, 2, 0, 0, 0)],
+    "tensor_contrast": [(0.5, 1), (1.4, 2)],
+    "tensor_saturation": [(1.7, 1), (0.3, 2)],
+    "tensor_sharpness": [(1.9, 1), (0.1, 2)],
+    "tensor_hue": [(0.1, 1), (-0.5, 2)],
+    "tensor_grayscale": [(1, 1), (3, 2)],
+    "tensor_autocontrast": [(1,), (2,)],
+    "tensor_affine": [(0.9, 0.2, -4, -0.3, 1.1, 6, kind, 1, 2, 3) for kind in (0, 1)]
+    + [(1, 0, 5.5, 0, 1, -3, kind, -1, -1, -1) for kind in (0, 1)],
+    "tensor_perspective": [
+        (1.1, 0.1, -9, 0.2, 0.9, 3, 0.001, -0.002, kind, *fill)
+        for kind in (0, 1)
+        for fill in ((1, 2, 3), (-1, -1, -1))
+    ],
+    "mix_begin": [(0.3,)],
+    "mix_add": [(0.7,), (-1,)],
 }
 
 
@@ -49,18 +64,29 @@ def main(folder: str) -> None:
 
 
 def write_augment(out: Path) -> None:
-    """Each operation alone, and before and behind the one before it in the list."""
+    """Each operation alone, and before and behind the one before it in the list; and one mixed."""
     out.mkdir(parents=True, exist_ok=True)
-    before = b""
     number = 0
-    for place, operation in enumerate(_native.OPERATIONS):
-        for values in VALUES.get(operation, [()]):
-            call = bytes([place]) + struct.pack(f"<Q{len(values)}d", 7, *values)
-            for size in [(1, 1), (2, 70), (65, 3), (100, 101)]:
-                for calls in (call, before + call, call + before):
-                    (out / f"seed-{number:03d}").write_bytes(bytes([*size, number % 2]) + calls)
-                    number += 1
+
+    def write(*calls: bytes) -> None:
+        nonlocal number
+        for size in [(1, 1), (2, 70), (65, 3), (100, 101)]:
+            head = bytes([*size, number % 2])
+            (out / f"seed-{number:03d}").write_bytes(head + b"".join(calls))
+            number += 1
+
+    before = b""
+    first: dict[str, bytes] = {}
+    for place, (operation, count) in enumerate(_native.OPERATIONS.items()):
+        for values in VALUES[operation] if count else [()]:
+            call = bytes([place]) + struct.pack(f"<Q{count}d", 7, *values)
+            first.setdefault(operation, call)
+            write(call)
+            write(before, call)
+            write(call, before)
             before = call
+    write(first["mix_begin"], first["invert"], first["mix_add"])
+    write(first["mix_begin"], first["mix_add"], first["mix_end"])
 
 
 def write_decode(out: Path) -> None:
