@@ -18,7 +18,7 @@ from torch.utils.data import DistributedSampler
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
-from fastdata.errors import FallbackWarning
+from fastdata.errors import FallbackWarning, SlowPathWarning
 from fastdata.machine import usable_cpus
 
 
@@ -77,13 +77,31 @@ def accelerated(root: str, how: str) -> None:
     import_torchvision()
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     ours: dict[str, Any] = {"shard": "auto"} if how == "shard" else {}
-    loader = accelerator.prepare(DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+        loader = accelerator.prepare(loader)
     epochs = [epoch_of(loader) for _ in range(2)]
     base = getattr(loader, "base_dataloader", loader)
-    kind = type(base).__name__
-    report(how, epochs=epochs, length=len(loader), explained=explain(base), kind=kind)
+    gathered, steps = [], []
+    for _, labels in loader:
+        gathered.append(accelerator.gather_for_metrics(labels).tolist())
+        with accelerator.accumulate():
+            steps.append(accelerator.sync_gradients)
+    with accelerator.accumulate():
+        steps.append(accelerator.sync_gradients)
+    report(
+        how,
+        epochs=epochs,
+        length=len(loader),
+        explained=explain(base),
+        kind=type(base).__name__,
+        gathered=gathered,
+        steps=steps,
+        warnings=[str(one.message) for one in caught if one.category is SlowPathWarning],
+    )
 
 
 def explain(loader: Any) -> str:

@@ -149,8 +149,20 @@ class TestAccelerate:
         for one in found:
             if how == "shard":
                 assert one["explained"].startswith("native") and one["kind"] == "DataLoader"
+                assert one["warnings"] == []
+            else:
+                (said,) = one["warnings"]
+                assert 'Give the DataLoader shard="auto" and device=accelerator.device' in said
         if how == "shard":
             assert_shares(found, 1)
         else:
             # Accelerate makes whole batches of it, by repeating samples from the beginning.
             assert_shares(found, 2 * 3 * 3 - SAMPLES)
+
+    @pytest.mark.parametrize("how", ["prepared", "shard"])
+    def test_the_end_is_known(self, accelerated: Reports, how: str) -> None:
+        """Metrics have no sample twice, and the last step is not put off to the next epoch."""
+        for one in accelerated[how]:
+            counts = Counter(label for batch in one["gathered"] for label in batch)
+            assert counts == Counter(range(SAMPLES))
+            assert one["steps"] == [False, True, True, False]

@@ -22,6 +22,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker, transformed
 from fastdata.errors import SlowPathWarning, UsageError, warn
+from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
@@ -38,6 +39,7 @@ from fastdata.transforms.compile import Recipe
 
 T = TypeVar("T", covariant=True)
 
+_LEFT_ALONE = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
 _TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader).parameters
 
 
@@ -179,8 +181,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._choice = self._config.choose(dataset)
         self._own_order = sampler is None and batch_sampler is None
         self._ranks = self._config.ranks
-        # Accelerate would shard what is sharded already; what has this mark it leaves alone.
-        self._is_accelerate_prepared = self._ranks is not None
         if seed is not None and not self._own_order and self._choice.path != "native":
             raise self._choice.refusal(f"seed={seed} with a sampler, where it is for crops,")
         self._order_by_default = (
@@ -221,7 +221,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._resume: State | None = None
         self._resume_ahead = 0
         self._progress: Progress | None = None
-        self._warned_unsharded = False
+        self._warned_unsharded = self._warned_taken_apart = False
         self._open()
         self._tell_slow_path()
 
@@ -249,10 +249,37 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if self._choice.path != "native":
             super().check_worker_number_rationality()
 
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
+
+        It does with one that shards. Of others it takes the parts for a loader of torch's.
+        """
+        if self._ranks is None and self._native is not None and not self._warned_taken_apart:
+            self._warned_taken_apart = True
+            lost = "Accelerate makes a loader of torch's of this one, which decodes in Python"
+            if self.require_native:
+                raise UsageError(f"require_native=True, but {lost}", _LEFT_ALONE)
+            warn(f"{lost}. {_LEFT_ALONE}", SlowPathWarning)
+        return self._ranks is not None
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate marks what it has seen."""
+
     # Iteration.
 
     def __iter__(self) -> Any:
         """One pass over the samples: on the native path an iterator of its own each time."""
+        batches = self._begin_pass()
+        if self._ranks is None:
+            return batches
+        start = 0 if self._progress is None else self._progress.position
+        samples = len(self.dataset)  # type: ignore[arg-type]
+        plan = Epoch(samples, self.batch_size or 1, *self._ranks, self.drop_last, start)
+        return told(batches, plan)
+
+    def _begin_pass(self) -> Any:
         self._warn_unsharded()
         self._config.check_ranks()
         if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
