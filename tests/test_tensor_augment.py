@@ -141,7 +141,10 @@ def test_a_rotated_photograph_is_torchvisions() -> None:
         ("tensor_perspective", [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0], "interpolation"),
         ("mix_begin", [1.1], "weight"),
         ("mix_add", [0.5], "mixed"),
-        ("mix_end", [], "mixed"),
+        ("mix_blend", [0.5], "mixed"),
+        ("mix_blend", [-0.1], "factor"),
+        ("mix_end", [1], "mixed"),
+        ("mix_end", [1.1], "factor"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(

@@ -70,9 +70,10 @@ Fixed: TypeAlias = "tuple[int, int] | None"
 # The first draw of a program: geometry has those before it (`fastdata.transforms.geometry`).
 _FIRST_DRAW = 1 << 16
 
-# Enum class Unit and enum class Rounding of native/augment/program.h.
+# Enum classes Unit, Rounding and Mixing of native/augment/program.h.
 WIDTH, HEIGHT = 1, 2
 TO_ZERO, TO_EVEN, UP = 1, 2, 3
+SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 
 
 # Nodes that only lead to others.
@@ -151,6 +152,21 @@ class Sample(Transform):
     transforms: tuple[Transform, ...]
     count: int
     weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Mixture(Transform):
+    """The image mixed with what several transforms make of it, with random weights.
+
+    Attributes:
+        transforms: Known to the core; none changes the size.
+        concentration: Of the weights' Dirichlet distributions, above 0, at most 1e6.
+        how: `SUM`, `BLENDED_SUM` or `BLENDS`.
+    """
+
+    transforms: tuple[Transform, ...]
+    concentration: float
+    how: int
 
 
 @dataclass(frozen=True)
@@ -628,6 +644,11 @@ def _sample(tree: Builder, step: Sample) -> None:
         _emit_all(tree, step.transforms)
 
 
+def _mixture(tree: Builder, step: Mixture) -> None:
+    with tree.node("mix", step.concentration, step.how, draws=1):
+        _emit_apart(tree, step.transforms)
+
+
 def _policy_steps(tree: Builder, step: Policy) -> None:
     with tree.node("sequence"):
         _emit_all(tree, step.transforms)
@@ -789,7 +810,7 @@ def _auto_augment(tree: Builder, step: AutoAugment) -> None:
 def _aug_mix(tree: Builder, step: AugMix) -> None:
     with (
         tree.on_tensors(step.version, step.fill is not None),
-        tree.node("mix", step.alpha, draws=1),
+        tree.node("mix", step.alpha, SUM, draws=1),
     ):
         for _ in range(step.mixture_width):
             depths = [step.chain_depth] if step.chain_depth > 0 else [1, 2, 3]
@@ -878,6 +899,7 @@ _EMIT: dict[type, Callable[[Builder, Any], None]] = {
     GaussianBlur: _blur,
     GaussianNoise: _noise,
     Grayscale: _grayscale,
+    Mixture: _mixture,
     Nothing: _nothing,
     Operation: _operation,
     OnTensors: _on_tensors,

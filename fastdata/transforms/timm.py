@@ -8,6 +8,7 @@ held within bounds, before an operation makes a number of its own of them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +25,13 @@ from fastdata.transforms.descriptions import (
     Transform,
 )
 from fastdata.transforms.pixels import (
+    BLENDED_SUM,
+    BLENDS,
     HEIGHT,
     TO_ZERO,
     UP,
     WIDTH,
+    Mixture,
     Operation,
     Policy,
     Random,
@@ -46,7 +50,6 @@ _SEQUENCES = "it makes sequences of patches, of another length for each image"
 
 #: Why the core leaves some to timm.
 _DECLINED = {
-    "AugMixAugment": "it mixes chains of augmentations; use rand-m9-mstd0.5-inc1 instead",
     "CenterCropToSequence": _SEQUENCES,
     "Patchify": "it makes patches of an image; do it to whole batches",
     "RandomCropToSequence": _SEQUENCES,
@@ -75,6 +78,17 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
         # Another version's, or arguments that make no sense: timm will say so when it is called.
         return f"its arguments are not known: {getattr(error, 'what', error)}"
+
+
+def mixes_bytes(collate_fn: Any) -> bool:
+    """Whether it is timm's FastCollateMixup: of uint8 images it makes mixed ones."""
+    return name_in(collate_fn, "timm.data.mixup") == "FastCollateMixup"
+
+
+def collates_bytes(collate_fn: Any) -> bool:
+    """Whether it is timm's fast_collate: of uint8 images and labels it makes tensors."""
+    module = sys.modules.get("timm.data.loader")
+    return collate_fn is not None and collate_fn is getattr(module, "fast_collate", None)
 
 
 # --- geometry --------------------------------------------------------------------------------
@@ -354,7 +368,19 @@ def _auto_augment(transform: Any) -> Transform:
     return Policy(f"timm's AutoAugment (one of {len(policies)})", (RandomChoice(policies),))
 
 
+def _aug_mix(transform: Any) -> Transform:
+    width, depth, alpha = int(transform.width), int(transform.depth), float(transform.alpha)
+    if not (1 <= width <= 100 and depth <= 100 and 1e-6 <= alpha <= 1e6):
+        raise ValueError(f"{width} chains of depth {depth} with alpha {alpha}")
+    one = RandomChoice(_augmentations(transform.ops))
+    depths = (depth,) if depth > 0 else (1, 2, 3)
+    chain = RandomChoice(tuple(Compose((one,) * count) for count in depths))
+    mixed = Mixture((chain,) * width, alpha, BLENDS if transform.blended else BLENDED_SUM)
+    return Policy(f"timm's AugMix ({width} chains of {len(transform.ops)} operations)", (mixed,))
+
+
 _TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
+    "AugMixAugment": _on_pil(_aug_mix),
     "AugmentOp": _on_pil(_one),
     "AutoAugment": _on_pil(_auto_augment),
     "CenterCropOrPad": _on_pil(_center_crop),

@@ -48,6 +48,7 @@ constexpr Run run_of(Operation operation) {
     case Operation::tensor_perspective: return tensor_perspective;
     case Operation::mix_begin: return mix_begin;
     case Operation::mix_add: return mix_add;
+    case Operation::mix_blend: return mix_blend;
     case Operation::mix_end: return mix_end;
   }
   return nullptr;

@@ -76,8 +76,12 @@ namespace fastdata {
   O(mix_begin, 1)                                                                             \
   /* a weight: adds the image as it is now, and puts the kept one in its place; */            \
   O(mix_add, 1)                                                                               \
-  /* puts the sum in its place */                                                             \
-  O(mix_end, 0)
+  /* a factor, 0 to 1: makes the sum so far its Image.blend with the image as it is now, and  \
+     puts the kept one in its place; */                                                       \
+  O(mix_blend, 1)                                                                             \
+  /* a factor, 0 to 1: puts Image.blend of the kept image and the sum in its place; 1: the    \
+     sum */                                                                                   \
+  O(mix_end, 1)
 
 #define FASTDATA_OPERATION(name, count) name,
 enum class Operation : uint8_t { FASTDATA_OPERATIONS(FASTDATA_OPERATION) };

@@ -195,7 +195,12 @@ void PixelProgram::check_node(int at, int end, int depth) const {
       throw std::invalid_argument(
           "a sample needs a weight a child, and as many above 0 as it takes");
   }
-  if (node.kind == NodeKind::mix && !children) throw std::invalid_argument("a mixture of nothing");
+  if (node.kind == NodeKind::mix) {
+    if (!children) throw std::invalid_argument("a mixture of nothing");
+    const double mixing = values_[node.first_value + 1].a;
+    if (mixing != 0 && mixing != 1 && mixing != 2)
+      throw std::invalid_argument("a mixture made in no way there is");
+  }
 }
 
 Status PixelProgram::draw(uint64_t key, int width, int height, Drawn& drawn) const {
@@ -306,30 +311,44 @@ Status PixelProgram::visit_sample(int at, Drawing& drawing) const {
   return {};
 }
 
-/// The weights of torchvision's AugMix, in its single precision: of the image and of the chains
-/// together, and of each of these.
+/// The weights of torchvision's AugMix (0.28), or of timm's (1.0), in their single precision: of
+/// the image and of the chains together, and of each of these.
 Status PixelProgram::visit_mix(int at, Drawing& drawing) const {
   const Node& node = nodes_[at];
   const double concentration = number(values_[node.first_value], drawing);
   if (!(concentration > 0 && concentration <= kMaxConcentration))
     return {Code::bad_parameters, "a concentration that is not above 0, or beyond 1e6"};
+  const auto mixing = static_cast<Mixing>(values_[node.first_value + 1].a);
   const uint64_t key = draw_bits(drawing.key, node.draw);
   uint64_t drawn = 0;
   const auto next = [&] { return draw_gamma(draw_bits(key, drawn++), concentration); };
   const double kept = next(), mixed = next();
-  std::vector<double> weights;
+  std::vector<double> drawn_weights;
   double sum = 0;
   for (int child = at + 1; child < node.end; child = nodes_[child].end)
-    sum += weights.emplace_back(next());
+    sum += drawn_weights.emplace_back(next());
   const float rest = static_cast<float>(mixed / (kept + mixed));
-  drawing.add(Operation::mix_begin, static_cast<float>(kept / (kept + mixed)));
+  std::vector<float> weights;
+  for (const double weight : drawn_weights)
+    weights.push_back(static_cast<float>(weight / sum) *
+                      (mixing == Mixing::blended_sum ? 1.f : rest));
+  float first = mixing == Mixing::blended_sum ? 0.f : 1.f;
+  if (mixing == Mixing::sum) first = static_cast<float>(kept / (kept + mixed));
+  if (mixing == Mixing::blends) {
+    float left = 1;  // of a blend, what those after it leave
+    for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
+      *weight = left > 0 ? std::min(*weight / left, 1.f) : 0.f;
+      left *= 1 - *weight;
+    }
+  }
+  drawing.add(Operation::mix_begin, first);
   int child = at + 1;
-  for (const double weight : weights) {
+  for (const float weight : weights) {
     if (Status s = visit(child, drawing); !s.ok()) return s;
-    drawing.add(Operation::mix_add, static_cast<float>(weight / sum) * rest);
+    drawing.add(mixing == Mixing::blends ? Operation::mix_blend : Operation::mix_add, weight);
     child = nodes_[child].end;
   }
-  drawing.add(Operation::mix_end);
+  drawing.add(Operation::mix_end, mixing == Mixing::blended_sum ? rest : 1.f);
   return {};
 }
 
@@ -366,6 +385,7 @@ Status PixelProgram::Drawing::call(const Node& node) {
     case Operation::tensor_perspective:
     case Operation::mix_begin:
     case Operation::mix_add:
+    case Operation::mix_blend:
     case Operation::mix_end:
       return {Code::bad_parameters, "an operation that has a node of its own"};
     default: break;

@@ -30,8 +30,8 @@ namespace fastdata {
   /* some of them, one after the other, none twice: how many; a weight of each. [how many] */   \
   N(sample, 1)                                                                                  \
   /* a mixture of the image and of what each child makes of it, with weights of Dirichlet's */  \
-  /* distribution, of two and of the children: its concentration; [1] */                        \
-  N(mix, 1)                                                                                     \
+  /* distribution, of two and of the children: its concentration; enum class Mixing; [1] */     \
+  N(mix, 2)                                                                                     \
   /* Leaves: an operation, whose values are the node's; [1] */                                  \
   N(call, 0)                                                                                    \
   /* Image.rotate: angle; interpolation; fill R, G, B; expand; whether there is a centre, */    \
@@ -81,6 +81,11 @@ enum class ValueKind : uint8_t { FASTDATA_VALUES(FASTDATA_VALUE) };
 
 enum class Unit : uint8_t { one, width, height };  // that a, b and the bounds are multiples of
 enum class Rounding : uint8_t { none, to_zero, to_even, up };  // last of all
+
+// How a mixture is made of the weights: one sum, as by torchvision's AugMix; a sum of what the
+// children make, and a blend with that, as by timm's; one blend after the other, as by timm's that
+// is blended.
+enum class Mixing : uint8_t { sum, blended_sum, blends };
 
 /// False if no node has that name.
 bool parse_node(std::string_view name, NodeKind& kind);

@@ -20,6 +20,9 @@ bool read_version(double value, bool& second) {
   return true;
 }
 
+constexpr Status kBadPart{Code::bad_parameters, "a factor outside 0 to 1"};
+bool is_part(double value) { return value >= 0 && value <= 1; }
+
 uint8_t truncated(float value) { return static_cast<uint8_t>(std::clamp(value, 0.f, 255.f)); }
 
 /// torchvision's _blend of single values: factor * value + (1 - factor) * other.
@@ -40,6 +43,16 @@ Status read_blend(const Call& call, Blend& blend) {
   blend.factor = static_cast<float>(call.values[0]);
   blend.rest = static_cast<float>(1.0 - call.values[0]);
   return {};
+}
+
+constexpr Status kNotMixed{Code::bad_parameters,
+                           "an image of another size than it is mixed with, or with none"};
+
+/// Pillow's Image.blend of two images, with a factor of 0 to 1. `out` may be either.
+void blend_images(const uint8_t* from, const uint8_t* to, size_t n, float factor, uint8_t* out) {
+  for (size_t i = 0; i < n; i++)
+    out[i] = static_cast<uint8_t>(static_cast<int>(static_cast<float>(from[i]) +
+                                                   factor * static_cast<float>(to[i] - from[i])));
 }
 
 /// The image's grey plane: its own, or one in the scratch.
@@ -164,19 +177,36 @@ Status mix_begin(const Call& call, Canvas& canvas) {
 Status mix_add(const Call& call, Canvas& canvas) {
   if (!(std::abs(call.values[0]) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
   const Planes& image = canvas.image();
-  if (!canvas.mix.fits(image))
-    return {Code::bad_parameters, "an image of another size than it is mixed with, or with none"};
+  if (!canvas.mix.fits(image)) return kNotMixed;
   kernels().add_weighted(image.data, image.size(), static_cast<float>(call.values[0]),
                          canvas.mix.sums.get<float>());
   std::memcpy(image.data, canvas.mix.original.get(), image.size());
   return {};
 }
 
-Status mix_end(const Call&, Canvas& canvas) {
+Status mix_blend(const Call& call, Canvas& canvas) {
+  if (!is_part(call.values[0])) return kBadPart;
   const Planes& image = canvas.image();
-  if (!canvas.mix.fits(image))
-    return {Code::bad_parameters, "an image of another size than it is mixed with, or with none"};
-  kernels().to_bytes(canvas.mix.sums.get<float>(), image.size(), image.data);
+  if (!canvas.mix.fits(image)) return kNotMixed;
+  const size_t size = image.size();
+  float* sums = canvas.mix.sums.get<float>();
+  uint8_t* sum = canvas.scratch.reserve(size);
+  kernels().to_bytes(sums, size, sum);
+  blend_images(sum, image.data, size, static_cast<float>(call.values[0]), sum);
+  std::copy_n(sum, size, sums);
+  std::memcpy(image.data, canvas.mix.original.get(), size);
+  return {};
+}
+
+Status mix_end(const Call& call, Canvas& canvas) {
+  if (!is_part(call.values[0])) return kBadPart;
+  const Planes& image = canvas.image();
+  if (!canvas.mix.fits(image)) return kNotMixed;
+  const size_t size = image.size();
+  kernels().to_bytes(canvas.mix.sums.get<float>(), size, image.data);
+  if (call.values[0] < 1)
+    blend_images(canvas.mix.original.get(), image.data, size, static_cast<float>(call.values[0]),
+                 image.data);
   canvas.mix.clear();
   return {};
 }

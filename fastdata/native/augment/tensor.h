@@ -16,6 +16,7 @@ Status tensor_affine(const Call& call, Canvas& canvas);
 Status tensor_perspective(const Call& call, Canvas& canvas);
 Status mix_begin(const Call& call, Canvas& canvas);
 Status mix_add(const Call& call, Canvas& canvas);
+Status mix_blend(const Call& call, Canvas& canvas);
 Status mix_end(const Call& call, Canvas& canvas);
 
 }  // namespace fastdata
