@@ -44,6 +44,36 @@ from Pillow's by two levels here and there, and by up to 20 in pure noise; the c
 as those of the processor's `pil` backend are.
 """
 
+_TAIL = """
+## timm's create_loader
+
+What `timm.data.create_loader` and its `PrefetchLoader` do (bytes to the device, normalised there,
+in half precision where it is asked for, erased there) is
+
+```python
+transform = create_transform(224, is_training=True, use_prefetcher=True, auto_augment="3a")
+dataset = fastdata.ImageDataset("imagenet-train-lmdb", transform)
+erase = RandomErasing(0.25, mode="pixel", device="cuda")
+loader = fastdata.DeviceLoader(
+    fastdata.DataLoader(dataset, 256, shuffle=True, num_workers="auto", drop_last=True),
+    "cuda",
+    dtype="float16",
+    mean=IMAGENET_DEFAULT_MEAN,
+    std=IMAGENET_DEFAULT_STD,
+    batch_transform=lambda images, labels: (erase(images), labels),
+)
+```
+
+in channels-last memory; for evaluation, with timm's values but for the rounding of floats. In
+float32 and without erasing, `fastdata.DataLoader(dataset, 256, device="cuda")` over the transform
+without `use_prefetcher` is the same in one line; erasing is then the native core's, on the host.
+
+`FastCollateMixup(…)` stays the loader's `collate_fn`, `Mixup(…)` is a
+[`batch_transform`](loader.md#mixing-images), and `num_aug_repeats` is
+`sampler=RepeatAugSampler(dataset)`. Where a sampler repeats samples, timm's or the `RASampler` of
+torchvision's reference, each repeat has draws of its own, on whichever rank.
+"""
+
 _MODELS = (
     "resnet50",
     "efficientnet_b0",
@@ -168,7 +198,7 @@ def page() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows += [row(name, make()) for name, make in recipes().items()]
-    return _HEAD.format(samples=SAMPLES, **versions) + "\n" + "\n".join(rows) + "\n"
+    return _HEAD.format(samples=SAMPLES, **versions) + "\n" + "\n".join(rows) + "\n" + _TAIL
 
 
 if __name__ == "__main__":

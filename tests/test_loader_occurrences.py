@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.utils.data import (  # noqa: E402
     BatchSampler,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     Subset,
     WeightedRandomSampler,
@@ -129,6 +131,49 @@ def test_ranks_draw_the_same_sample_differently(monkeypatch: pytest.MonkeyPatch)
     alone, *ranks = found
     assert ranks[0] == alone
     assert len(set().union(*map(of_seven, ranks))) == 24
+
+
+class Repeating(Sampler[int]):
+    """As ``RASampler`` of torchvision's reference.
+
+    Each sample three times, one after the other; of them each rank's share, cut to as many as there
+    are samples for a rank.
+    """
+
+    def __init__(self, rank: int, ranks: int, samples: int = SAMPLES) -> None:
+        self.rank, self.ranks, self.samples, self.epoch = rank, ranks, samples, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.samples // self.ranks
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        shuffled = torch.randperm(self.samples, generator=generator)
+        repeated = shuffled.repeat_interleave(3).tolist()
+        return iter(repeated[self.rank :: self.ranks][: len(self)])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_repeated_augmentation(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    for epoch in range(2):
+        found, numbers = [], []
+        for rank in range(ranks):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", str(ranks))
+            sampler = Repeating(rank, ranks)
+            loader = DataLoader(images(), 5, sampler=sampler, seed=3, require_native=True)
+            loader.set_epoch(epoch)
+            found += crops(loader)
+            numbers += list(sampler)
+            assert sampler.epoch == epoch and len(loader) == -(-len(sampler) // 5)
+        assert len(found) == len(numbers) == SAMPLES // ranks * ranks
+        # Three of each, of one perhaps fewer; all different, but of images of a few pixels.
+        assert len(set(numbers)) <= SAMPLES // 3 + 1
+        large = [crop for number, crop in zip(numbers, found, strict=True) if number % 13 != 9]
+        assert len(set(large)) == len(large) > 40
 
 
 def test_ranks_that_make_no_sense_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import random
 import re
+from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from loader_data import SAMPLES, WITH_INDEX, images
+from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from test_pixel_programs import (
     COUNT,
@@ -21,10 +23,10 @@ from test_pixel_programs import (
     program_of,
 )
 from timm_calls import recording
-from torchvision_calls import Call
+from torchvision_calls import Call, apply
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DeviceLoader
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
@@ -207,6 +209,97 @@ def test_an_operation_gives_timms_pixels(tv: Any, data: Any, name: str, magnitud
                 if away <= (name in ("Rotate", "ShearX", "ShearY")):
                     break
             assert away <= (name[:5] in ("Rotat", "Shear", "Trans")), index
+
+
+# --- AugMix ----------------------------------------------------------------------------------
+
+_MIXES = ("mix_add", "mix_blend", "mix_end")
+
+
+def chains_of(calls: Any) -> tuple[list[list[Call]], list[float]]:
+    """A mixture's chains; and the weight of each, with the factor of the blend at its end."""
+    (name, _), *rest = calls
+    assert name == "mix_begin"
+    chains: list[list[Call]] = [[]]
+    weights = []
+    for name, values in rest:
+        if name in _MIXES:
+            weights.append(values[0])
+            chains.append([])
+        else:
+            chains[-1].append((name, tuple(values)))
+    assert not chains.pop() and not chains.pop()
+    return chains, weights
+
+
+@pytest.mark.parametrize(
+    "policy", ["augmix-m3-w1", "augmix-m9-w3-d1-a0.3-mstd0.5", "augmix-m5-w2-d1-b1-a4"]
+)
+def test_augmix_is_drawn_as_timm_draws_it(
+    tv: Any, data: Any, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transform = made(data, policy)
+    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), transform]))
+    mine = [chains_of(program.draw(key, *SIZE)[0]) for key in keys_of(COUNT)]
+    count = COUNT // 4
+    weights: list[float] = []
+    dirichlet = np.random.dirichlet
+
+    def drawn(alphas: Any) -> Any:
+        found = dirichlet(alphas)
+        if not transform.blended:
+            weights.extend(found.tolist())
+        return found
+
+    monkeypatch.setattr(np.random, "dirichlet", drawn)
+    monkeypatch.setattr(Image, "blend", lambda image, _, factor: weights.append(factor) or image)
+    seed(1)
+    image = Image.new("RGB", SIZE)
+    others = []
+    with recording() as calls:
+        for _ in range(count):
+            transform(image)
+            # The blended one ends without a blend.
+            others.append((canonical(calls), weights + [1.0] * transform.blended))
+            weights = []
+            calls.clear()
+    assert_same_distribution(
+        [canonical(call for chain in chains for call in chain) for chains, _ in mine[:count]],
+        [calls for calls, _ in others],
+    )
+    for place in range(transform.width + 1):
+        distance, bound = kolmogorov_smirnov(
+            [weights[place] for _, weights in mine], [weights[place] for _, weights in others]
+        )
+        assert distance <= bound, place
+
+
+@pytest.mark.parametrize("policy", ["augmix-m8-w3-d1", "augmix-m8-w3-d1-b1"])
+def test_augmix_gives_timms_pixels(
+    tv: Any, data: Any, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own code, handed our weights and our augmentations."""
+    transform, crop = made(data, policy), tv.CenterCrop((41, 57))
+    pipeline = tv.Compose([crop, transform, tv.PILToTensor()])
+    dataset, program = images(pipeline), program_of(pipeline)
+    for batch, _, indices in DataLoader(dataset, batch_size=27, seed=3, **WITH_INDEX):
+        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
+            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
+            chains, (*weights, factor) = chains_of(program.draw(key, 57, 41)[0])
+            left = iter(chains)
+
+            def choose(ops: Any, depth: int, replace: bool, left: Any = left) -> Any:
+                return [partial(apply, call=call) for call in next(left)]
+
+            with monkeypatch.context() as patch:
+                patch.setattr(np.random, "choice", choose)
+                patch.setattr(np.random, "dirichlet", lambda alphas, found=weights: found)
+                patch.setattr(np.random, "beta", lambda a, b, found=factor: found)
+                ours = np.array(weights, np.float32)
+                patch.setattr(transform, "_calc_blended_weights", lambda ws, m, found=ours: found)
+                want = np.asarray(transform(crop(dataset.open_image(index))))
+            assert next(left, None) is None
+            assert np.abs(got.astype(int) - want).max() <= 1, index
 
 
 # --- geometry --------------------------------------------------------------------------------
@@ -437,6 +530,172 @@ def test_arrays_are_made_of_what_is_left_to_call(tv: Any, data: Any) -> None:
     assert isinstance(seen[0], np.ndarray)
     assert (seen[0] == ToNumpy()(crop(image))).all()
     assert compile_recipe(tv.Compose([crop, ToNumpy()])) is not None
+
+
+# --- Mixup -----------------------------------------------------------------------------------
+
+MIXUP: dict[str, dict[str, Any]] = {
+    "batch": {"mixup_alpha": 0.8, "cutmix_alpha": 1.0},
+    "pair": {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "mode": "pair"},
+    "elem": {"mixup_alpha": 0.8, "cutmix_minmax": (0.3, 0.8), "mode": "elem", "prob": 0.7},
+    "half": {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "mode": "half", "label_smoothing": 0.0},
+}
+
+
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_mixup_mixes_the_loaders_batches(data: Any, mode: str, device: Any) -> None:
+    transform = data.create_transform(24, is_training=True)
+    options: dict[str, Any] = {"seed": 3, "device": device, "drop_last": True}
+    mixup = data.Mixup(num_classes=3, **MIXUP[mode])
+
+    def made(**more: Any) -> Any:
+        return list(DataLoader(images(transform), 10, require_native=True, **options, **more))
+
+    mixed = made(batch_transform=mixup, num_workers=2)
+    assert same(mixed, made(batch_transform=mixup))
+    plain = made(batch_transform=lambda images, labels: (images, labels, np.random.get_state()))
+    for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
+        np.random.set_state(state)
+        want, wanted = mixup(before.clone(), labels)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(soft, wanted)
+        assert not torch.equal(got, before)
+
+
+@pytest.mark.parametrize("mode", MIXUP)
+def test_fast_collate_mixup_keeps_the_native_path(data: Any, mode: str) -> None:
+    transform = data.create_transform(24, is_training=True, use_prefetcher=True)
+    options: dict[str, Any] = {"seed": 3, "drop_last": True, "require_native": True}
+    collate = data.FastCollateMixup(num_classes=3, **MIXUP[mode])
+
+    def made(**more: Any) -> Any:
+        return list(DataLoader(images(transform), 10, **options, **more))
+
+    mixed = made(collate_fn=collate, num_workers=2)
+    assert same(mixed, made(collate_fn=collate))
+    plain = made(batch_transform=lambda images, labels: (images, labels, np.random.get_state()))
+    for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
+        np.random.set_state(state)
+        samples = list(zip(before.numpy().copy(), labels.tolist(), strict=True))
+        want, wanted = collate(samples)
+        assert got.dtype == torch.uint8 and same([got, soft], [want, wanted])
+        assert len(got) == (5 if mode == "half" else 10)
+
+
+def test_fast_collate_is_the_batch_as_it_is(data: Any) -> None:
+    from timm.data.loader import fast_collate
+
+    transform = data.create_transform(24, use_prefetcher=True)
+    loader = DataLoader(images(transform), 10, collate_fn=fast_collate, require_native=True)
+    assert same(list(loader), list(DataLoader(images(transform), 10)))
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_timms_collate_functions_have_floats_in_workers(data: Any) -> None:
+    transform = data.create_transform(24)
+    for collate in (data.FastCollateMixup(num_classes=3), data.loader.fast_collate):
+        loader = DataLoader(images(transform), 10, collate_fn=collate)
+        assert loader.explain().startswith("workers"), loader.explain()
+
+
+# --- loaders ---------------------------------------------------------------------------------
+
+
+def test_repeated_augmentation_draws_each_repeat_anew(
+    data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from timm.data.distributed_sampler import RepeatAugSampler
+
+    dataset = images()
+    for epoch in range(2):
+        seen: list[tuple[int, bytes]] = []
+        for rank in range(3):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", "3")
+            sampler = RepeatAugSampler(dataset, 3, rank, num_repeats=4)
+            loader = DataLoader(
+                dataset, 5, sampler=sampler, seed=3, require_native=True, **WITH_INDEX
+            )
+            loader.set_epoch(epoch)
+            found = [
+                (index, image.numpy().tobytes())
+                for batch, _, indices in loader
+                for image, index in zip(batch, indices.tolist(), strict=True)
+            ]
+            # The sampler has heard of the epoch, too.
+            assert [index for index, _ in found] == list(sampler)
+            assert len(loader) == 4 and len(found) == len(sampler) == 18
+            seen += found
+        repeats = Counter(index for index, _ in seen)
+        assert max(repeats.values()) == 4 and len(repeats) == 14
+        # Of images of a few pixels crops may be the same.
+        large = [one for one in seen if one[0] % 13 != 9]
+        assert len(set(large)) == len(large) > 45
+
+
+class Plain(torch.utils.data.Dataset[Any]):
+    """The images by Pillow alone, as timm's own datasets have them."""
+
+    def __init__(self) -> None:
+        self._images = images(None)
+        self.transform: Any = None
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self._images.open_image(index)), self._images.row(index).label
+
+
+def create_loader(data: Any, **options: Any) -> Any:
+    return data.create_loader(
+        Plain(),
+        48,
+        10,
+        interpolation="bicubic",
+        num_workers=0,
+        device=torch.device("cpu"),
+        **options,
+    )
+
+
+def replaced(data: Any, dtype: str, batch_transform: Any = None, **options: Any) -> Any:
+    """What docs/recipes.md gives in create_loader's place."""
+    transform = data.create_transform(48, interpolation="bicubic", use_prefetcher=True, **options)
+    return DeviceLoader(
+        DataLoader(images(transform), 10, require_native=True),
+        "cpu",
+        dtype=dtype,
+        mean=data.IMAGENET_DEFAULT_MEAN,
+        std=data.IMAGENET_DEFAULT_STD,
+        batch_transform=batch_transform,
+    )
+
+
+def test_create_loaders_batches_for_evaluation(data: Any) -> None:
+    theirs, ours = create_loader(data), replaced(data, "float32")
+    assert len(theirs) == len(ours)
+    for (want, wanted), (got, labels) in zip(theirs, ours, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+        assert same(labels, wanted)
+        assert got.is_contiguous(memory_format=torch.channels_last)
+    # timm subtracts and divides in half precision, too.
+    theirs, ours = create_loader(data, img_dtype=torch.float16), replaced(data, "float16")
+    for (want, _), (got, _) in zip(theirs, ours, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=8e-3)
+
+
+def test_erasing_on_the_device_as_create_loader_does(data: Any) -> None:
+    from timm.data.random_erasing import RandomErasing
+
+    erase = RandomErasing(1.0, mode="const", device="cpu")
+    ours = replaced(data, "float32", lambda images, labels: (erase(images), labels))
+    for (got, _), (before, _) in zip(ours, replaced(data, "float32"), strict=True):
+        for one, whole in zip(got, before, strict=True):
+            erased = (one == 0).all(0)
+            assert 0.01 < erased.float().mean() < 0.4
+            assert torch.equal(one[:, ~erased], whole[:, ~erased])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -95,6 +96,10 @@ class Tracker:
 
     def end(self) -> None:
         """The consumer has had all batches."""
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """What the loader's ``batch_transform`` is called in, for the batch reached last."""
+        return nullcontext()
 
 
 def transformed(batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
@@ -186,7 +191,11 @@ class DeviceIterator(Iterator[Any]):
     def __next__(self) -> Any:
         with self._taking:
             batch = self._next()
-        return transformed(batch, self._batch_transform)
+            drawing = self._tracker.drawing()
+        if self._batch_transform is None:
+            return batch
+        with drawing:
+            return transformed(batch, self._batch_transform)
 
     def _next(self) -> Any:
         if self._closed:

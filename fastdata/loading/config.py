@@ -17,6 +17,7 @@ from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
 from fastdata.loading.sampler import own_ranks
 from fastdata.plan.order import ORDER_NAMES, is_order
+from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe, Refusal
 
 #: What ``fields`` may ask for.
@@ -210,7 +211,8 @@ class LoaderConfig:
         recipe = images.recipe
         if isinstance(recipe, Refusal) and recipe.impossible:
             raise UsageError(recipe.reason, "Change the transforms, or their order.")
-        if self.collate_fn not in (None, default_collate) and not fast:
+        known = self.collate_fn in (None, default_collate) or fast
+        if not known and not self._collates_bytes(recipe):
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             why = f"the collate_fn {name} wants single samples"
             return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
@@ -256,6 +258,22 @@ class LoaderConfig:
         if fast:
             recipe = _with_output(recipe, channels_last=True)
         return Choice("native", f"{images.what}: {recipe.describe()}", images=images, recipe=recipe)
+
+    @property
+    def mixes_bytes(self) -> bool:
+        """Whether the ``collate_fn`` mixes images, and is called with the samples of a batch."""
+        return timm.mixes_bytes(self.collate_fn)
+
+    def _collates_bytes(self, recipe: Recipe | Refusal) -> bool:
+        """Whether the ``collate_fn`` is timm's, and has what it is made for."""
+        if isinstance(recipe, Refusal) or len(recipe.programs) > 1:
+            return False
+        output = recipe.programs[0].output
+        if output.dtype != "uint8" or output.as_pil:
+            return False
+        if self.mixes_bytes:
+            return self.fields is None
+        return timm.collates_bytes(self.collate_fn)
 
     def explain(self, choice: Choice, order: str) -> str:
         """Which path is taken and why; ``order`` says which order a native path's samples have."""

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -22,8 +23,10 @@ from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.pipeline import Batch, Pipeline
+from fastdata.loading.seeding import seeded
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
+from fastdata.plan.draws import batch_key
 from fastdata.plan.schedule import Schedule
 
 
@@ -37,6 +40,7 @@ class Progress:
         position: Positions of the order delivered, by all ranks together.
         ahead: Samples delivered from beyond that, in place of bad ones.
         ended: Whether all batches have been delivered.
+        batch_key: Key of what is drawn for the batch delivered last, as a whole.
     """
 
     seed: int
@@ -44,6 +48,7 @@ class Progress:
     position: int
     ahead: int
     ended: bool = False
+    batch_key: int = 0
 
 
 class ProgressTracker(Tracker):
@@ -57,17 +62,22 @@ class ProgressTracker(Tracker):
     def __init__(self, delivered: Progress, consumed: Progress) -> None:
         self._delivered, self._consumed = delivered, consumed
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """What has been delivered."""
-        return self._delivered.position, self._delivered.ahead
+        delivered = self._delivered
+        return delivered.position, delivered.ahead, delivered.batch_key
 
-    def reach(self, mark: tuple[int, int]) -> None:
+    def reach(self, mark: tuple[int, int, int]) -> None:
         """The consumer has that."""
-        self._consumed.position, self._consumed.ahead = mark
+        self._consumed.position, self._consumed.ahead, self._consumed.batch_key = mark
 
     def end(self) -> None:
         """The consumer has all batches of the epoch."""
         self._consumed.ended = True
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Draws are functions of the batch that the consumer has."""
+        return seeded(self._consumed.batch_key)
 
 
 class NativeIterator(Iterator[Any]):
@@ -193,6 +203,9 @@ class NativeIterator(Iterator[Any]):
         elif self._config.on_error == "zero":
             valid = np.ones(len(batch.planned.indices), np.bool_)
         self._progress.ahead = self._ahead()
+        if self._config.batch_transform is not None or self._config.mixes_bytes:
+            planned = batch.planned
+            self._progress.batch_key = batch_key(self._key, planned.numbers, planned.occurrences)
         self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)
         self._counters.batches += 1
@@ -292,10 +305,22 @@ class NativeIterator(Iterator[Any]):
         """The batch as the user gets it."""
         config = self._config
         found = {name: self._field(name, batch) for name in config.fields or ("image", "label")}
+        if config.mixes_bytes:
+            with seeded(self._progress.batch_key):
+                mixed = self._mix(found["image"], found["label"])
+            found["image"], found["label"] = map(self._moved, mixed)
         if valid is not None:
             found["valid"] = self._moved(torch.from_numpy(valid))
         result = list(found.values()) if config.fields is None else found
-        return transformed(result, config.host_transform)
+        if config.host_transform is None:
+            return result
+        with seeded(self._progress.batch_key):
+            return transformed(result, config.host_transform)
+
+    def _mix(self, images: torch.Tensor, labels: Any) -> Any:
+        """What a ``collate_fn`` that mixes makes of a batch's samples."""
+        collate: Any = self._config.collate_fn
+        return called(collate, list(zip(images.numpy(), labels, strict=True)))
 
     def _field(self, name: str, batch: Batch) -> Any:
         if name == "image":

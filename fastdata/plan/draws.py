@@ -10,7 +10,8 @@ Keys, each a child of the one before:
 2. rank, only where a sampler of somebody else's may give several ranks one sample, and rank 0
    keeps the key above (:func:`rank_key`);
 3. view, then sample (:func:`sample_keys`);
-4. occurrence: how often the sample was drawn before. The first time keeps the key above.
+4. occurrence: how often the sample was drawn before. The first time keeps the key above;
+5. batch, only for what is drawn for all of it: the key is its first sample's (:func:`batch_key`).
 
 The occurrence is
 
@@ -47,6 +48,9 @@ _LOW32 = np.uint64(0xFFFF_FFFF)
 # A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
 # have -2 to -5 (`fastdata.plan.order`).
 _RANKS = -6
+
+# A child of the key of a sample: occurrences have -2 and below, draws 0 and above.
+_BATCH = -1
 
 
 def child(key: int, number: int) -> int:
@@ -145,6 +149,24 @@ def sample_keys(
     # Child number -1 - occurrence: draws are the children from 0 on.
     again = occurrences.astype(np.uint64)
     return np.where(again > 0, mix(z - again * _GAMMA64), z)
+
+
+def batch_key(
+    key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
+) -> int:
+    """The key of what is drawn for a batch as a whole.
+
+    Args:
+        key: As in :func:`sample_keys`.
+        indices: int64, (N,): the batch's samples. The first one tells the batch from others of the
+            epoch, whatever the rank, and however many batches were taken before.
+        occurrences: As in :func:`sample_keys`.
+
+    Returns:
+        An int in [0, 2**64).
+    """
+    before = None if occurrences is None else occurrences[:1]
+    return child(int(sample_keys(key, indices[:1], 0, before)[0]), _BATCH)
 
 
 def bits(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.uint64]:

@@ -1,0 +1,154 @@
+"""MixUp and CutMix as ``batch_transform``: torchvision's own objects, draws of the loader's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_data import SAMPLES, images, same
+from test_pixel_programs import kolmogorov_smirnov
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader
+from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+FLOATS = Compose(
+    [RandomResizedCrop(24), RandomHorizontalFlip(), Normalize((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))]
+)
+CLASSES = 3
+
+PLACES: list[dict[str, Any]] = [{}, {"device": "cpu"}]
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    return import_torchvision().transforms.v2
+
+
+MIXES: dict[str, Callable[[Any], Any]] = {
+    "MixUp": lambda v2: v2.MixUp(num_classes=CLASSES),
+    "CutMix": lambda v2: v2.CutMix(alpha=0.4, num_classes=CLASSES),
+    "either": lambda v2: v2.RandomChoice(
+        [v2.MixUp(alpha=0.2, num_classes=CLASSES), v2.CutMix(num_classes=CLASSES)]
+    ),
+}
+
+
+def mixed(transform: Any, **options: Any) -> DataLoader[Any]:
+    options = {"shuffle": True, "seed": 3, "batch_transform": transform, **options}
+    return DataLoader(images(FLOATS), 10, require_native=True, **options)
+
+
+def every_generator(images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+@pytest.mark.parametrize("name", MIXES)
+def test_torchvisions_mix_the_loaders_batches(
+    v2: Any, name: str, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[dict[str, Any]] = []
+    for kind in (v2.MixUp, v2.CutMix):
+        make = kind.make_params
+
+        def note(self: Any, inputs: Any, make: Any = make) -> Any:
+            drawn.append(make(self, inputs))
+            return drawn[-1]
+
+        monkeypatch.setattr(kind, "make_params", note)
+    got = list(mixed(MIXES[name](v2), **place))
+    plain = list(mixed(None, **place))
+    assert len(got) == len(plain) == len(drawn)
+    for (pixels, soft), (before, labels), params in zip(got, plain, drawn, strict=True):
+        other = before.roll(1, 0)
+        if "box" in params:
+            left, top, right, bottom = params["box"]
+            want, part = before.clone(), params["lam_adjusted"]
+            want[..., top:bottom, left:right] = other[..., top:bottom, left:right]
+        else:
+            part = params["lam"]
+            want = before * part + other * (1 - part)
+        torch.testing.assert_close(pixels, want)
+        hard = torch.eye(CLASSES)[labels]
+        torch.testing.assert_close(soft, hard * part + hard.roll(1, 0) * (1 - part))
+    if name == "either":
+        assert {"box" in params for params in drawn} == {True, False}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+def test_the_same_batch_is_mixed_the_same_way(v2: Any, place: Any) -> None:
+    """In every run, with any threads, and after a resume."""
+    transform = MIXES["either"](v2)
+    whole = list(mixed(transform, **place))
+    torch.manual_seed(7)
+    np.random.seed(7)
+    assert same(whole, list(mixed(transform, num_workers=2, **place)))
+    loader = mixed(transform, num_workers=1, **place)
+    batches = iter(loader)
+    taken = [next(batches) for _ in range(2)]
+    resumed = mixed(transform, **place)
+    resumed.load_state_dict(loader.state_dict())
+    assert same(whole, taken + list(resumed))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+def test_each_batch_rank_and_epoch_draws_anew(place: Any) -> None:
+    loaders = [mixed(every_generator, shard=(rank, 2), **place) for rank in range(2)]
+    found = [draws for _ in range(3) for loader in loaders for draws in loader]
+    assert len(found) == 3 * 2 * 3
+    for numbers in zip(*found, strict=True):
+        assert len(set(numbers)) == len(found)
+    again = mixed(every_generator, shard=(1, 2), **place)
+    again.set_epoch(2)
+    assert list(again) == found[-3:]
+
+
+def test_a_seed_that_is_drawn_is_torchs() -> None:
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(list(mixed(every_generator, seed=None)))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+def test_the_generators_go_on_as_if_nothing_had_been_drawn(place: Any) -> None:
+    def fails(*batch: Any) -> Any:
+        every_generator(*batch)
+        raise ValueError("mine")
+
+    for transform in (every_generator, fails):
+        batches = iter(mixed(transform, **place))
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        try:
+            next(batches)
+        except ValueError as error:
+            assert str(error) == "mine"
+        here = every_generator(*[torch.zeros(1)] * 2)
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        assert here == every_generator(*[torch.zeros(1)] * 2)
+
+
+def test_draws_have_their_distribution() -> None:
+    """Over batches, each of which seeds the generators anew."""
+    transform = lambda *batch: (  # noqa: E731
+        float(np.random.beta(0.2, 0.2)),
+        float(torch.distributions.Beta(0.2, 0.2).sample()),
+        random.betavariate(0.2, 0.2),
+    )
+    loader = DataLoader(images(), 1, seed=3, batch_transform=transform)
+    found = [draws for _ in range(40) for draws in loader]
+    assert len(found) == 40 * SAMPLES
+    wanted = np.random.default_rng(1).beta(0.2, 0.2, 100_000).tolist()
+    for numbers in zip(*found, strict=True):
+        distance, bound = kolmogorov_smirnov(list(numbers), wanted)
+        assert distance <= bound
