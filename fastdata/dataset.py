@@ -24,6 +24,7 @@ from fastdata.storage.files import check_regular
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.probe import ImageInfo, open_image
+from fastdata.transforms.descriptions import Schedule
 
 
 class BatchDecoder(Protocol):
@@ -242,7 +243,10 @@ class ImageDataset:
         """
         if self.transform is None:
             return [self[index] for index in indices]
-        transforms = (self.transform, self.target_transform)
+        transform = self.transform
+        if isinstance(transform, Schedule):
+            transform = transform.current
+        transforms = (transform, self.target_transform)
         if self._decoder is None or self._decoder[0] != transforms:
             self._decoder = (transforms, decoder_of(self))
         decoder = self._decoder[1]

@@ -17,7 +17,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 import torch
 import torch.utils.data
 from torch import distributed as dist
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import Sampler, SequentialSampler, Subset
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker, transformed
@@ -36,6 +36,7 @@ from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
+from fastdata.transforms.descriptions import Schedule
 
 T = TypeVar("T", covariant=True)
 
@@ -230,6 +231,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         choice = self._choice
         self._inner: torch.utils.data.DataLoader[Any] | None = None
         self._native: NativePath | None = None
+        if choice.path != "native" and self._schedule is not None and self.persistent_workers:
+            raise UsageError(
+                f"a Schedule's epoch does not reach workers that persist, and {choice.reason}",
+                choice.hint or "Leave persistent_workers out.",
+            )
         if choice.path == "native":
             assert choice.images is not None
             assert choice.recipe is not None
@@ -284,6 +290,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._config.check_ranks()
         if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
             self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
+        if self._schedule is not None:
+            self._schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
         if images is not None and not images.is_current():
             before = self._native  # its transform, or its list of files, is another one now
@@ -293,7 +301,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             if isinstance(self.sampler, ShardedSampler):
                 self.sampler.recount()
             if self._native is not None and before is not None:
-                self._native.take_source(before)
+                self._native.take_over(before)
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
@@ -391,7 +399,16 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if isinstance(self.sampler, ShardedSampler) and self._own_order:
             self.sampler.seed = self._epoch_seed()
             self.sampler.epoch = self._numbered(self._epoch)
-            self._epoch += 1
+        self._epoch += 1
+
+    @property
+    def _schedule(self) -> Schedule | None:
+        """What decides the transform of each epoch."""
+        dataset: Any = self.dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        transform = getattr(dataset, "transform", None)
+        return transform if isinstance(transform, Schedule) else None
 
     def _warn_unsharded(self) -> None:
         if (
@@ -546,7 +563,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "
                 '(order="random" for a full shuffle)'
             )
-        return self._config.explain(self._choice, order)
+        told = self._config.explain(self._choice, order)
+        schedule = self._schedule
+        return told if schedule is None else f"{told}\nschedule: this is epoch {schedule.epoch}'s"
 
     def __repr__(self) -> str:
         choice = self._choice

@@ -63,8 +63,12 @@ class NativePath:
     def _numbering(self) -> Numbering:
         return self._images.numbering(self.source)
 
-    def take_source(self, other: NativePath) -> None:
-        """Goes on with what another one has opened and learnt, unless its files were others."""
+    def take_over(self, other: NativePath) -> None:
+        """Goes on with another one's threads and memory, and with what it has opened and learnt.
+
+        With the last only if its files are still the same.
+        """
+        self._engine, self._pool = other._engine, other._pool
         files = other._images.files
         if files is None or files.are_current():
             self._source = other._source

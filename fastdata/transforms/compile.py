@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.errors import UsageError
 from fastdata.transforms import geometry, pixels
 from fastdata.transforms import libraries as translation
 from fastdata.transforms.augmentations import (
@@ -47,6 +48,7 @@ from fastdata.transforms.descriptions import (
     RandomVerticalFlip,
     Resize,
     ResizeKeepRatio,
+    Schedule,
     TenCrop,
     Transform,
     Views,
@@ -234,8 +236,8 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
 
     Args:
         transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
-            either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; or
-            None.
+            either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
+            Schedule, which stands for its epoch's; or None.
 
     Returns:
         The recipe, or why there is none: the images do not come to one size, or a transform
@@ -246,6 +248,8 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
             "There is no transform, and images of different sizes cannot make a batch: give one "
             "that brings them to one size, such as fastdata.transforms.RandomResizedCrop(224)."
         )
+    if isinstance(transform, Schedule):
+        transform = transform.current
     views, tail = read(transform)
     several = len(views) > 1
     if reason := misplaced(views, tail):
@@ -635,6 +639,11 @@ def _may_pad(step: Transform, size: _Pair | None) -> bool:
 
 def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
     """The transforms one by one, each with whether it stands in a Compose of ours."""
+    if isinstance(transform, Schedule):
+        raise UsageError(
+            "a Schedule stands in another transform, where no loader names its epoch",
+            "Give it to the dataset itself, and make the others part of what it makes.",
+        )
     if type(transform) is Compose:
         for part in transform.transforms:
             yield from _flat(part, True)

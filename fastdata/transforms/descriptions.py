@@ -333,6 +333,61 @@ class Views(Transform):
         return [transform(image) for transform in self.transforms]
 
 
+class Schedule:
+    """The transform of each epoch: a size, a strength, or the whole recipe as its function.
+
+    It is all of a dataset's ``transform``, and stands in no other one. `fastdata.DataLoader` names
+    the epoch when a pass begins: it counts up by itself, ``set_epoch`` sets it, and with a state
+    that was loaded it goes on. Passes under way keep the transform that they began with; threads
+    stay, and memory where it is large enough. With torch's own loader, call :meth:`set_epoch`.
+
+    Args:
+        make: Called with an epoch's number, from 0; returns what is to be its transform, of any
+            kind that a dataset takes.
+
+    Attributes:
+        epoch: The epoch named last; 0 before.
+
+    Example:
+        ::
+
+            def train(epoch):
+                return Compose([RandomResizedCrop(160 if epoch < 12 else 192), Normalize(...)])
+
+            loader = DataLoader(ImageDataset(path, transform=Schedule(train)), 256, shuffle=True)
+    """
+
+    def __init__(self, make: Callable[[int], Callable[[Any], Any]]) -> None:
+        _check_callable("Schedule", (make,))
+        self._make = make
+        self._made: tuple[int, Callable[[Any], Any]] | None = None
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Names the epoch whose transform it is from now on."""
+        self.epoch = epoch
+
+    @property
+    def current(self) -> Callable[[Any], Any]:
+        """The epoch's transform; made once.
+
+        Raises:
+            UsageError: What was made for it cannot be called.
+        """
+        if self._made is None or self._made[0] != self.epoch:
+            made = self._make(self.epoch)
+            _check_callable(f"Schedule, in epoch {self.epoch}", (made,))
+            self._made = self.epoch, made
+        return self._made[1]
+
+    def __call__(self, image: Any) -> Any:
+        """What the epoch's transform makes of an image."""
+        return self.current(image)
+
+    def __repr__(self) -> str:
+        return f"Schedule({self._make!r}), in epoch {self.epoch}"
+
+
 @dataclass(frozen=True)
 class CornerCrop(Transform):
     """Crop one corner of an image, which must be no smaller.
