@@ -54,6 +54,8 @@ VALUES = {
     ],
     "mix_begin": [(0.3,)],
     "mix_add": [(0.7,), (-1,)],
+    "mix_blend": [(0.4,)],
+    "mix_end": [(1,), (0.6,)],
 }
 
 
@@ -87,6 +89,7 @@ def write_augment(out: Path) -> None:
             before = call
     write(first["mix_begin"], first["invert"], first["mix_add"])
     write(first["mix_begin"], first["mix_add"], first["mix_end"])
+    write(first["mix_begin"], first["invert"], first["mix_blend"], first["mix_end"])
 
 
 def write_decode(out: Path) -> None:
