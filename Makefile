@@ -64,9 +64,10 @@ test-oldest:  ## test without torch on Python 3.10 with the oldest libraries tha
 	.venvs/recipes/bin/pip install -q --no-compile --no-deps -r tests/recipes-requirements.txt
 	touch $@
 
-test-recipes: .venvs/recipes/.done  ## test what is recognised of timm, open_clip and transformers
+test-recipes: .venvs/recipes/.done  ## test what is recognised of timm, open_clip, transformers and lightly
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
-	    tests/test_open_clip.py tests/test_image_processors.py tests/test_recipes_page.py $(ARGS)
+	    tests/test_open_clip.py tests/test_image_processors.py tests/test_lightly.py \
+	    tests/test_recipes_page.py $(ARGS)
 
 recipes-page: .venvs/recipes/.done  ## remake docs/recipes.md
 	.venvs/recipes/bin/python tests/recipes_page.py > docs/recipes.md

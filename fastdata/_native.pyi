@@ -256,7 +256,8 @@ class Job:
     JPEGs without seek points get some first. ``program``: augmentations, done to the window, whose
     size is that of ``canvases``, int32, N x 2, default the output's; drawn from ``keys``, uint64,
     N. ``filters``: a byte a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
-    3 lanczos.
+    3 lanczos. ``views``: jobs of further views of the same images, done with this one: their
+    samples are read, and decoded where views overlap, once; what fails here is missing there.
     """
 
     def __init__(
@@ -281,6 +282,7 @@ class Job:
         keys: Buffer | None = None,
         canvases: Buffer | None = None,
         filters: Buffer | None = None,
+        views: list[Job] = ...,
     ) -> None: ...
     def run(self) -> None:
         """Decode in the calling thread."""

@@ -361,7 +361,8 @@ def last(recipe: Recipe | Refusal) -> str:
 
 def subclass(tv: Any) -> Any:
     class CenterCrop(tv.CenterCrop):  # type: ignore[misc]
-        pass
+        def forward(self, image: Any) -> Any:
+            return image
 
     return CenterCrop(30)
 

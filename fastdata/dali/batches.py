@@ -128,8 +128,7 @@ class DALIPipeline(Pipeline):
         skip = np.ones(len(batch.planned.indices), np.bool_)
         skip[slots] = batch.pillow[slots]
         if np.count_nonzero(skip) < len(skip):
-            for number in range(len(batch.views)):
-                self._begin_native(batch, number, skip.view(np.uint8))
+            self._begin_native(batch, skip.view(np.uint8))
         for slot in slots:
             if skip[slot] and slot not in batch.failed:
                 self._by_pillow(batch, slot)

@@ -303,7 +303,12 @@ def decode_batch(
 
 
 class PendingBatch:
-    """A batch that an :class:`Engine` works on."""
+    """A batch that an :class:`Engine` works on.
+
+    With ``views``, batches of the same samples with a result of their own, which were not begun:
+    each sample is then read once, and what its views share decoded once. This one's methods stand
+    for all of them.
+    """
 
     def __init__(
         self,
@@ -328,6 +333,7 @@ class PendingBatch:
         keys: _Array | None = None,
         canvases: Sequence[tuple[int, int]] | _Array | None = None,
         filters: _Array | None = None,
+        views: Sequence[PendingBatch] = (),
         _index: bool = True,
     ):
         if filter not in _FILTERS:
@@ -362,13 +368,15 @@ class PendingBatch:
         }
         self._check = check
         self._out = out
-        self._job = _native.Job(
+        self._views = views
+        self._job: _native.Job = _native.Job(
             samples,
             seek_points=seek_points,
             out=out,
             skip=None if skip is None else np.ascontiguousarray(skip, dtype=np.bool_),
             stride=stride,
             check=check,
+            views=[view._job for view in views],
             **self._each,
             **self._options,
         )
@@ -496,14 +504,21 @@ class PendingBatch:
         return data
 
     def _run_one(self, index: int, sample: Any) -> tuple[int, str, str, int] | None:
+        job = self._job_of_one(
+            index, sample, [view._job_of_one(index, sample) for view in self._views]
+        )
+        job.run()
+        failures = job.failures()
+        return failures[0] if failures else None
+
+    def _job_of_one(
+        self, index: int, sample: Any, views: Sequence[_native.Job] = ()
+    ) -> _native.Job:
         one = slice(index, index + 1)
         each: dict[str, Any] = {
             name: None if values is None else values[one] for name, values in self._each.items()
         }
-        job = _native.Job([sample], out=self._out[one], **each, **self._options)
-        job.run()
-        failures = job.failures()
-        return failures[0] if failures else None
+        return _native.Job([sample], out=self._out[one], views=list(views), **each, **self._options)
 
     def _bad_region(self, detail: str, index: int, sample: Any, number: int | None) -> DecodeError:
         boxes, sizes, windows = (self._each[name] for name in ("boxes", "sizes", "windows"))

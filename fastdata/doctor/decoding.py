@@ -201,27 +201,29 @@ def _decode(
     widths = np.array([image.width for image in images])
     heights = np.array([image.height for image in images])
     indices = np.arange(len(images))
-    errors: list[DecodeError] = []
-    for view, program in enumerate(recipe.programs):
-        cut = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, view))
+    samples = [image.data for image in images]
+    tables = [image.table for image in images]
+    skip = np.zeros(len(images), np.bool_)
+    views: list[PendingBatch] = []
+    for number in reversed(range(len(recipe.programs))):  # the first stands for all
+        program = recipe.programs[number]
+        cut = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, number))
         # What is cut beside the image is for Pillow alone; it is rare, and not measured.
-        skip = (
-            np.zeros(len(images), np.bool_)
-            if cut.needs_padding is None
-            else cut.needs_padding.copy()
-        )
+        if cut.needs_padding is not None:
+            skip |= cut.needs_padding
         skip[list(cut.too_small)] = True
         pending = PendingBatch(
-            [image.data for image in images],
+            samples,
             np.empty((len(images), program.size[1], program.size[0], 3), output_dtype(program)),
-            seek_points=[image.table for image in images],
+            seek_points=tables,
             skip=skip,
             dct_scaling=scaled,
+            views=() if number else views,
             **program.batch_options(cut),
         )
-        pending.run()
-        errors += pending.failures()
-    return errors
+        views.append(pending)
+    pending.run()
+    return pending.failures()
 
 
 def output_dtype(program: Program) -> np.dtype[Any]:

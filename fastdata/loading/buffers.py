@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import weakref
+from collections import defaultdict
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class BufferPool:
     user's, no view of one, no batch that is being decoded.
 
     Args:
-        keep: How many free blocks to keep.
+        keep: How many free blocks to keep, of each view.
         pinned: Whether to use page-locked memory. It comes from torch's own pool, which waits for
             copies to the GPU that are under way before it gives a block out again.
     """
@@ -49,12 +50,13 @@ class BufferPool:
     def __init__(self, keep: int, pinned: bool) -> None:
         self._keep = keep
         self.pinned = pinned
-        self._free: list[npt.NDArray[np.uint8]] = []
+        # By view: those of one have one size, and are not taken for another's.
+        self._free: defaultdict[int, list[npt.NDArray[np.uint8]]] = defaultdict(list)
 
     def batch(
-        self, count: int, size: tuple[int, int], dtype: str, channels_last: bool
+        self, view: int, count: int, size: tuple[int, int], dtype: str, channels_last: bool
     ) -> BatchMemory:
-        """Memory for ``count`` images of ``size`` (width, height); not cleared."""
+        """Memory for ``count`` images of ``size`` (width, height) of a view; not cleared."""
         width, height = size
         shape = (count, height, width, 3) if channels_last else (count, 3, height, width)
         if self.pinned:
@@ -64,16 +66,16 @@ class BufferPool:
             if channels_last:
                 tensor = tensor.permute(0, 3, 1, 2)
         else:
-            array = self._array(shape, np.dtype(_NUMPY[dtype]))
+            array = self._array(view, shape, np.dtype(_NUMPY[dtype]))
             # Transposed by numpy, which takes a tenth of torch's time for it.
             tensor = torch.from_numpy(array.transpose(0, 3, 1, 2) if channels_last else array)
             if dtype == "bfloat16":
                 tensor = tensor.view(torch.bfloat16)
         return BatchMemory(tensor, array if channels_last else array.transpose(0, 2, 3, 1))
 
-    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _array(self, view: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         needed = math.prod(shape) * dtype.itemsize
-        block = self._take(needed)
+        block = self._take(view, needed)
         if block is None:
             try:
                 block = _new_block(needed)
@@ -82,13 +84,13 @@ class BufferPool:
                     f"no memory for a batch of shape {shape}, {needed / 1e9:.3g} GB: give the "
                     "transform a smaller size, or the loader a smaller batch_size"
                 ) from None
-        whole = np.asarray(_Lease(block, self))
+        whole = np.asarray(_Lease(block, self, view))
         return whole[:needed].view(dtype).reshape(shape)
 
-    def _take(self, needed: int) -> npt.NDArray[np.uint8] | None:
+    def _take(self, view: int, needed: int) -> npt.NDArray[np.uint8] | None:
         while True:
             try:
-                block = self._free.pop()  # two iterators of a loader may share the pool
+                block = self._free[view].pop()  # two iterators of a loader may share the pool
             except IndexError:
                 return None
             # One that is too small is of another shape of batch: it goes.
@@ -104,10 +106,11 @@ class BufferPool:
         self._keep = 0
         self.clear()
 
-    def give_back(self, block: npt.NDArray[np.uint8]) -> None:
-        """Takes a block back that nobody uses. May be called in any thread."""
-        if len(self._free) < self._keep:
-            self._free.append(block)  # one step
+    def give_back(self, block: npt.NDArray[np.uint8], view: int) -> None:
+        """Takes a view's block back that nobody uses. May be called in any thread."""
+        free = self._free[view]
+        if len(free) < self._keep:
+            free.append(block)  # one step
 
 
 def _new_block(size: int) -> npt.NDArray[np.uint8]:
@@ -132,12 +135,12 @@ class _Lease:
     from this object, which is not an array itself, so it lives exactly as long as any view.
     """
 
-    def __init__(self, block: npt.NDArray[np.uint8], pool: BufferPool) -> None:
+    def __init__(self, block: npt.NDArray[np.uint8], pool: BufferPool, view: int) -> None:
         # Weakly: one tensor that the user keeps for long must not keep all free blocks.
-        self._block, self._pool = block, weakref.ref(pool)
+        self._block, self._pool, self._view = block, weakref.ref(pool), view
         self.__array_interface__ = block.__array_interface__
 
     def __del__(self) -> None:
         pool = self._pool()
         if pool is not None:
-            pool.give_back(self._block)
+            pool.give_back(self._block, self._view)

@@ -52,14 +52,14 @@ def fast_collate(samples: Sequence[Any]) -> Any:
         samples: At least one tuple or list (image, label, ...), or named tuple. All images have
             one size. An image is a PIL image of any mode, converted to RGB; a uint8 array of
             shape (H, W, 3), or (H, W) if it is grey; or a uint8 tensor of shape (3, H, W), or
-            (1, H, W) if it is grey, of any strides. Or it is a list or tuple of these: several
-            views of one image.
+            (1, H, W) if it is grey, of any strides. Or it is a list or tuple of these, or a dict of
+            lists: several views of one image.
 
     Returns:
         A list with as many elements as a sample has, or a named tuple where samples are such:
 
         - the images, uint8 from 0 to 255, shape (N, 3, H, W) in channels-last memory; a list
-          of such tensors, one for each view, where samples have several;
+          of such tensors, one for each view, or a dict of lists, where samples have several;
         - the labels, int64, shape (N,), where they are whole numbers (Python's, NumPy's, or
           tensors without dimensions); else what ``default_collate`` makes of them;
         - what ``default_collate`` makes of each further element.
@@ -135,7 +135,20 @@ def _is_whole(label: Any) -> bool:
 
 
 def _images(images: list[Any], view: str) -> Any:
-    """One batch of one image a sample; or a list of batches, if there are several views."""
+    """One batch of one image a sample; or a list or dict of batches, if there are several views."""
+    if isinstance(images[0], dict):
+        for i, sample in enumerate(images):
+            if not isinstance(sample, dict) or sample.keys() != images[0].keys():
+                found = ", ".join(sample) if isinstance(sample, dict) else _name(sample)
+                raise UsageError(
+                    f"sample {i} of the batch has {found} for views of its image, sample 0 has "
+                    f"{', '.join(images[0])}",
+                    "Let the transform make the same views of every image.",
+                )
+        return {
+            name: _images([sample[name] for sample in images], f"{view}{name}, ")
+            for name in images[0]
+        }
     if not isinstance(images[0], list | tuple):
         return _batch(images, view)
     views = len(images[0])

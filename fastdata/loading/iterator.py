@@ -324,7 +324,7 @@ class NativeIterator(Iterator[Any]):
 
     def _field(self, name: str, batch: Batch) -> Any:
         if name == "image":
-            return batch.tensors if len(batch.tensors) > 1 else batch.tensors[0]
+            return self._pipeline.image(batch)
         if name == "index":
             return self._moved(torch.from_numpy(batch.planned.numbers.copy()))
         if name == "key":

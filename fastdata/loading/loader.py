@@ -21,6 +21,7 @@ from torch.utils.data import Sampler, SequentialSampler, Subset
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker, transformed
+from fastdata.device.transfer import map_tensors
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
@@ -54,8 +55,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     On the native path a batch is a list: images, uint8, N x 3 x H x W in channels-last memory
     (or what the torchvision transforms would have made: shape, dtype, layout; or, with
-    `fastdata.transforms.Views`, a list of such tensors), and labels, int64, shape (N,).
-    ``num_workers`` is the number of decode threads in this process, 0 for the caller's own;
+    `fastdata.transforms.Views`, a list of such tensors or a dict of lists), and labels, int64,
+    shape (N,). ``num_workers`` is the number of decode threads in this process, 0 for the caller's;
     ``prefetch_factor`` batches are prepared ahead, whatever their number. A batch's memory is
     used again when nothing refers to it any more.
 
@@ -602,6 +603,5 @@ def _zero_invalid(*batch: Any, batch_transform: Callable[..., Any] | None) -> An
         images, valid = whole.get("image", []), whole["valid"]
     else:
         images, valid = whole[0], whole[-1]
-    for view in images if isinstance(images, list) else [images]:
-        view[~valid] = 0
+    map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))
     return transformed(whole, batch_transform)

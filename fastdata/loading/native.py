@@ -101,8 +101,7 @@ class NativePath:
             engine = Engine(config.num_workers)
         if pool is None:
             # One that is filled, those ahead, and the one that the consumer still has.
-            blocks = (config.prefetch + 2) * len(self._settings.recipe.programs)
-            pool = BufferPool(blocks, self._pins())
+            pool = BufferPool(config.prefetch + 2, self._pins())
         if config.persistent_workers:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(config.num_workers)

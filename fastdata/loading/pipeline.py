@@ -65,12 +65,10 @@ class View:
     Attributes:
         memory: Where its pixels go.
         geometry: What is cut out.
-        pending: What the native core decodes of it.
     """
 
     memory: BatchMemory
     geometry: Geometry
-    pending: list[PendingBatch] = field(default_factory=list)
 
 
 class Fallback(NamedTuple):
@@ -99,7 +97,8 @@ class Batch:
         gathered: What is known of them.
         fetch: Its bytes on their way from a remote dataset, if they are still to be used.
         probe: Reading sizes that only the files tell, if that is still to do.
-        views: Their decoding; empty until all sizes are known.
+        views: Where their pixels go; empty until all sizes are known.
+        pending: What the native core decodes of them.
         slow: Samples that threads of Python's decode, by their slot in the batch.
         failed: What is wrong with samples, by their slot in the batch.
         error: What is wrong with the batch as a whole: the index is damaged there.
@@ -111,14 +110,10 @@ class Batch:
     fetch: Fetch | None = None
     probe: _native.ProbeJob | None = None
     views: list[View] = field(default_factory=list)
+    pending: list[PendingBatch] = field(default_factory=list)
     slow: dict[int, Future[Fallback]] = field(default_factory=dict)
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
-
-    @property
-    def tensors(self) -> list[Any]:
-        """The batch's images, one tensor a view."""
-        return [view.memory.tensor for view in self.views]
 
 
 class Pipeline:
@@ -195,7 +190,7 @@ class Pipeline:
             self._begin_fetched(batch)
         if batch.probe is not None and batch.probe.done():
             self._decode_probed(batch)
-        if all(pending.done() for view in batch.views for pending in view.pending):
+        if all(pending.done() for pending in batch.pending):
             try:
                 self._collect_all(batch)
             except FastdataError as error:
@@ -227,9 +222,8 @@ class Pipeline:
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
         """As `finish`; all sizes are known."""
-        for view in batch.views:
-            for pending in view.pending:
-                await_done(pending, deadline)
+        for pending in batch.pending:
+            await_done(pending, deadline)
         self._collect_all(batch)
         for slot in sorted(batch.slow):
             found = _result(batch.slow[slot], deadline)
@@ -268,10 +262,13 @@ class Pipeline:
 
     def _collect_all(self, batch: Batch) -> None:
         """Looks at what was decoded, once, and begins what is to be decoded otherwise."""
-        for number, view in enumerate(batch.views):
-            for pending in view.pending:
-                self._collect(batch, pending, number)
-            view.pending.clear()
+        for pending in batch.pending:
+            self._collect(batch, pending)
+        batch.pending.clear()
+
+    def image(self, batch: Batch) -> Any:
+        """A finished batch's images: a tensor, or what `Views` make of such."""
+        return self._settings.recipe.image([view.memory.tensor for view in batch.views])
 
     def cancel(self, batch: Batch) -> None:
         """Gives a batch up."""
@@ -279,9 +276,8 @@ class Pipeline:
         for part in (batch.fetch, batch.probe):
             if part is not None:
                 part.cancel()
-        for view in tuple(batch.views):
-            for pending in tuple(view.pending):
-                pending.cancel()
+        for pending in tuple(batch.pending):
+            pending.cancel()
         for future in tuple(batch.slow.values()):
             future.cancel()
 
@@ -310,7 +306,7 @@ class Pipeline:
         skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
         for number, geometry in enumerate(geometries):
             batch.views.append(View(self._memory(batch, number), geometry))
-            self._begin_native(batch, number, skip)
+        self._begin_native(batch, skip)
         if skip is not None:
             for slot in np.flatnonzero(slow).tolist():
                 if slot not in batch.failed:
@@ -338,27 +334,29 @@ class Pipeline:
     def _memory(self, batch: Batch, number: int) -> BatchMemory:
         """Memory for one view of a batch."""
         program, count = self._settings.recipe.programs[number], len(batch.planned.indices)
-        return self._pool.batch(
-            count, program.size, program.output.dtype, program.output.channels_last
-        )
+        output = program.output
+        return self._pool.batch(number, count, program.size, output.dtype, output.channels_last)
 
-    def _begin_native(self, batch: Batch, number: int, skip: npt.NDArray[np.uint8] | None) -> None:
-        """Has the native core decode one view of all samples that are not skipped."""
-        settings, program = self._settings, self._settings.recipe.programs[number]
-        view = batch.views[number]
+    def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
+        """Has the native core decode all views of the samples that are not skipped."""
+        settings, views = self._settings, []
+        for program, view in zip(settings.recipe.programs, batch.views, strict=True):
+            options = program.batch_options(view.geometry)
+            views.append((view.memory.array, {**options, "dct_scaling": settings.dct_scaling}))
+        (array, options), *others = views
+        extents = batch.gathered.extents
         pending = PendingBatch(
-            batch.gathered.extents,
-            view.memory.array,
+            extents,
+            array,
             skip=skip,
-            # Once is enough.
-            stride=self._source.stride if number == 0 else 0,
+            stride=self._source.stride,
             # What was fetched was checked then.
-            check=settings.check and number == 0 and self._remote is None,
-            dct_scaling=settings.dct_scaling,
+            check=settings.check and self._remote is None,
             fallback="never",
-            **program.batch_options(view.geometry),
+            views=[PendingBatch(extents, other, **their) for other, their in others],
+            **options,
         )
-        view.pending.append(pending)
+        batch.pending.append(pending)
         if self._engine is None:
             pending.run()
         else:
@@ -389,8 +387,8 @@ class Pipeline:
         batch.gathered = gathered._replace(widths=widths, heights=heights, pillow=pillow)
         self._decode(batch)
 
-    def _collect(self, batch: Batch, pending: PendingBatch, number: int) -> None:
-        """What a view's decoding came to."""
+    def _collect(self, batch: Batch, pending: PendingBatch) -> None:
+        """What decoding came to."""
         self._counters.add_work(*pending.timings())
         built = [
             (int(batch.planned.indices[slot]), Stamped(table, size, mtime_ns))

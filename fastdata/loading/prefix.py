@@ -89,7 +89,7 @@ class NativePrefix:
                 else view.memory.tensor[slot]
                 for program, view in zip(self._recipe.programs, batch.views, strict=True)
             ]
-            image: Any = views if len(views) > 1 else views[0]
+            image = self._recipe.image(views)
             for step in self._recipe.tail:
                 image = step(image)
             if self._target_transform is not None:

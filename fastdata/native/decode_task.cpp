@@ -84,7 +84,14 @@ Status DecodeTask::decode(size_t i, Sample& sample) {
       return {Code::out_of_memory, "not enough memory for this image's seek points"};
     }
   }
-  return thread_decoder().run(sample, options);
+  if (views.empty()) return thread_decoder().run(sample, options);
+  try {
+    std::vector<SampleView> all = {{&sample, &options}};
+    for (const auto& view : views) all.push_back({&view->samples[i], &view->options});
+    return thread_decoder().run(sample, all.data(), all.size());
+  } catch (const std::bad_alloc&) {
+    return {Code::out_of_memory, "not enough memory for this image's views"};
+  }
 }
 
 void DecodeTask::prepare() {

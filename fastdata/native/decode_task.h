@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <vector>
 
 #include "io/extents.h"
@@ -16,6 +17,8 @@ class DecodeTask final : public Task {
   /// count more than the extents'.
   std::vector<Sample> samples;
   SampleOptions options;
+  /// Further views of the same images: of these tasks only samples and options are used.
+  std::vector<std::shared_ptr<const DecodeTask>> views;
   const Extents* extents = nullptr;
   bool check = true;          // checksums
   std::vector<uint8_t> skip;  // a byte a sample, or none: samples to leave alone

@@ -31,6 +31,18 @@ bool window_inside(int first, int count, int full) {
   return first >= 0 && count <= full && first <= full - count;
 }
 
+/// The smallest box that holds both.
+Box around(const Box& a, const Box& b) {
+  return {std::min(a.x0, b.x0), std::min(a.y0, b.y0), std::max(a.x1, b.x1), std::max(a.y1, b.y1)};
+}
+
+/// About what decoding a box of an image of that width costs, in pixels.
+double cost(const Box& box, int width, bool seeking) {
+  // Seek points lie some 128 pixels apart; without them, all that is above is decoded, too.
+  if (seeking) return (box.width() + 64.0) * box.height();
+  return 0.7 * width * box.y1 + 0.3 * box.width() * box.height();
+}
+
 Box scaled(const Box& box, int scale) {
   return {box.x0 / scale, box.y0 / scale, ceil_div(box.x1, scale), ceil_div(box.y1, scale)};
 }
@@ -38,8 +50,13 @@ Box scaled(const Box& box, int scale) {
 }  // namespace
 
 Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
+  const SampleView view{&sample, &options};
+  return run(sample, &view, 1);
+}
+
+Status SampleDecoder::run(const SampleImage& image, const SampleView* views, size_t count) {
   try {
-    const Status status = options.program ? augment(sample, options) : decode(sample, options);
+    const Status status = decode(image, views, count);
     profile(Stage::none);
     region_.trim(kKeep);
     canvas_.trim(kKeep);
@@ -52,22 +69,121 @@ Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
   }
 }
 
-/// Decodes to the canvas, runs the program there, and writes the output from it.
-Status SampleDecoder::augment(const Sample& sample, const SampleOptions& options) {
-  SampleOptions window = options;
-  if (sample.canvas_width) window.width = sample.canvas_width;
-  if (sample.canvas_height) window.height = sample.canvas_height;
-  if (Status s = canvas_.reset(window.width, window.height, 3); !s.ok()) return s;
-  Sample decoded = sample;
+Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, size_t count) {
+  const RawImage& raw = image.raw;
+  if (raw.pixels) {
+    raw_.open(raw.pixels, raw.row_stride, raw.channels);
+  } else {
+    if (Status s = region_.open(image.jpeg); !s.ok()) return s;
+    const JpegHeader& header = region_.header();
+    if (image.said_width > 0 &&
+        (image.said_width != header.width || image.said_height != header.height))
+      return {Code::other_size, "the image has another size than it is known by"};
+  }
+  if (plans_.size() < count) plans_.resize(count);
+  for (size_t i = 0; i < count; i++)
+    if (Status s = plan(image, views[i], plans_[i]); !s.ok()) return s;
+  for (int scale = 1; scale <= 8; scale *= 2) {
+    const bool shared = share(image, scale, count);
+    for (size_t i = 0; i < count; i++) {
+      const Box& needed = plans_[i].needed;
+      if (plans_[i].scale != scale) continue;
+      RowSource* source = &region_;
+      if (raw.pixels) {
+        raw_.select(needed);
+        source = &raw_;
+      } else if (shared) {
+        region_.select(needed);
+      } else if (Status s = region_.decode(needed, image.seek_points, scale); !s.ok()) {
+        return s;
+      }
+      if (Status s = render(views[i], plans_[i], *source); !s.ok()) return s;
+    }
+  }
+  return {};
+}
+
+Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Plan& plan) {
+  const Sample& sample = *view.sample;
+  plan.width = view.options->width;
+  plan.height = view.options->height;
+  if (view.options->program) {
+    if (sample.canvas_width) plan.width = sample.canvas_width;
+    if (sample.canvas_height) plan.height = sample.canvas_height;
+    if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
+  }
+  const int width = image.raw.pixels ? image.raw.width : region_.header().width;
+  const int height = image.raw.pixels ? image.raw.height : region_.header().height;
+  Box& crop = plan.crop;
+  crop = sample.whole ? Box{0, 0, width, height} : sample.box;
+  if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
+
+  plan.full_width = sample.full_width ? sample.full_width : plan.width;
+  plan.full_height = sample.full_height ? sample.full_height : plan.height;
+  const int left = sample.window_x, top = sample.window_y;
+  if (!window_inside(left, plan.width, plan.full_width) ||
+      !window_inside(top, plan.height, plan.full_height))
+    return {Code::bad_region, "a window outside the resized image"};
+  if (sample.full_width > kMaxResize || sample.full_height > kMaxResize)
+    return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
+
+  plan.scale = 1;
+  if (view.options->dct_scaling && !image.raw.pixels) {
+    plan.scale = dct_scale(crop, plan.full_width, plan.full_height);
+    crop = scaled(crop, plan.scale);
+  }
+  plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height && !sample.flip;
+  if (plan.as_is) {
+    plan.needed = {crop.x0 + left, crop.y0 + top, crop.x0 + left + plan.width,
+                   crop.y0 + top + plan.height};
+    return {};
+  }
+  profile(Stage::coefficients);
+  build_axis(sample.filter, crop.width(), plan.full_width, {left, plan.width}, sample.flip,
+             /*vertical=*/false, plan.x_axis);
+  build_axis(sample.filter, crop.height(), plan.full_height, {top, plan.height}, false,
+             /*vertical=*/true, plan.y_axis);
+  plan.needed = {crop.x0 + plan.x_axis.begin, crop.y0 + plan.y_axis.begin,
+                 crop.x0 + plan.x_axis.end, crop.y0 + plan.y_axis.end};
+  return {};
+}
+
+/// Decodes what all views at a scale need, if that costs less than each for itself. False: not
+/// decoded; an image may be damaged where no view needs it.
+bool SampleDecoder::share(const SampleImage& image, int scale, size_t count) {
+  if (image.raw.pixels || count == 1) return false;
+  const bool seeking = image.seek_points.size > 0;
+  Box all;
+  int sharing = 0;
+  double alone = 0;
+  for (size_t i = 0; i < count; i++) {
+    const Plan& plan = plans_[i];
+    if (plan.scale != scale) continue;
+    all = sharing++ ? around(all, plan.needed) : plan.needed;
+    alone += cost(plan.needed, region_.width(scale), seeking);
+  }
+  return sharing > 1 && cost(all, region_.width(scale), seeking) < alone &&
+         region_.decode(all, image.seek_points, scale).ok();
+}
+
+/// Writes a view's output; of one with a program by way of the canvas, where that runs.
+Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource& source) {
+  const SampleOptions& options = *view.options;
+  const Output& output = view.sample->output;
+  if (!options.program) {
+    resample(source, plan, output);
+    return {};
+  }
+  if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
   const Planes& planes = canvas_.image();
-  decoded.output = {};
-  decoded.output.data = planes.data;
-  decoded.output.row_stride = static_cast<ptrdiff_t>(planes.stride);
-  decoded.output.plane_stride = static_cast<ptrdiff_t>(planes.plane_size());
-  if (Status s = decode(decoded, window); !s.ok()) return s;
+  Output canvas;
+  canvas.data = planes.data;
+  canvas.row_stride = static_cast<ptrdiff_t>(planes.stride);
+  canvas.plane_stride = static_cast<ptrdiff_t>(planes.plane_size());
+  resample(source, plan, canvas);
 
   profile(Stage::augment);
-  if (Status s = options.program->draw(sample.key, window.width, window.height, drawn_); !s.ok())
+  if (Status s = options.program->draw(view.sample->key, plan.width, plan.height, drawn_); !s.ok())
     return s;
   for (const Call& call : drawn_.calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
@@ -80,71 +196,23 @@ Status SampleDecoder::augment(const Sample& sample, const SampleOptions& options
   for (int y = 0; y < image.height; y++) {
     const uint8_t* rows[3] = {};
     for (int c = 0; c < image.channels; c++) rows[c] = image.row(c, y);
-    writer_.write(sample.output, y, image.width, rows, grey);
+    writer_.write(output, y, image.width, rows, grey);
   }
-  for (const Erasure& erasure : drawn_.erasures) erase(erasure, sample.output, canvas_.scratch);
+  for (const Erasure& erasure : drawn_.erasures) erase(erasure, output, canvas_.scratch);
   return {};
 }
 
-Status SampleDecoder::decode(const Sample& sample, const SampleOptions& options) {
-  const RawImage& raw = sample.raw;
-  int width = raw.width, height = raw.height;
-  if (!raw.pixels) {
-    if (Status s = region_.open(sample.jpeg); !s.ok()) return s;
-    width = region_.header().width;
-    height = region_.header().height;
-    if (sample.said_width > 0 && (sample.said_width != width || sample.said_height != height))
-      return {Code::other_size, "the image has another size than it is known by"};
-  }
-  Box crop = sample.whole ? Box{0, 0, width, height} : sample.box;
-  if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
-
-  const int full_width = sample.full_width ? sample.full_width : options.width;
-  const int full_height = sample.full_height ? sample.full_height : options.height;
-  const int left = sample.window_x, top = sample.window_y;
-  if (!window_inside(left, options.width, full_width) ||
-      !window_inside(top, options.height, full_height))
-    return {Code::bad_region, "a window outside the resized image"};
-  if (sample.full_width > kMaxResize || sample.full_height > kMaxResize)
-    return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
-
-  int scale = 1;
-  if (options.dct_scaling && !raw.pixels) {
-    scale = dct_scale(crop, full_width, full_height);
-    crop = scaled(crop, scale);
-  }
-  const bool as_is = crop.width() == full_width && crop.height() == full_height && !sample.flip;
-
-  Box needed = {crop.x0 + left, crop.y0 + top, crop.x0 + left + options.width,
-                crop.y0 + top + options.height};
-  if (!as_is) {
-    profile(Stage::coefficients);
-    build_axis(sample.filter, crop.width(), full_width, {left, options.width}, sample.flip,
-               /*vertical=*/false, x_axis_);
-    build_axis(sample.filter, crop.height(), full_height, {top, options.height}, false,
-               /*vertical=*/true, y_axis_);
-    needed = {crop.x0 + x_axis_.begin, crop.y0 + y_axis_.begin, crop.x0 + x_axis_.end,
-              crop.y0 + y_axis_.end};
-  }
-  RowSource* source = &region_;
-  if (raw.pixels) {
-    raw_.open(raw.pixels, raw.row_stride, raw.channels);
-    raw_.select(needed);
-    source = &raw_;
-  } else if (Status s = region_.decode(needed, sample.seek_points, scale); !s.ok()) {
-    return s;
-  }
-  if (as_is) {
-    copy(*source, needed, sample.output);
-    return {};
+void SampleDecoder::resample(RowSource& source, const Plan& plan, const Output& output) {
+  if (plan.as_is) {
+    copy(source, plan.needed, output);
+    return;
   }
   profile(Stage::coefficients);
-  kernels().plan_horizontal(x_axis_, plan_);
-  if (vertical_first(crop.width(), crop.height(), full_width, full_height))
-    resample_columns_first(*source, needed, sample.output);
+  kernels().plan_horizontal(plan.x_axis, horizontal_);
+  if (vertical_first(plan.crop.width(), plan.crop.height(), plan.full_width, plan.full_height))
+    resample_columns_first(source, plan, output);
   else
-    resample_rows_first(*source, needed, sample.output);
-  return {};
+    resample_rows_first(source, plan, output);
 }
 
 void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output) {
@@ -157,29 +225,31 @@ void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output
 }
 
 /// Each row of the box is resampled as it comes, then columns of the results.
-void SampleDecoder::resample_rows_first(RowSource& source, const Box& box, const Output& output) {
+void SampleDecoder::resample_rows_first(RowSource& source, const Plan& plan, const Output& output) {
+  const Box& box = plan.needed;
   const int channels = source.grey() ? 1 : 3;
-  const size_t plane = round_up(x_axis_.outputs, 64), stride = plane * channels;
+  const size_t plane = round_up(plan.x_axis.outputs, 64), stride = plane * channels;
   uint8_t* rows = rows_.reserve(stride * box.height());
   const uint8_t* planes[3];
   for (int y = 0; y < box.height(); y++) {
     source.row(box.y0 + y, planes);
     profile(Stage::horizontal);
-    kernels().horizontal(plan_, planes, channels, rows + y * stride, plane);
+    kernels().horizontal(horizontal_, planes, channels, rows + y * stride, plane);
   }
   uint8_t* out = out_row_.reserve(stride + kRowPadding);
   for (int c = 0; c < channels; c++) planes[c] = out + c * plane;
-  for (int y = 0; y < y_axis_.outputs; y++) {
+  for (int y = 0; y < plan.y_axis.outputs; y++) {
     profile(Stage::vertical);
-    kernels().vertical(y_axis_, y, rows, stride, static_cast<int>(stride), out);
+    kernels().vertical(plan.y_axis, y, rows, stride, static_cast<int>(stride), out);
     profile(Stage::output);
-    writer_.write(output, y, x_axis_.outputs, planes, source.grey());
+    writer_.write(output, y, plan.x_axis.outputs, planes, source.grey());
   }
 }
 
 /// The box's rows are gathered, resampled vertically, and each result horizontally.
-void SampleDecoder::resample_columns_first(RowSource& source, const Box& box,
+void SampleDecoder::resample_columns_first(RowSource& source, const Plan& plan,
                                            const Output& output) {
+  const Box& box = plan.needed;
   const int channels = source.grey() ? 1 : 3;
   const size_t plane = round_up(box.width(), 64) + kRowPadding, stride = plane * channels;
   uint8_t* rows = rows_.reserve(stride * box.height());
@@ -189,18 +259,18 @@ void SampleDecoder::resample_columns_first(RowSource& source, const Box& box,
     for (int c = 0; c < channels; c++)
       std::memcpy(rows + y * stride + c * plane, planes[c], box.width());
   }
-  const size_t out_plane = round_up(x_axis_.outputs, 64);
+  const size_t out_plane = round_up(plan.x_axis.outputs, 64);
   uint8_t* column = out_row_.reserve(stride + channels * out_plane + kRowPadding);
   uint8_t* out = column + stride;
-  for (int y = 0; y < y_axis_.outputs; y++) {
+  for (int y = 0; y < plan.y_axis.outputs; y++) {
     profile(Stage::vertical);
-    kernels().vertical(y_axis_, y, rows, stride, static_cast<int>(stride), column);
+    kernels().vertical(plan.y_axis, y, rows, stride, static_cast<int>(stride), column);
     for (int c = 0; c < channels; c++) planes[c] = column + c * plane;
     profile(Stage::horizontal);
-    kernels().horizontal(plan_, planes, channels, out, out_plane);
+    kernels().horizontal(horizontal_, planes, channels, out, out_plane);
     for (int c = 0; c < channels; c++) planes[c] = out + c * out_plane;
     profile(Stage::output);
-    writer_.write(output, y, x_axis_.outputs, planes, source.grey());
+    writer_.write(output, y, plan.x_axis.outputs, planes, source.grey());
   }
 }
 

@@ -1,6 +1,8 @@
 // One sample from bytes to an array: decode, crop, resample, mirror, augment, normalise, erase.
 #pragma once
 
+#include <vector>
+
 #include "augment/canvas.h"
 #include "augment/program.h"
 #include "buffer.h"
@@ -19,12 +21,16 @@ struct RawImage {
   size_t row_stride = 0;
 };
 
-struct Sample {
+/// The image that a sample is made of.
+struct SampleImage {
   ByteSpan jpeg;  // or, if raw.pixels:
   RawImage raw;
   ByteSpan seek_points;  // empty: none
-  // What the box was chosen for, of JPEGs; 0: unknown.
+  // What boxes were chosen for, of JPEGs; 0: unknown.
   int said_width = 0, said_height = 0;
+};
+
+struct Sample : SampleImage {
   bool whole = true;  // the box is the whole image
   Box box;
   // What the box is resized to; 0: the output's size. The output is a window of that.
@@ -46,22 +52,45 @@ struct SampleOptions {
   const PixelProgram* program = nullptr;  // of augmentations
 };
 
+/// One of the views of an image; the image that the sample may have is not looked at.
+struct SampleView {
+  const Sample* sample;
+  const SampleOptions* options;
+};
+
 /// Keeps its memory from one sample to the next. For one thread.
 class SampleDecoder {
  public:
   Status run(const Sample& sample, const SampleOptions& options);
 
+  /// Several views of one image: what they share of it is decoded once where that costs less.
+  /// Each is the same, to the bit, as alone. The status of the first that fails.
+  Status run(const SampleImage& image, const SampleView* views, size_t count);
+
  private:
-  Status augment(const Sample& sample, const SampleOptions& options);
-  Status decode(const Sample& sample, const SampleOptions& options);
+  /// What a view needs of the image, and how that is resampled.
+  struct Plan {
+    int scale = 1;              // of the decoding: 1/scale
+    Box crop, needed;           // of the image at that scale
+    bool as_is = false;         // not resampled
+    int width = 0, height = 0;  // of the window
+    int full_width = 0, full_height = 0;
+    Axis x_axis, y_axis;
+  };
+
+  Status decode(const SampleImage& image, const SampleView* views, size_t count);
+  Status plan(const SampleImage& image, const SampleView& view, Plan& plan);
+  bool share(const SampleImage& image, int scale, size_t count);
+  Status render(const SampleView& view, const Plan& plan, RowSource& source);
+  void resample(RowSource& source, const Plan& plan, const Output& output);
   void copy(RowSource& source, const Box& box, const Output& output);
-  void resample_rows_first(RowSource& source, const Box& box, const Output& output);
-  void resample_columns_first(RowSource& source, const Box& box, const Output& output);
+  void resample_rows_first(RowSource& source, const Plan& plan, const Output& output);
+  void resample_columns_first(RowSource& source, const Plan& plan, const Output& output);
 
   RegionDecoder region_;
   RawPixels raw_;
-  Axis x_axis_, y_axis_;
-  HorizontalPlan plan_;
+  std::vector<Plan> plans_;  // of the views
+  HorizontalPlan horizontal_;
   Buffer rows_, out_row_;
   RowWriter writer_;
   Canvas canvas_;

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,6 +42,7 @@ from fastdata.transforms.descriptions import (
     Compose,
     CornerCrop,
     FiveCrop,
+    Groups,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
@@ -52,6 +54,7 @@ from fastdata.transforms.descriptions import (
     TenCrop,
     Transform,
     Views,
+    in_groups,
 )
 from fastdata.transforms.geometry import Geometry
 
@@ -207,21 +210,29 @@ class Recipe:
     Attributes:
         programs: One for each view of a sample; one alone unless the pipeline has `Views`.
         tail: What is to be called for each sample, in order, after that; with its tensor, or with
-            the list of its views.
+            what its `Views` make.
+        groups: As `Views` have them; None where there are no Views.
         unknown: The steps that the core cannot do; the tail holds what follows them, too.
     """
 
     programs: tuple[Program, ...]
     tail: tuple[Callable[[Any], Any], ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    groups: Groups | None = None
+
+    def image(self, views: list[Any]) -> Any:
+        """What stands in an image's place: its one view, their list, or a dict of lists."""
+        return views[0] if self.groups is None else in_groups(views, self.groups)
 
     def describe(self) -> str:
         """The pipeline in one line of words."""
         views = [program.describe() for program in self.programs]
-        if len(set(views)) > 1:
-            line = f"{len(views)} views: " + " | ".join(views)
-        else:
-            line = views[0] if len(views) == 1 else f"{len(views)} views of: {views[0]}"
+        alike = [(view, len(list(same))) for view, same in groupby(views)]
+        line = " | ".join(view if count == 1 else f"{count} of {view}" for view, count in alike)
+        if self.groups is not None:
+            names = ", ".join(f"{len(which)} {name}" for name, which in self.groups if which)
+            head = f"{len(views)} views{f' ({names})' if names else ''}"
+            line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
         calls = [call for call in self.tail if call is not _tensor_image()]
         if calls:
             line += "; then, one sample at a time, " + ", ".join(map(name_of, calls))
@@ -250,8 +261,8 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
         )
     if isinstance(transform, Schedule):
         transform = transform.current
-    views, tail = read(transform)
-    several = len(views) > 1
+    views, tail, groups = read(transform)
+    several = groups is not None
     if reason := misplaced(views, tail):
         # Ours ask the same when they are called; torchvision's Compose calls them one by one.
         fails = isinstance(transform, Transform) or any(view.fails for view in views)
@@ -264,9 +275,9 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
         if view.fixed is None:
             return Refusal(where + view.refusal(), view.unknown())
         if several and view.tail:
-            unknown = view.unknown()
-            first = unknown[0]
-            return Refusal(f"{where}{first.name}: {first.reason}. {first.hint}", unknown)
+            first = view.unknown()[0]
+            reason = f"{where}{first.name}: {first.reason}. {first.hint}"
+            return Refusal(reason, view.unknown())
         programs.append(
             Program(
                 view.fixed,
@@ -277,41 +288,46 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
             )
         )
     if several:
-        return Recipe(tuple(programs), tuple(tail), tuple(_unknown(call) for call in tail))
+        unknown = tuple(_unknown(call) for call in tail)
+        return Recipe(tuple(programs), tuple(tail), unknown, groups)
     return Recipe(tuple(programs), view.tail_calls(), view.unknown())
 
 
-def read(transform: Any) -> tuple[list[Reading], list[Callable[[Any], Any]]]:
+def read(
+    transform: Any,
+) -> tuple[list[Reading], list[Callable[[Any], Any]], Groups | None]:
     """A pipeline as far as it can be composed.
 
     Returns:
-        What becomes of each view (more than one only if the pipeline has `Views`); and what comes
-        after `Views` and is called with their list.
+        What becomes of each view; what comes after `Views` and is called with what they make; and
+        their groups, or None if the pipeline has no `Views`.
     """
     items = list(_flat(transform, True))
     own = isinstance(transform, Transform)
     at = next((n for n, (one, _) in enumerate(items) if _views(one) is not None), None)
     if at is None:
-        return [Reading(items, own)], []
+        return [Reading(items, own)], [], None
     makes = _views(items[at][0])
     before = Reading(items[:at], own)
     shared = [*before.steps, *before.pixels, *before.erasures]
     readings = []
     if isinstance(makes, (FiveCrop, TenCrop)):
         if any(map(pixels.is_random, shared)):
-            return [Reading(items, own)], []
+            return [Reading(items, own)], [], None
         # Those of torchvision's are still what it was given: a PIL image, or a tensor.
         ours = True if makes is items[at][0] else None
         kept = own or makes is transform
         for steps in makes.views:
             readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept))
     else:
-        for view in items[at][0].transforms:
+        assert makes is not None
+        for view in makes.transforms:
             kept = isinstance(view, Transform) if type(transform) is Views else own
             readings.append(Reading([*items[:at], *_flat(view, True)], kept))
     for reading in readings:
         reading.shared = shared
-    return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED]
+    groups = makes.groups if isinstance(makes, Views) else ()
+    return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED], groups
 
 
 def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
@@ -329,7 +345,7 @@ def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
             return f"{name_of(random)} stands before Views. Put it into each of them."
     late = next((call for call in tail if isinstance(call, Transform)), None)
     if late is not None:
-        return f"{name_of(late)} comes after Views, which make a list. Put it into each of them."
+        return f"{name_of(late)} comes after Views. Put it into each of them."
     return ""
 
 

@@ -34,10 +34,34 @@ class Conversion:
 Found: TypeAlias = "Transform | Conversion | str | tuple[Transform | Conversion, ...]"
 
 
+#: What a class has of its own that has nothing but another constructor, in any version of Python.
+_CONSTRUCTED = frozenset(
+    {
+        "__annotate__",
+        "__annotations__",
+        "__doc__",
+        "__firstlineno__",
+        "__init__",
+        "__module__",
+        "__static_attributes__",
+    }
+)
+
+
+def kind_of(transform: Any) -> type[Any]:
+    """A transform's type; or what that derives from, if it has no more than another constructor."""
+    kind: type[Any] = type(transform)
+    while len(kind.__bases__) == 1 and vars(kind).keys() <= _CONSTRUCTED:
+        kind = kind.__bases__[0]
+    return kind
+
+
 def name_in(transform: Any, *modules: str) -> str:
     """The name under which one of the modules has exactly a transform's type; "" if none has."""
-    name = type(transform).__name__
-    for module in modules:
-        if getattr(sys.modules.get(module), name, None) is type(transform):
-            return name
+    kinds: tuple[type[Any], ...] = (type(transform), kind_of(transform))
+    for kind in kinds:
+        name: str = kind.__name__
+        for module in modules:
+            if getattr(sys.modules.get(module), name, None) is kind:
+                return name
     return ""

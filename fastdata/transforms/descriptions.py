@@ -9,9 +9,9 @@ torchvision's (``torchvision.transforms``, version 0.28), so what is known of th
 
 Each may also be called with one PIL image, in any dataset's ``transform`` on torch's own path. That
 always gives a tensor, (3, height, width): uint8 from 0 to 255, or floats after :class:`Normalize`;
-after :class:`Views` a list of them. What is random then comes from torch's global generator, of
-which a call that has anything random takes one number of 64 bits (a view): ``torch.manual_seed``
-governs it. Only calling them needs torch.
+after :class:`Views` a list of them, or a dict of lists. What is random then comes from torch's
+global generator, of which a call that has anything random takes one number of 64 bits (a view):
+``torch.manual_seed`` governs it. Only calling them needs torch.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Size: TypeAlias = "int | Sequence[int]"
 
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
+
+#: Names of views, each with their numbers; none for a list.
+Groups: TypeAlias = "tuple[tuple[str, range], ...]"
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -296,22 +299,31 @@ class Normalize(Transform):
 
 @dataclass(frozen=True, init=False)
 class Views(Transform):
-    """Several views of each image: a list of tensors in its place, which collates to a list.
+    """Several views of each image, of any sizes: a list of tensors, or a dict of lists.
 
-    On the native path an image is read once and each view decoded by itself. A random step that
-    all views would share has no place before it: steps before Views only prepare the image.
+    ::
+
+        Views(first, second, (local, 8))
+        Views(global_crops=[first, second], local_crops=(local, 8))
+
+    A batch has the same form, of one tensor a view: (N, 3, height, width). On the native path an
+    image is read once, and what its views share is decoded once. A random step that all views would
+    share has no place before it: steps before Views only prepare the image.
 
     Args:
-        transforms: The views, each a transform or a pipeline of them; one alone with ``count``.
+        transforms: The views, each a transform or a pipeline of them, or (transform, so many).
         count: So many views of one transform, which differ by what is random in it.
+        groups: Views by name, in place of ``transforms``: a list of them, or one.
 
     Attributes:
         transforms: One for each view.
+        groups: The name of each group, and the numbers of its views; none for a list.
     """
 
     transforms: tuple[Callable[[Any], Any], ...]
+    groups: Groups
 
-    def __init__(self, *transforms: Callable[[Any], Any], count: int | None = None) -> None:
+    def __init__(self, *transforms: Any, count: int | None = None, **groups: Any) -> None:
         if count is not None:
             if len(transforms) != 1:
                 raise UsageError(
@@ -320,17 +332,53 @@ class Views(Transform):
                     "Leave it out, or give one transform.",
                 )
             transforms *= _whole("Views", "count", count)
-        if len(transforms) < 2:
+        if transforms and groups:
             raise UsageError(
-                f"Views makes {len(transforms)}, which needs no list.",
+                f"Views: there are transforms without a name beside {', '.join(groups)}.",
+                "Give names to all of them, or to none.",
+            )
+        views, named = _repeated(transforms), []
+        for name, group in groups.items():
+            several = isinstance(group, (list, tuple)) and not _has_count(group)
+            first = len(views)
+            views += _repeated(group if several else [group])
+            named.append((name, range(first, len(views))))
+        if len(views) < (1 if named else 2):
+            raise UsageError(
+                f"Views makes {len(views)}, which needs no list.",
                 "Give at least two transforms, or one and count=2.",
             )
-        _check_callable("Views", transforms)
-        object.__setattr__(self, "transforms", transforms)
+        _check_callable("Views", views)
+        object.__setattr__(self, "transforms", tuple(views))
+        object.__setattr__(self, "groups", tuple(named))
 
-    def __call__(self, image: Image.Image) -> list[Any]:
+    @classmethod
+    def grouped(cls, transforms: Iterable[Callable[[Any], Any]], groups: Groups) -> Views:
+        """Views in groups that may have some in common."""
+        views = cls(*transforms)
+        object.__setattr__(views, "groups", groups)
+        return views
+
+    def __call__(self, image: Image.Image) -> list[Any] | dict[str, list[Any]]:
         """Each view of one image; as :meth:`Transform.__call__`."""
-        return [transform(image) for transform in self.transforms]
+        return in_groups([transform(image) for transform in self.transforms], self.groups)
+
+
+def in_groups(views: list[Any], groups: Groups) -> list[Any] | dict[str, list[Any]]:
+    """Views in the form that `Views` of such groups have."""
+    return {name: [views[number] for number in which] for name, which in groups} or views
+
+
+def _has_count(view: Any) -> bool:
+    return isinstance(view, tuple) and len(view) == 2 and isinstance(view[1], numbers.Integral)
+
+
+def _repeated(given: Iterable[Any]) -> list[Any]:
+    """One transform for each view, of transforms and (transform, so many)."""
+    views: list[Any] = []
+    for view in given:
+        views += [view[0]] * _whole("Views", "count", view[1]) if _has_count(view) else [view]
+    return views
 
 
 class Schedule:

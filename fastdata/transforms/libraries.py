@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastdata.transforms import open_clip, timm, torchvision, transformers
+from fastdata.transforms import dinov2, lightly, open_clip, timm, torchvision, transformers
 from fastdata.transforms.conversion import FAILS, HAS_TENSOR, NOT_KNOWN, Conversion, Found
-from fastdata.transforms.torchvision import parts, views
+from fastdata.transforms.descriptions import FiveCrop, TenCrop, Views
 
 __all__ = [
     "FAILS",
@@ -25,7 +25,20 @@ _OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
     timm.translate,
     open_clip.translate,
     transformers.translate,
+    lightly.translate,
+    dinov2.translate,
 )
+
+
+def parts(transform: Any) -> Sequence[Any] | None:
+    """The transforms that one calls one after the other, as a Compose does; None for others."""
+    found = torchvision.parts(transform)
+    return lightly.parts(transform) if found is None else found
+
+
+def views(transform: Any) -> Views | FiveCrop | TenCrop | None:
+    """A transform that makes several views, in ours; None for anything else."""
+    return torchvision.views(transform) or lightly.views(transform) or dinov2.views(transform)
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found:

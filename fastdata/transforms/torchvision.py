@@ -1,7 +1,8 @@
 """torchvision's transforms, v1 and v2, in the terms of `fastdata.transforms`.
 
-Transforms are known by their exact type: a subclass may do anything. torchvision is never imported
-here: where it is not imported already, there is none of its transforms.
+Transforms are known by their exact type: a subclass may do anything, unless it has no more than
+another constructor. torchvision is never imported here: where it is not imported already, there is
+none of its transforms.
 
 What is kept is what the transforms would return: shape, dtype, and the values within 1/255 of
 Pillow's crop and resize. On PIL images torchvision always antialiases, whatever ``antialias``
@@ -24,6 +25,7 @@ from fastdata.transforms.conversion import (
     NOT_KNOWN,
     Conversion,
     Found,
+    kind_of,
     name_in,
 )
 from fastdata.transforms.descriptions import (
@@ -42,7 +44,7 @@ from fastdata.transforms.descriptions import (
 
 def parts(transform: Any) -> Sequence[Any] | None:
     """The transforms in a Compose or a ``torch.nn.Sequential``; None for anything else."""
-    if _version(transform) is not None and type(transform).__name__ == "Compose":
+    if _version(transform) is not None and kind_of(transform).__name__ == "Compose":
         return tuple(transform.transforms)
     torch = sys.modules.get("torch")
     if torch is not None and type(transform) is torch.nn.Sequential:
@@ -52,16 +54,16 @@ def parts(transform: Any) -> Sequence[Any] | None:
 
 def views(transform: Any) -> FiveCrop | TenCrop | None:
     """A FiveCrop or TenCrop, in ours; None for anything else."""
-    if _version(transform) is None or type(transform).__name__ not in ("FiveCrop", "TenCrop"):
+    if _version(transform) is None or kind_of(transform).__name__ not in ("FiveCrop", "TenCrop"):
         return None
-    if type(transform).__name__ == "FiveCrop":
+    if kind_of(transform).__name__ == "FiveCrop":
         return FiveCrop(transform.size)
     return TenCrop(transform.size, transform.vertical_flip)
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found:
     """One transform that is not a Compose, as `fastdata.transforms.libraries.translate`."""
-    version, name = _version(transform), type(transform).__name__
+    version, name = _version(transform), kind_of(transform).__name__
     if version is None or not is_known(transform):
         return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
     try:
@@ -75,7 +77,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
 
 def is_known(transform: Any) -> bool:
     """Whether there is something in here for a transform of this type."""
-    name = type(transform).__name__
+    name = kind_of(transform).__name__
     known = name in _TRANSLATORS or name in torchvision_pixels.TRANSLATORS
     return known and _version(transform) is not None
 

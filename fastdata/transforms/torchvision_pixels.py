@@ -37,6 +37,7 @@ from fastdata.transforms.augmentations import (
     ScaleJitter,
     TrivialAugmentWide,
 )
+from fastdata.transforms.conversion import kind_of
 from fastdata.transforms.descriptions import RandomVerticalFlip, Transform
 from fastdata.transforms.pixels import OnTensors
 
@@ -227,7 +228,7 @@ TRANSLATORS: dict[str, Callable[[Any, int], Transform | str]] = {
 
 def translate(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
     """One of torchvision's augmentations, by the rules of `fastdata.transforms.torchvision`."""
-    name = type(transform).__name__
+    name = kind_of(transform).__name__
     on_tensors = kind in ("tensor", "image")
     if on_tensors and name != "RandomErasing":
         if dtype != "uint8" and name != "RandomVerticalFlip":

@@ -34,6 +34,9 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   /// of the scan before the box's last row is decoded too.
   Status decode(const Box& box, ByteSpan seek_points, int scale = 1);
 
+  /// Goes on with a part of the box that was decoded: its rows are what `decode` would give.
+  void select(const Box& box) { box_ = box; }
+
   // The rows of the box, top-down from box.y0; valid until the next call.
   bool grey() const override { return header_.component_count == 1; }
   void row(int y, const uint8_t** planes) override;

@@ -228,7 +228,7 @@ class Job : public PendingWork {
       const Values& deviation, const std::string& filter, bool dct_scaling, const py::object& sizes,
       const py::object& windows, const py::object& skip, int stride, bool check,
       const py::object& program, const py::object& keys, const py::object& canvases,
-      const py::object& filters)
+      const py::object& filters, const py::list& views)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
     bool planar = false;
@@ -245,6 +245,12 @@ class Job : public PendingWork {
       program_ = program;
       task_->options.program = &py::cast<const PixelProgram&>(program);
     }
+    for (const py::handle view : views) {
+      const std::shared_ptr<DecodeTask>& task = py::cast<Job&>(view).task_;
+      if (task->size() != count) throw py::value_error("views are not of as many samples");
+      task_->views.push_back(task);
+    }
+    others_ = views;
     if (sizes.is_none() && !windows.is_none()) throw py::value_error("windows need sizes");
     normalisation_ = std::make_unique<Normalisation>(type, mean, deviation, planar);
     task_->options.width = output.width;
@@ -350,6 +356,7 @@ class Job : public PendingWork {
   std::vector<View> views_;
   std::unique_ptr<Normalisation> normalisation_;
   py::object program_;
+  py::list others_;  // jobs of further views
   std::shared_ptr<DecodeTask> task_;
 };
 
@@ -429,7 +436,7 @@ void bind_job(py::module_& m) {
                     const py::object&, const std::string&, const Values&, const Values&,
                     const std::string&, bool, const py::object&, const py::object&,
                     const py::object&, int, bool, const py::object&, const py::object&,
-                    const py::object&, const py::object&>(),
+                    const py::object&, const py::object&, const py::list&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("boxes") = py::none(), py::arg("flips") = py::none(), py::arg("out"),
            py::arg("dtype"), py::arg("mean") = py::none(), py::arg("std") = py::none(),
@@ -437,7 +444,8 @@ void bind_job(py::module_& m) {
            py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
            py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
            py::arg("program") = py::none(), py::arg("keys") = py::none(),
-           py::arg("canvases") = py::none(), py::arg("filters") = py::none())
+           py::arg("canvases") = py::none(), py::arg("filters") = py::none(),
+           py::arg("views") = py::list())
       .def("built", &Job::built)
       .def("timings", &Job::timings);
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));

@@ -1,0 +1,93 @@
+"""lightly's transforms (version 1.6) in our terms: several views, and what they are made of.
+
+They are known by their exact type, those of several views by the method that makes these; lightly
+is never imported here. Its blur and its solarisation call Pillow, and pixels are Pillow's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastdata.errors import UsageError
+from fastdata.transforms.augmentations import RandomApply, RandomRotation, RandomSolarize
+from fastdata.transforms.conversion import Conversion, Found, name_in
+from fastdata.transforms.descriptions import Transform, Views
+from fastdata.transforms.pixels import Operation, Random
+
+_MODULE = "lightly.transforms"
+
+#: Those that call what they hold, and nothing else.
+_WRAPPERS = frozenset(
+    {
+        "BYOLView1Transform",
+        "BYOLView2Transform",
+        "DINOViewTransform",
+        "IBOTViewTransform",
+        "MSNViewTransform",
+        "RandomRotateDegrees",
+        "SimCLRViewTransform",
+        "SimSiamViewTransform",
+        "SmoGViewTransform",
+        "SwaVViewTransform",
+        "TiCoView1Transform",
+        "TiCoView2Transform",
+        "ToTensor",
+        "VICRegViewTransform",
+    }
+)
+
+
+def views(transform: Any) -> Views | None:
+    """A transform to several views, in ours; None for anything else."""
+    module = sys.modules.get(f"{_MODULE}.multi_view_transform")
+    base = getattr(module, "MultiViewTransform", None)
+    if base is None or not isinstance(transform, base):
+        return None
+    known = type(transform).__call__ is base.__call__ and len(transform.transforms) > 1
+    return Views(*transform.transforms) if known else None
+
+
+def parts(transform: Any) -> Sequence[Any] | None:
+    """What a transform calls and nothing else; None for anything else."""
+    return (transform.transform,) if name_in(transform, _MODULE) in _WRAPPERS else None
+
+
+def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+    """One of lightly's transforms; None for anything else.
+
+    As `fastdata.transforms.libraries.translate`.
+    """
+    name = name_in(transform, _MODULE)
+    if name not in _TRANSLATORS:
+        return None
+    if transform.prob <= 0:
+        return Conversion()
+    if kind not in ("pil", "own"):
+        return "it works on PIL images, and has a tensor here"
+    try:
+        return _TRANSLATORS[name](transform)
+    except UsageError as error:
+        return f"its arguments are not known: {error.what}"
+
+
+def _blur(transform: Any) -> Transform:
+    least, greatest = transform.sigmas
+    radius = Random("uniform", float(least), float(greatest))
+    return RandomApply((Operation("box_blur", (radius,)),), transform.prob)
+
+
+def _rotation(transform: Any) -> Transform:
+    return RandomApply((RandomRotation((transform.angle, transform.angle)),), transform.prob)
+
+
+def _solarisation(transform: Any) -> Transform:
+    return RandomSolarize(transform.threshold, transform.prob)
+
+
+_TRANSLATORS: dict[str, Callable[[Any], Transform]] = {
+    "GaussianBlur": _blur,
+    "RandomRotate": _rotation,
+    "RandomSolarization": _solarisation,
+}

@@ -1,0 +1,128 @@
+"""lightly's and DINOv2's transforms to several views, of the real packages (make test-recipes)."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_data import images
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader
+from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.pixels import native_program
+
+if any(importlib.util.find_spec(name) is None for name in ("lightly", "dinov2")):
+    pytest.skip("lightly is not installed (make test-recipes)", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def lightly() -> Any:
+    import_torchvision()
+    import lightly.transforms
+
+    return lightly.transforms
+
+
+@pytest.fixture(scope="module")
+def dinov2() -> Any:
+    import_torchvision()
+    import dinov2.data.augmentations
+
+    return dinov2.data.augmentations
+
+
+def recipe_of(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    assert isinstance(recipe, Recipe) and not recipe.tail, recipe
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("SimCLR", [224] * 2),
+        ("BYOL", [224] * 2),
+        ("MoCoV2", [224] * 2),
+        ("SimSiam", [224] * 2),
+        ("VICReg", [224] * 2),
+        ("SwaV", [224] * 2 + [96] * 6),
+        ("DINO", [224] * 2 + [96] * 6),
+        ("IBOT", [224] * 2 + [96] * 10),
+        ("MSN", [224] * 2 + [96] * 10),
+    ],
+)
+def test_lightlys_views_are_native(lightly: Any, name: str, sizes: list[int]) -> None:
+    transform = getattr(lightly, f"{name}Transform")()
+    recipe = recipe_of(transform)
+    assert [program.size for program in recipe.programs] == [(size, size) for size in sizes]
+    views, _ = next(iter(DataLoader(images(transform), 2, require_native=True)))
+    theirs = transform(Image.new("RGB", (300, 200)))
+    assert [(view.shape[1:], view.dtype) for view in views] == [
+        (view.shape, view.dtype) for view in theirs
+    ]
+
+
+def test_lightlys_blur_and_solarisation_are_pillows(lightly: Any) -> None:
+    views = [
+        lightly.torchvision_transforms.Compose(
+            [lightly.torchvision_transforms.CenterCrop(40), step, lightly.ToTensor()]
+        )
+        for step in (
+            lightly.GaussianBlur(prob=1.0, sigmas=(1.3, 1.3)),
+            lightly.RandomSolarization(prob=1.0, threshold=100),
+            lightly.RandomRotate(prob=1.0, angle=90),
+            lightly.GaussianBlur(prob=0.0),
+        )
+    ]
+    from lightly.transforms.multi_view_transform import MultiViewTransform
+
+    transform = MultiViewTransform(views)
+    dataset = images(transform)
+    batch, _ = next(iter(DataLoader(dataset, 8, require_native=True)))
+    for place in range(8):
+        for got, want in zip(batch, transform(dataset.open_image(place)), strict=True):
+            assert torch.allclose(got[place], want, atol=1e-6)
+    radii = [
+        native_program(recipe_of(lightly.DINOTransform(sigmas=(0.5, 1.5))).programs[0].pixels).draw(
+            key, 224, 224
+        )[0]
+        for key in range(300)
+    ]
+    drawn = [values[0] for calls in radii for name, values in calls if name == "box_blur"]
+    assert len(drawn) == 300 and 0.5 <= min(drawn) < 0.55 and 1.45 < max(drawn) <= 1.5
+
+
+def test_what_lightly_makes_one_view_of_says_what_to_hand_over(lightly: Any) -> None:
+    found = compile_recipe(lightly.MAETransform())
+    assert not isinstance(found, Recipe) and "hand over that, its 'transform'" in found.reason
+
+
+def test_dinov2s_augmentation_is_native_and_a_dict(dinov2: Any) -> None:
+    transform = dinov2.DataAugmentationDINO((0.32, 1.0), (0.05, 0.32), 3, 40, 20)
+    loader = DataLoader(images(transform), 4, require_native=True, num_workers=2)
+    assert "5 views (2 global_crops, 2 global_crops_teacher, 3 local_crops)" in loader.explain()
+    views, _ = next(iter(loader))
+    theirs = torch.utils.data.default_collate([transform(Image.new("RGB", (99, 88)))] * 4)
+    assert list(views) == list(theirs) and views["offsets"] == theirs["offsets"] == []
+    for name, group in theirs.items():
+        assert [(view.shape, view.dtype) for view in views[name]] == [
+            (view.shape, view.dtype) for view in group
+        ]
+    assert views["global_crops"][1] is views["global_crops_teacher"][1]
+    # As published: GaussianBlur(p) blurs with probability 1 - p.
+    blurred = []
+    for program in recipe_of(transform).programs[:3]:
+        drawn = native_program(program.pixels)
+        calls = [drawn.draw(key, 40, 40)[0] for key in range(400)]
+        blurred.append(np.mean([any(name == "gaussian_blur" for name, _ in one) for one in calls]))
+    assert blurred[0] == 0 and abs(blurred[1] - 0.9) < 0.06 and abs(blurred[2] - 0.5) < 0.1

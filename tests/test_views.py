@@ -1,0 +1,299 @@
+"""Several views of each image: what a batch of them is, their pixels, and their one decode."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from jpegs import encode, picture
+from loader_data import CONTAINERS, CROPS, WITH_INDEX, images, same
+from PIL import Image
+from test_pixel_programs import kolmogorov_smirnov
+from torchvision_stub import import_torchvision
+
+torch = pytest.importorskip("torch")
+
+from torchvision_calls import apply  # noqa: E402
+
+from fastdata import DataLoader, ImageDataset, fast_collate  # noqa: E402
+from fastdata.decode import PendingBatch, decode_batch, seek_points  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
+from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
+from fastdata.transforms import (  # noqa: E402
+    CenterCrop,
+    Compose,
+    FiveCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Views,
+)
+from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms.pillow import render  # noqa: E402
+from fastdata.transforms.pixels import native_program  # noqa: E402
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning"),
+]
+
+LOCAL = Compose([RandomResizedCrop(9, (0.05, 0.3)), RandomHorizontalFlip()])
+CROPPED = Views(CROPS, Compose([CROPS, Normalize(MEAN, STD, "float16")]), (LOCAL, 3))
+NAMED = Views(global_crops=[CROPS, CROPS], local_crops=(LOCAL, 3), whole=Resize((20, 30)))
+SHAPES = {"global_crops": [(24, 24)] * 2, "local_crops": [(9, 9)] * 3, "whole": [(20, 30)]}
+
+
+def recipe_of(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    assert isinstance(recipe, Recipe), recipe
+    return recipe
+
+
+def shapes(views: dict[str, list[Any]]) -> dict[str, list[tuple[int, ...]]]:
+    return {name: [tuple(view.shape[-2:]) for view in group] for name, group in views.items()}
+
+
+# --- what a batch is --------------------------------------------------------------------------
+
+
+def test_a_batch_is_a_tensor_for_each_view() -> None:
+    loader = DataLoader(images(CROPPED), 10, num_workers=2, seed=1)
+    assert "5 views: random resized crop to 24 x 24" in loader.explain()
+    assert "| 3 of random resized crop to 9 x 9" in loader.explain()
+    *_, (last, labels) = batches = list(loader)
+    assert len(batches) == 6 and len(labels) == 3  # fewer samples, in each view
+    for views, labels in batches:
+        assert [view.shape[2] for view in views] == [24, 24, 9, 9, 9]
+        assert {len(view) for view in views} == {len(labels)}
+        assert [view.dtype for view in views] == [torch.uint8, torch.float16] + [torch.uint8] * 3
+        assert not torch.equal(views[2], views[3])
+    assert torch.equal(last[2], views[2])
+
+
+def test_named_views_are_a_dict_of_lists_on_every_path() -> None:
+    loader = DataLoader(images(NAMED), 10, num_workers=2, fields=("image", "index"))
+    assert "6 views (2 global_crops, 3 local_crops, 1 whole): " in loader.explain()
+    for batch in loader:
+        assert shapes(batch["image"]) == SHAPES
+    assert shapes(images(NAMED)[3][0]) == SHAPES
+    on_device = DataLoader(images(NAMED), 10, device="cpu", seed=1)
+    assert same(list(on_device), list(DataLoader(images(NAMED), 10, seed=1)))
+    for options in ({"worker_init_fn": print}, {"collate_fn": fast_collate}):
+        views, labels = next(iter(DataLoader(images(NAMED), 10, **options)))  # type: ignore[arg-type]
+        assert shapes(views) == SHAPES and len(labels) == 10
+    views, labels = fast_collate([images(NAMED)[0], images(NAMED)[1]])
+    assert shapes(views) == SHAPES and len(views["whole"][0]) == 2
+    tail = Compose([NAMED, lambda views: [*views["whole"], len(views)]])
+    loader = DataLoader(images(tail), 10)
+    assert loader.explain().startswith("workers")
+    (whole, count), _ = next(iter(loader))
+    assert whole.shape == (10, 3, 20, 30) and count.tolist() == [3] * 10
+
+
+def test_views_go_on_from_a_state() -> None:
+    make = lambda: DataLoader(images(CROPPED), 10, shuffle=True, seed=4, num_workers=2)  # noqa: E731
+    first = make()
+    batches = iter(first)
+    for _ in range(2):
+        next(batches)
+    resumed = make()
+    resumed.load_state_dict(first.state_dict())
+    assert same(list(resumed), list(batches))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Views(CROPS, local=CROPS), "transforms without a name beside local"),
+        (lambda: Views((CROPS, 0)), "count 0 is not a whole number of at least 1"),
+        (lambda: Views((CROPS, 1)), "makes 1, which needs no list"),
+        (lambda: Views(crops=[]), "makes 0"),
+        (lambda: Views(crops=[CROPS, "flip"]), "transform 1, 'flip', cannot be called"),
+        (
+            lambda: DataLoader(images(Views(crops=import_torchvision().transforms.CenterCrop(3)))),
+            "PIL images, which torch cannot collate",
+        ),
+        (
+            lambda: fast_collate([({"a": [np.zeros((2, 2), np.uint8)]}, 0), ({"b": []}, 0)]),
+            "sample 1 of the batch has b for views of its image, sample 0 has a",
+        ),
+    ],
+)
+def test_views_that_cannot_be_made_say_why(make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        list(make())
+
+
+def test_one_view_by_name_is_a_list_too() -> None:
+    views, _ = next(iter(DataLoader(images(Views(crops=CROPS)), 4, seed=1)))
+    (alone,), (crops, _) = views["crops"], next(iter(DataLoader(images(), 4, seed=1)))
+    assert torch.equal(alone, crops)
+
+
+# --- pixels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
+def test_torchvisions_transforms_in_views_have_its_pixels(version: str) -> None:
+    """Crops of the recipe of DINOv2; a blur comes last, as a level of it would be solarised."""
+    tv = import_torchvision().transforms
+    tv = tv.v2 if version.endswith("v2") else tv
+
+    def view(size: int, scale: tuple[float, float], *steps: Any) -> Any:
+        return tv.Compose(
+            [
+                tv.RandomResizedCrop(size, scale=scale, interpolation=Image.Resampling.BICUBIC),
+                tv.RandomHorizontalFlip(),
+                tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+                tv.RandomGrayscale(p=0.2),
+                *steps,
+                tv.PILToTensor(),
+            ]
+        )
+
+    blur = tv.RandomApply([tv.GaussianBlur(9, (0.1, 2.0))], p=0.5)
+    first, second = view(24, (0.3, 1.0)), view(24, (0.3, 1.0), tv.RandomSolarize(128, p=0.5))
+    dataset = images(Views(first, second, (view(9, (0.05, 0.3), blur), 2)))
+    recipe = recipe_of(dataset.transform)
+    calls_seen = set()
+    for views, _, indices in DataLoader(dataset, 10, seed=3, num_workers=2, **WITH_INDEX):
+        for number, (program, pixels) in enumerate(zip(recipe.programs, views, strict=True)):
+            keys = sample_keys(epoch_key(3, 0), indices.numpy(), number)
+            for place, index in enumerate(indices.tolist()):
+                image = dataset.open_image(index)
+                cut = program.draw([image.width], [image.height], keys[place : place + 1])
+                size = program.size
+                want = Image.fromarray(render(image, cut, 0, size, program.filter))
+                calls, *_ = native_program(program.pixels).draw(int(keys[place]), *size)
+                for name, values in calls:
+                    want = apply(want, (name, tuple(values)))
+                    calls_seen.add(name)
+                got = pixels[place].permute(1, 2, 0).numpy().astype(int)
+                assert np.abs(got - np.asarray(want)).max() <= (number > 1), (index, number)
+    assert calls_seen >= {"hue", "solarize", "gaussian_blur", "grayscale"}
+
+
+def test_scales_of_each_view_are_torchvisions() -> None:
+    tv = import_torchvision().transforms
+    scales = [(0.32, 1.0), (0.05, 0.32), (0.05, 0.32)]
+    recipe = recipe_of(Views(*(RandomResizedCrop(9, scale) for scale in scales)))
+    sides, areas = np.full(4000, 500), []
+    for number, (program, scale) in enumerate(zip(recipe.programs, scales, strict=True)):
+        cut = program.draw(sides, sides, sample_keys(epoch_key(5, 1), np.arange(4000), number))
+        areas.append(np.prod(cut.boxes[:, 2:] - cut.boxes[:, :2], axis=1) / 500**2)
+        theirs = []
+        for _ in range(4000):
+            *_, height, width = tv.RandomResizedCrop.get_params(
+                torch.empty(3, 500, 500), list(scale), [3 / 4, 4 / 3]
+            )
+            theirs.append(width * height / 500**2)
+        assert kolmogorov_smirnov(areas[-1], np.array(theirs))
+    # No view's draws tell anything of another's.
+    assert np.abs(np.corrcoef(areas) - np.eye(3)).max() < 0.06
+
+
+FIXED = {
+    "overlapping": [CenterCrop(30), Resize((21, 33)), Compose([Resize(40), CenterCrop(32)])],
+    "apart": [Compose([Resize(40), *steps]) for steps in FiveCrop(8).views],
+    "padded": [CenterCrop(97), CenterCrop(8), Compose([Resize((9, 12)), RandomHorizontalFlip(1)])],
+    "enlarged": [Resize((300, 200), "bicubic"), Resize((5, 5)), Resize((9, 9), "nearest")],
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"seek_points": False}, {"kind": "raw"}, {"scaled": 1}])
+def test_each_view_is_as_alone(options: dict[str, Any]) -> None:
+    """What views share is decoded once, or not; nobody sees which."""
+    options = dict(options)
+    scaled = bool(options.pop("scaled", False))
+    for name, transforms in FIXED.items():
+        if scaled and name == "padded":
+            continue  # Pillow decodes all views of an image that one pads, and knows no scales
+
+        def of(transform: Any) -> list[Any]:
+            path = images(transform, "shards", **options).path
+            dataset = ImageDataset(path, transform, dct_scaling=scaled)
+            loader = DataLoader(dataset, 10, num_workers=2, require_native=True)
+            return [views for views, _ in loader]
+
+        together = of(Views(*transforms))
+        for number, transform in enumerate(transforms):
+            assert same([views[number] for views in together], of(transform)), (name, number)
+
+
+def test_threads_and_containers_do_not_matter() -> None:
+    first = list(DataLoader(images(CROPPED), 10, shuffle=True, seed=3))
+    for container in CONTAINERS:
+        again = DataLoader(images(CROPPED, container), 10, shuffle=True, seed=3, num_workers=3)
+        assert same(list(again), first)
+
+
+def decoded_together(data: bytes, recipe: Recipe, size: tuple[int, int], **options: Any) -> Any:
+    """Each view of an image, decoded together, and alone."""
+    width, height = size
+    together, alone, pending = [], [], []
+    for number in reversed(range(len(recipe.programs))):
+        program = recipe.programs[number]
+        cut = program.draw([width], [height], sample_keys(7, np.array([len(data)]), number))
+        options |= program.batch_options(cut) | {"fallback": "never"}
+        wide, high = program.size
+        together.append(np.zeros((1, high, wide, 3), np.uint8))
+        views = () if number else pending
+        pending.append(PendingBatch([data], together[-1], views=views, **options))
+        alone.append(decode_batch([data], program.size, **options))
+    pending[-1].run()
+    pending[-1].result()
+    return zip(together, alone, strict=True)
+
+
+@pytest.mark.parametrize("seeking", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("kind", ["4:2:0", "4:4:4", "grey"])
+def test_many_views_of_a_photograph_decoded_together(
+    kind: str, scaled: bool, seeking: bool
+) -> None:
+    recipe = recipe_of(
+        Views(
+            (RandomResizedCrop(40, (0.3, 1.0)), 2),
+            (LOCAL, 5),
+            RandomCrop(100),
+            RandomResizedCrop(300, interpolation="lanczos"),
+        )
+    )
+    for number in range(4):
+        data = encode(picture(400, 300, number, 25), kind)
+        tables = [seek_points(data)] if seeking else None
+        options = {"seek_points": tables, "dct_scaling": scaled}
+        for together, alone in decoded_together(data, recipe, (400, 300), **options):
+            assert np.array_equal(together, alone)
+
+
+def test_damage_where_no_view_looks_is_no_error() -> None:
+    """Two views leave a corner out that lies within what would be decoded for both."""
+    data = encode(picture(400, 300, 1, 25), "4:2:0")
+    tables = [seek_points(data)]
+    end = len(data) // 60  # of the last row of MCUs
+    cut = data[:-end] + bytes([0xFF, 0xD9]) * (end // 2) + bytes(end % 2)
+    upper, left = np.array([[0, 0, 400, 250]]), np.array([[0, 0, 120, 300]])
+    out = np.zeros((1, 50, 40, 3), np.uint8)
+    view = PendingBatch([cut], out, regions=upper, seek_points=tables, fallback="never")
+    first = np.zeros((1, 50, 40, 3), np.uint8)
+    both = PendingBatch(
+        [cut], first, regions=left, seek_points=tables, fallback="never", views=[view]
+    )
+    both.run()
+    both.result()
+    with Image.open(io.BytesIO(data)) as whole:
+        wanted = [
+            whole.convert("RGB").crop(tuple(box[0].tolist())).resize((40, 50), 2)
+            for box in (left, upper)
+        ]
+    for got, want in zip((first, out), wanted, strict=True):
+        assert np.abs(got[0].astype(int) - np.asarray(want)).max() <= 1
