@@ -69,7 +69,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         batch_sampler: As torch's.
         num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
             process may use (affinity, cgroup) divided by the ranks on this machine.
-        collate_fn: As torch's. `fastdata.fast_collate` keeps the native path.
+        collate_fn: As torch's. `fastdata.fast_collate` keeps the native path; so do timm's
+            ``fast_collate`` and ``FastCollateMixup``, with images of bytes.
         pin_memory: As torch's: page-locked memory where there is a GPU.
         drop_last: As torch's. Over several ranks: whether samples that do not fill a batch on
             every rank are dropped; else some are repeated, and every rank has as many batches.
@@ -105,7 +106,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
             entry, or the list's.
         batch_transform: Called with a batch's elements, or its dict; what it returns is the batch
-            (CutMix, MixUp, transforms on the GPU).
+            (CutMix, MixUp, transforms on the GPU). On the native path, what it draws from Python's,
+            NumPy's and torch's global generators (the CPU's) is a function of (seed, epoch, batch).
         require_native: Whether any other path than the native one is an error, which says why.
             Single images may still be Pillow's to decode; `stats` counts them, and a warning
             tells of them once.
