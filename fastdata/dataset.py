@@ -151,6 +151,8 @@ class ImageDataset:
         # made yet.
         self._decoder: tuple[Any, BatchDecoder | None] | None = None
         self._targets: list[int] | None = None
+        # What `image_size` has found; None if it was not asked yet.
+        self._image_size: tuple[tuple[int, int] | None] | None = None
         self._blobs: Blobs | RemoteBlobs | None = None
         if self.folder is not None:
             self.classes = list(self.folder.classes)
@@ -175,7 +177,7 @@ class ImageDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_blobs", "_decoder", "_targets"):
+        for name in ("_blobs", "_decoder", "_targets", "_image_size"):
             del state[name]
         return state
 
@@ -377,6 +379,20 @@ class ImageDataset:
                 if not 0 <= label < len(self.manifest.classes):
                     raise self._no_class(int(label), "a sample")
             return labels
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """(width, height) of every image in pixels, as of CIFAR's; None where they differ.
+
+        None, too, of a dataset of torchvision's, whose sizes only its files tell.
+        """
+        if self.folder is not None:
+            return None
+        if self._image_size is None:
+            with self._telling():
+                found = self.blobs.index.common("width", "height")
+            self._image_size = (None if found is None else (found[0], found[1]),)
+        return self._image_size[0]
 
     @property
     def targets(self) -> list[int]:

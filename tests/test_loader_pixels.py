@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, dataset, images, same
 from PIL import Image
+from torchvision_calls import apply
 
 torch = pytest.importorskip("torch")
 
@@ -24,6 +25,7 @@ from fastdata.transforms import (  # noqa: E402
     Views,
 )
 from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms.pixels import native_program  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -58,6 +60,15 @@ def expected(dataset: ImageDataset, indices: Any, seed: int, epoch: int, view: i
     found = []
     for place, index in enumerate(indices):
         image = dataset.open_image(int(index)).crop(tuple(drawn.boxes[place].tolist()))
+        if program.pixels:
+            if drawn.sizes is not None or drawn.canvases is not None:
+                sizes = drawn.canvases if drawn.sizes is None else drawn.sizes
+                image = image.resize(tuple(sizes[place].tolist()), resample)
+            calls, *_ = native_program(program.pixels).draw(int(keys[place]), *image.size)
+            for operation, values in calls:
+                image = apply(image, (operation, tuple(values)))
+            found.append(np.asarray(image))
+            continue
         size = program.size if drawn.sizes is None else tuple(drawn.sizes[place].tolist())
         if size != image.size:
             image = image.resize(size, resample)

@@ -341,10 +341,10 @@ SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
         "Give one that brings images to one size",
     ),
     "different sizes": (
-        lambda: native(t.RandomHorizontalFlip()),
+        lambda: images("ImageFolder", baseline(2), t.RandomHorizontalFlip()),
         {},
         "torch",
-        "different sizes",
+        "may have different sizes",
         "add fastdata.transforms.CenterCrop",
     ),
     "a tail": (lambda: native(unknown(ELASTIC)), {}, "workers", "ElasticTransform", "Leave it out"),

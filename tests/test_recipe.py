@@ -361,8 +361,10 @@ def test_odd_samples_are_those_that_reach_outside() -> None:
     assert got.sizes is not None and got.sizes.tolist() == [[20, 60], [20, 20], [60, 20]]
     assert got.windows is not None and got.windows.tolist() == [[-10, 20], [-10, 0], [10, 0]]
     assert program_of(CenterCrop(10)).draw(width, height, keys_of(3)).needs_padding is None
+    # What always pads is a pixel program's.
     padded = program_of(RandomCrop(30, padding=1))
-    assert padded.draw([30] * 60, [30] * 60, keys_of(60)).needs_padding is not None
+    assert padded.pixels == (RandomCrop(30, padding=1),)
+    assert padded.draw([30] * 60, [30] * 60, keys_of(60)).needs_padding is None
 
 
 def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:
@@ -402,6 +404,7 @@ class Odd(CenterCrop):
         ([RandomGrayscale(1.0), Resize(8)], "Resize(8) and cannot make a batch"),
         ([CenterCrop(9), Normalize(MEAN, STD), RandomInvert()], "works on bytes"),
         ([CenterCrop(9), RandomApply([blur]), RandomInvert()], "it holds blur: it is not a"),
+        ([CenterCrop(9), RandomApply([RandomErasing()]), blur], "it belongs to the output"),
         ([CenterCrop(9), RandomErasing(), RandomInvert()], "it comes after RandomErasing"),
         ([CenterCrop(9), RandomErasing(value="random")], "noise of floats into bytes"),
         ([CenterCrop(9), RandomErasing(value=300)], "not from 0 to 255"),
@@ -478,7 +481,7 @@ def test_what_comes_before_views_belongs_to_each() -> None:
     [
         ([RandomCrop(9), Views(CenterCrop(3), CenterCrop(4))], "RandomCrop(9 x 9) stands before"),
         ([Views(CenterCrop(3), count=2), Normalize(MEAN, STD)], "Normalize comes after Views"),
-        (Views(CenterCrop(3), Resize(3)), "View 1: The images have different sizes"),
+        (Views(CenterCrop(3), Resize(3)), "View 1: The images may have different sizes"),
         (
             Views(CenterCrop(3), Compose([CenterCrop(4), blur])),
             "View 1: blur: it is not a transform that",

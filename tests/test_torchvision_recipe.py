@@ -14,12 +14,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torchvision_calls import apply
 from torchvision_stub import import_torchvision
 
 from fastdata import transforms as ours
 from fastdata.plan import draws
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
+from fastdata.transforms.pixels import native_program
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIZES = [(500, 375), (375, 500), (333, 334), (256, 256), (64, 48), (31, 90), (1, 7), (640, 101)]
@@ -301,13 +303,22 @@ def test_random_crops_are_the_crops_that_torchvision_makes(
     recipe = recipe_of(pipeline)
     torch.manual_seed(0)
     theirs = {np.asarray(pipeline(image)).tobytes() for _ in range(6000)}
-    drawn = recipe.programs[0].draw([size[0]] * 6000, [size[1]] * 6000, keys_of(6000))
-    boxes = np.unique(drawn.boxes, axis=0)
-    boxes = drawn._replace(boxes=boxes)
-    mine = {
-        pillow.render(image, boxes, row, (31, 30), "bilinear").tobytes()
-        for row in range(len(boxes.boxes))
-    }
+    (program,) = recipe.programs
+    drawn = program.draw([size[0]] * 6000, [size[1]] * 6000, keys_of(6000))
+    mine = set()
+    if program.pixels:
+        for key in keys_of(6000).tolist():
+            done = image
+            for operation, values in native_program(program.pixels).draw(key, *size)[0]:
+                done = apply(done, (operation, tuple(values)))
+            mine.add(np.asarray(done).tobytes())
+    else:
+        boxes = np.unique(drawn.boxes, axis=0)
+        boxes = drawn._replace(boxes=boxes)
+        mine = {
+            pillow.render(image, boxes, row, (31, 30), "bilinear").tobytes()
+            for row in range(len(boxes.boxes))
+        }
     # Of at most some 600 positions about none is missed in so many draws.
     assert len(mine ^ theirs) <= len(theirs) // 50
 

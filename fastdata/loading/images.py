@@ -57,7 +57,7 @@ class Images:
             self.dataset.transform is self.transform
             and self.dataset.target_transform is self.target_transform
             and (self.files is None or self.files.are_current())
-            and compile_recipe(self.transform) == self.recipe
+            and _compiled(self.dataset) == self.recipe
         )
 
 
@@ -179,9 +179,24 @@ _METHODS = (*FOLDER_METHODS, "open_image", "row", "blobs", "_blob")
 def _images(
     what: str, dataset: Any, options: ImageDataset, opener: Callable[[bool], Source]
 ) -> Images:
-    recipe = compile_recipe(dataset.transform)
+    recipe = _compiled(dataset)
     transforms = dataset.transform, dataset.target_transform
     return Images(what, dataset, options, opener, *transforms, recipe)
+
+
+def _compiled(dataset: Any) -> Recipe | Refusal:
+    """Its transform, compiled for images of any size, or else for those of the one size it has."""
+    recipe = compile_recipe(dataset.transform)
+    if isinstance(recipe, Refusal) and isinstance(dataset, ImageDataset):
+        size = dataset.image_size
+        if size is not None and min(size) > 0:
+            sized = compile_recipe(dataset.transform, size)
+            # Where all of it is a tail, torch's loader may as well do it.
+            if isinstance(sized, Recipe) and any(
+                not sized.tail or program.steps or program.pixels for program in sized.programs
+            ):
+                return sized
+    return recipe
 
 
 def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:

@@ -322,6 +322,22 @@ class Index(Sequence[Row]):
         pieces = [as_numpy(batch.column(name)).copy() for batch in self.batches(columns=(name,))]
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
+    def common(self, *names: str) -> tuple[int, ...] | None:
+        """What each of some fixed-width columns has in all rows; None where rows differ.
+
+        Reads up to the record batch that differs.
+        """
+        found: tuple[int, ...] | None = None
+        for batch in self.batches(columns=names):
+            values = [as_numpy(batch.column(name)) for name in names]
+            first = tuple(int(column[0]) for column in values)
+            if found not in (None, first) or any(
+                np.any(column != one) for column, one in zip(values, first, strict=True)
+            ):
+                return None
+            found = first
+        return found
+
     def find_file(self, number: int) -> int:
         """The first row whose ``file`` is ``number`` or more, by bisection.
 

@@ -242,13 +242,14 @@ class Recipe:
         return self.describe()
 
 
-def compile_recipe(transform: Any) -> Recipe | Refusal:
+def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusal:
     """Compile a pipeline.
 
     Args:
         transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
             either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
             Schedule, which stands for its epoch's; or None.
+        size: (width, height) of every image; None: they may differ.
 
     Returns:
         The recipe, or why there is none: the images do not come to one size, or a transform
@@ -261,7 +262,7 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
         )
     if isinstance(transform, Schedule):
         transform = transform.current
-    views, tail, groups = read(transform)
+    views, tail, groups = read(transform, size)
     several = groups is not None
     if reason := misplaced(views, tail):
         # Ours ask the same when they are called; torchvision's Compose calls them one by one.
@@ -294,9 +295,9 @@ def compile_recipe(transform: Any) -> Recipe | Refusal:
 
 
 def read(
-    transform: Any,
+    transform: Any, size: _Pair | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Groups | None]:
-    """A pipeline as far as it can be composed.
+    """A pipeline as far as it can be composed, for images of one size or of any.
 
     Returns:
         What becomes of each view; what comes after `Views` and is called with what they make; and
@@ -306,24 +307,24 @@ def read(
     own = isinstance(transform, Transform)
     at = next((n for n, (one, _) in enumerate(items) if _views(one) is not None), None)
     if at is None:
-        return [Reading(items, own)], [], None
+        return [Reading(items, own, size)], [], None
     makes = _views(items[at][0])
-    before = Reading(items[:at], own)
+    before = Reading(items[:at], own, size)
     shared = [*before.steps, *before.pixels, *before.erasures]
     readings = []
     if isinstance(makes, (FiveCrop, TenCrop)):
         if any(map(pixels.is_random, shared)):
-            return [Reading(items, own)], [], None
+            return [Reading(items, own, size)], [], None
         # Those of torchvision's are still what it was given: a PIL image, or a tensor.
         ours = True if makes is items[at][0] else None
         kept = own or makes is transform
         for steps in makes.views:
-            readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept))
+            readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept, size))
     else:
         assert makes is not None
         for view in makes.transforms:
             kept = isinstance(view, Transform) if type(transform) is Views else own
-            readings.append(Reading([*items[:at], *_flat(view, True)], kept))
+            readings.append(Reading([*items[:at], *_flat(view, True)], kept, size))
     for reading in readings:
         reading.shared = shared
     groups = makes.groups if isinstance(makes, Views) else ()
@@ -359,9 +360,12 @@ class Reading:
         items: The transforms, each with whether the innermost Compose is ours or a list, rather
             than torchvision's; None: one of ours in a transform of torchvision's place.
         own: Whether the whole is a transform of ours.
+        size: (width, height) of every image; None: they may differ.
     """
 
-    def __init__(self, items: Sequence[tuple[Any, bool | None]], own: bool) -> None:
+    def __init__(
+        self, items: Sequence[tuple[Any, bool | None]], own: bool, size: _Pair | None = None
+    ) -> None:
         self.steps: list[Transform] = []
         self.pixels: list[Transform] = []
         self.erasures: list[pixels.Erase] = []
@@ -369,7 +373,7 @@ class Reading:
         self.tail: list[Callable[[Any], Any]] = []
         self.why = ""  # the first of the tail cannot be done by the core
         self.last = ""  # what determined the size last, for messages
-        self.fixed: _Pair | None = None
+        self.fixed = size
         self.filter: str | None = None
         self.cropped = False  # in this stage: since the resize, or before it
         self.flipped = False
@@ -439,8 +443,9 @@ class Reading:
             )
         after = f" after {self.last}" if self.last else ""
         return (
-            f"The images have different sizes{after} and cannot make a batch: add "
-            "fastdata.transforms.CenterCrop(224), or use a Resize to (height, width)."
+            f"The images may have different sizes{after} and cannot make a batch: add "
+            "fastdata.transforms.CenterCrop(224), which leaves images of that size as they are, "
+            "or use a Resize to (height, width)."
         )
 
     def _add(self, transform: Any, ours: bool | None) -> str | None:
@@ -545,6 +550,8 @@ class Reading:
                     return f"it holds {name_of(part)}: {found}"
                 held.append(found)
             return replace(step, transforms=tuple(held))
+        if isinstance(step, (Normalize, RandomErasing)):
+            return "it belongs to the output, and stands in another transform"
         return step if pixels.is_known(step) else "it can only come first, before augmentations"
 
     def _part(self, part: Any) -> Transform | str:
@@ -608,10 +615,11 @@ class Reading:
             if isinstance(step, CornerCrop) and larger:
                 return "it is larger than the images"
             if isinstance(step, RandomCrop):
-                padded = any(step.padding)  # type: ignore[arg-type]
-                if larger and not padded and not step.pad_if_needed:
+                if any(step.padding):  # type: ignore[arg-type]
+                    return "it pads every image"  # which a pixel program does, and not Pillow
+                if larger and not step.pad_if_needed:
                     return "it is larger than the images, and may not pad them"
-                pads = padded or (pads and step.pad_if_needed)
+                pads = pads and step.pad_if_needed
                 if pads and (step.fill, step.padding_mode) != _ZEROS:
                     return "it pads with others than zeros"
             if pads and isinstance(step, CenterCrop) and (step.fill, step.padding_mode) != _ZEROS:

@@ -308,16 +308,15 @@ def _random_places(
     draw: int,
     too_small: dict[int, str],
 ) -> tuple[_Ints, _Ints, int, int]:
-    """Left, top, width, height of random crops; adds to ``too_small``."""
-    left, top, right, bottom = step.padding  # type: ignore[misc]
+    """Left, top, width, height of random crops that have no padding; adds to ``too_small``."""
     width, height = _wide(step), _high(step)
     want = np.array([[width], [height]])
     have = np.stack(np.broadcast_arrays(frame.width, frame.height, keys.view(np.int64))[:2])
-    before = np.array([[left], [top]])
-    padded = have + before + np.array([[right], [bottom]])
+    before: npt.NDArray[np.int64] | int = 0
+    padded = have
     if step.pad_if_needed:
-        lacking = np.maximum(want - padded, 0)
-        before, padded = before + lacking, padded + 2 * lacking
+        before = np.maximum(want - have, 0)
+        padded = have + 2 * before
     elif (padded < want).any():
         for row in np.flatnonzero((padded < want).any(axis=0)).tolist():
             too_small.setdefault(
