@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-pythons test-oldest test-recipes recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
+.PHONY: help setup run test campaign test-pythons test-oldest test-recipes recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it
 test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time; some on other Pythons, too
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(MAKE) test-pythons test-oldest
+
+campaign: setup  ## flip FLIPS bits in datasets, drawn by SEED: none may go unnoticed
+	FASTDATA_CAMPAIGN_FLIPS=$(or $(FLIPS),100000) FASTDATA_CAMPAIGN_SEED=$(or $(SEED),0) \
+	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_campaign.py $(ARGS)
 
 test-pythons:  ## test without torch on Python 3.12 and 3.13, those of them that are here
 	JOBS=$(JOBS) tests/core.sh 3.12 3.13

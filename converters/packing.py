@@ -71,15 +71,17 @@ from fastdata.storage.files import (
     whole_file,
 )
 from fastdata.storage.formats import lmdb
-from fastdata.storage.index import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
-    FORMAT_VERSION,
     MANIFEST_NAME,
+    MANIFEST_NAMES,
     WORK_NAME,
     FileEntry,
     Manifest,
+    has_manifest,
 )
+from fastdata.storage.records import INDEX_NAME, write_index
 from fastdata.version import VERSION
 
 #: Where the tasks of packing can run.
@@ -193,7 +195,7 @@ def pack(
         UsageError: Options contradict each other, or ``out`` holds something else.
         SourceError: The source cannot be listed.
         BadSamplesError: Some images are bad; all others are packed, the bad ones listed in
-            ``bad-samples.jsonl``, and there is no manifest.
+            ``_bad-samples.jsonl``, and there is no manifest.
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
@@ -385,7 +387,7 @@ class _Packing:
             found = self.uploading.finished(self.force)
             if found is not None:
                 return self._packed_before(found, fingerprint)
-        elif (self.out / MANIFEST_NAME).exists() and not self.force:
+        elif has_manifest(self.out) and not self.force:
             return self._packed_before(Manifest.load(self.out), fingerprint)
         done = {} if self.force else self._find_done(units)
         todo = [unit for unit in units if unit.number not in done]
@@ -433,7 +435,7 @@ class _Packing:
             "container": self.job.container,
             "classes": list(self.job.classes),
             "options": self.options,
-            "format_version": FORMAT_VERSION,
+            "format_version": 1,  # of blobs and containers, which later ones have not changed
         }
 
     def _check_plan(self) -> None:
@@ -441,7 +443,7 @@ class _Packing:
         path = self.job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
         # With a manifest, remaining parts were only not cleared away before a kill.
-        finished = (self.out / MANIFEST_NAME).exists()
+        finished = has_manifest(self.out)
         begun = not finished and any(self.job.work.glob("*.part"))
         if begun and not self.force and (not path.exists() or path.read_text("utf-8") != plan):
             raise UsageError(
@@ -542,7 +544,8 @@ class _Packing:
             self.uploading.begin(
                 [part.file for part in done.values() if part.file is not None], self.force
             )
-        (self.out / MANIFEST_NAME).unlink(missing_ok=True)
+        for name in MANIFEST_NAMES:
+            (self.out / name).unlink(missing_ok=True)
         sync(self.out)
         keep = {f"{number:06d}.part" for number in done}
         for path in self.job.work.glob("*.part*"):
@@ -649,7 +652,7 @@ class _Packing:
                 self.uploading.add(files[0], keep=True)
         self.progress.finishing("index")
         with whole_file(self.out / INDEX_NAME) as temporary:
-            write_index(temporary, self._index_batches(units))
+            write_index(temporary, self._index_batches(units), samples)
         manifest = Manifest(
             container=self.job.container,
             samples=samples,

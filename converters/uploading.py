@@ -32,7 +32,14 @@ from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, read_bytes, remove, upload
 from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import cache_folder, whole_file
-from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest
+from fastdata.storage.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_NAMES,
+    WORK_NAME,
+    FileEntry,
+    Manifest,
+    has_manifest,
+)
 
 _LEDGER_NAME = "sent.jsonl"
 _THREADS = 4  # uploads at once: one connection rarely fills a line
@@ -83,7 +90,7 @@ class Uploading:
         self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send")
         self._abandon = Abandon()
         self._running: set[Future[None]] = set()
-        if (folder / MANIFEST_NAME).exists():
+        if has_manifest(folder):
             raise UsageError(
                 f"{folder}: holds a finished dataset, but files are to be made and removed here",
                 "Choose another folder for --local.",
@@ -121,11 +128,13 @@ class Uploading:
             DatasetError: The manifest cannot be read.
         """
         names = list_files(self._url, self._options)
-        if MANIFEST_NAME in names:
+        for name in MANIFEST_NAMES:
+            if name not in names:
+                continue
             if force:
                 return None
-            text = read_bytes(join_url(self._url, MANIFEST_NAME), self._options)
-            return Manifest.parse(text, Path(f"{self.name}/{MANIFEST_NAME}"))
+            text = read_bytes(join_url(self._url, name), self._options)
+            return Manifest.parse(text, Path(f"{self.name}/{name}"))
         others = [name for name in names if not is_ours(name)]
         if others:
             raise UsageError(
@@ -163,7 +172,7 @@ class Uploading:
         if force:
             self._ledger.unlink(missing_ok=True)
             self._sent = {}
-        self._remove([MANIFEST_NAME])
+        self._remove(MANIFEST_NAMES)
         for entry in done:
             if (self._folder / entry.name).exists():
                 self.add(entry)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from fastdata.errors import BusyError, UsageError
 from fastdata.storage.files import file_lock, is_no_space
-from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
+from fastdata.storage.manifest import WORK_NAME, has_manifest
 
 #: The files that packing makes: nothing else in a dataset's folder is ever removed.
 _OURS = re.compile(
-    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|index(-\d+)?\.arrow|dataset\.json"
-    r"|bad-samples\.jsonl|_common_metadata)((\.\d+)?\.partial)?"
+    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|_index(-\d+)?\.rows|_?dataset\.json"
+    r"|_?bad-samples\.jsonl|_common_metadata"
+    r"|index(-\d+)?\.arrow)((\.\d+)?\.partial)?"  # of version 1, like names without a _
 )
 
 
@@ -43,7 +44,7 @@ def work_folder(out: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            finished = (out / MANIFEST_NAME).exists()
+            finished = has_manifest(out)
             if finished or not any(work.glob("*.part*")):
                 if not finished:
                     # Without the work folder, what was begun could not be resumed, and would
@@ -56,7 +57,7 @@ def work_folder(out: Path) -> Iterator[None]:
 
 def _make(out: Path, work: Path) -> None:
     try:
-        ours = work.exists() or (out / MANIFEST_NAME).exists()
+        ours = work.exists() or has_manifest(out)
         if not ours and out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise UsageError(
                 f"{out}: exists, and is not a dataset that fastdata has packed",

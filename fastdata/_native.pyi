@@ -213,6 +213,52 @@ class ExtentTable:
         ValueError: their record batches were not added. IndexError: no such row.
         """
 
+class RecordTable:
+    """The records of an index of version 2. ``fastdata.storage.records`` opens it.
+
+    ``descriptor``: of the index, which is duplicated. OSError: it is no descriptor.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        records_at: int,
+        rows: int,
+        heap_size: int,
+        files: Sequence[str | bytes | PathLike[str]],
+        file_sizes: Sequence[int],
+        root: str | bytes | PathLike[str] | None,
+        classes: int = ...,
+    ) -> None: ...
+    def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
+        """The rows' extents; rows that are damaged or make no sense fail with ``corrupt_index``
+        when used. IndexError: no such row.
+        """
+
+def sound_records(records: Buffer, first: int) -> int:
+    """How many records, of the rows from ``first`` on, are sound before one is not."""
+
+# (values one behind the other, where each begins: int64)
+_Values = tuple[Buffer, npt.NDArray[np.int64]]
+
+def seal_records(
+    records: Buffer, first: int, heap_at: int, keys: _Values, paths: _Values, tables: _Values
+) -> bytes:
+    """Completes records that have all but checksums and places in the heap, in place.
+
+    Returns their part of the heap, which is to stand at ``heap_at`` in it.
+    ValueError: a value lies outside its buffer.
+    """
+
+def split_heap(
+    records: Buffer, heap: Buffer, first: int, with_tables: bool
+) -> tuple[int, bytes, bytes, bytes]:
+    """Takes apart the part of the heap that belongs to some records, which are sound.
+
+    Returns of how many rows it is sound before one is not; and all these rows' keys, paths, and,
+    if ``with_tables``, seek tables.
+    """
+
 NODES: tuple[str, ...]
 """The kinds of a program's nodes (``native/augment/program.h``)."""
 

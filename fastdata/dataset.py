@@ -452,7 +452,7 @@ class ImageDataset:
 
     @property
     def manifest(self) -> Manifest:
-        """What ``dataset.json`` says."""
+        """What ``_dataset.json`` says."""
         return self.blobs.manifest
 
     @property

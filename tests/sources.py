@@ -109,9 +109,9 @@ def contents(dataset: Path) -> dict[str, str]:
 def contents_but_source(dataset: Path) -> dict[str, str]:
     """The same, without what the manifest says of where the data came from."""
     found = contents(dataset)
-    manifest = json.loads((dataset / "dataset.json").read_text("utf-8"))
+    manifest = json.loads((dataset / "_dataset.json").read_text("utf-8"))
     del manifest["source"], manifest["checksum"]
-    return found | {"dataset.json": json.dumps(manifest)}
+    return found | {"_dataset.json": json.dumps(manifest)}
 
 
 def convert(*arguments: object) -> Result:

@@ -58,7 +58,7 @@ def run(*arguments: object) -> Result:
 
 def no_dataset(out: Path) -> None:
     """Whatever an error left behind, it must not pass for a dataset."""
-    assert not (out / "dataset.json").exists()
+    assert not (out / "_dataset.json").exists()
     with pytest.raises(DatasetError):
         ImageDataset(out)
 
@@ -190,7 +190,7 @@ class TestNoPermission:
         (root / "a" / "2.jpg").chmod(0o644)
         require_ended(run_unprivileged(*arguments), 0)
         assert ImageDataset(out).read(range(3)) == [jpeg(seed) for seed in range(3)]
-        assert not (out / "bad-samples.jsonl").exists()
+        assert not (out / "_bad-samples.jsonl").exists()
 
     @pytest.mark.parametrize("where", ["", "in", "in/a", "in/a/deep"])
     @pytest.mark.parametrize("mode", [0o000, 0o444])
@@ -251,10 +251,9 @@ class TestNoPermission:
         require_ended(done, 1)
         assert "shard-000000.tar" in done.stdout
         assert "Permission denied" in done.stdout
-        (out / "dataset.json").chmod(0)
-        require_ended(
-            run_unprivileged("verify", out, "--workers", "1"), 1, out / "dataset.json", "Permission"
-        )
+        manifest = out / "_dataset.json"
+        manifest.chmod(0)
+        require_ended(run_unprivileged("verify", out, "--workers", "1"), 1, manifest, "Permission")
 
 
 @contextmanager
@@ -422,7 +421,7 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def listed_bad(out: Path) -> list[dict[str, str]]:
-    lines = (out / "bad-samples.jsonl").read_text("utf-8").splitlines()
+    lines = (out / "_bad-samples.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -457,7 +456,7 @@ class TestBadImages:
         for _ in range(2):  # it is no better the second time
             require_said(
                 convert(*arguments), 1, out, "1 of 5 images cannot be packed", bad_path,
-                reason, out / "bad-samples.jsonl", "--skip-bad", "mend",
+                reason, out / "_bad-samples.jsonl", "--skip-bad", "mend",
             )  # fmt: skip
             no_dataset(out)
             (bad,) = listed_bad(out)
@@ -492,7 +491,7 @@ class TestBadImages:
         assert [bad["key"] for bad in listed_bad(out)] == ["a/15", "a/16", "a/39"]
         assert convert(*arguments, "--skip-bad").exit_code == 0
         after = state(out)
-        del before["bad-samples.jsonl"]
+        del before["_bad-samples.jsonl"]
         assert before.items() <= after.items()
         assert len(ImageDataset(out)) == 37
         # What is finished stays finished, also when it is not asked to skip.
@@ -507,7 +506,7 @@ class TestBadImages:
         arguments = ("imagefolder", "--root", root, "--out", out)
         require_said(convert(*arguments), 1, "3 of 40 images")
         before = state(out)
-        (name,) = before.keys() - {"bad-samples.jsonl"}
+        (name,) = before.keys() - {"_bad-samples.jsonl"}
 
         def redone(*_: object) -> None:
             raise AssertionError("nothing is left to pack")
@@ -530,11 +529,11 @@ class TestBadImages:
             (root / "a" / f"{number}.jpg").write_bytes(jpeg(number))
         result = convert(*arguments, "--out", tmp_path / "out")
         assert result.exit_code == 0, result.output
-        assert not (tmp_path / "out" / "bad-samples.jsonl").exists()
+        assert not (tmp_path / "out" / "_bad-samples.jsonl").exists()
         assert convert(*arguments, "--out", tmp_path / "clean").exit_code == 0
         assert contents(tmp_path / "out") == contents(tmp_path / "clean")
         if container != "lmdb":
-            first = min(before.keys() - {"bad-samples.jsonl"})
+            first = min(before.keys() - {"_bad-samples.jsonl"})
             assert state(tmp_path / "out")[first] == before[first]
 
     @pytest.mark.parametrize("workers", [1, 2])
@@ -929,7 +928,7 @@ class TestChangedAfterPacking:
         require_said(result, 1, out, "1 problems")
         assert str(path) in result.stdout or "a/1" in result.stdout
 
-    @pytest.mark.parametrize("name", ["index.arrow", "dataset.json"])
+    @pytest.mark.parametrize("name", ["_index.rows", "_dataset.json"])
     def test_metadata(self, tree: Path, tmp_path: Path, name: str) -> None:
         out = self.packed(tree, tmp_path, "shards")
         path = out / name
@@ -964,18 +963,18 @@ class TestNewerFormat:
         root = make_tree(tmp_path / "in", ["a/1.jpg"])
         out = tmp_path / "out"
         pack(ImageFolder(root), out, workers=1)
-        path = out / "dataset.json"
+        path = out / "_dataset.json"
         manifest = json.loads(path.read_text("utf-8"))
         # A newer version may have changed everything but these.
         newer = {"format": "fastdata", "format_version": FORMAT_VERSION + 1, "tool": "9.1"}
         for fields in (manifest | newer, newer | {"things": []}):
             path.write_text(json.dumps(fields), "utf-8")
-            with pytest.raises(VersionError, match=r"format version 2, written by fastdata 9\.1"):
+            with pytest.raises(VersionError, match=r"format version 3, written by fastdata 9\.1"):
                 ImageDataset(out)
             for command in ("verify", "info"):
                 result = run(command, out)
                 require_said(
-                    result, 1, path, "up to version 1", "pip install --upgrade fastdata-torch"
+                    result, 1, path, "up to version 2", "pip install --upgrade fastdata-torch"
                 )
             result = convert("imagefolder", "--root", root, "--out", out)
             require_said(result, 1, path, "pip install --upgrade fastdata-torch")

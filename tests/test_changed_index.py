@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from containers import pack_tree
+from version1 import make_version_1
 
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
 
-# Touching a map of what was cut off kills the process, so each runs in one of its own.
+# Touching a map of what was cut off, of version 1, kills the process: each runs in one of its own.
 _SCRIPT = """
 import os, shutil, sys, warnings
 from fastdata import DataLoader, ImageDataset
@@ -22,7 +23,7 @@ from fastdata.errors import CorruptionError
 from fastdata.transforms import RandomResizedCrop
 
 folder, other = sys.argv[1:]
-index = f"{folder}/index.arrow"
+index = f"{folder}/INDEX"
 dataset = ImageDataset(folder, RandomResizedCrop(8))
 loader = DataLoader(dataset, 4, num_workers=2, fields=("image", "label", "key"))
 torchs = ImageDataset(folder)
@@ -51,18 +52,24 @@ for name, use in uses.items():
 _DAMAGES = {
     "cut to nothing": "os.truncate(index, 0)",
     "cut to a half": "os.truncate(index, os.path.getsize(index) // 2)",
-    "another copied over it": "shutil.copyfile(f'{other}/index.arrow', index)",
+    "another copied over it": "shutil.copyfile(f'{other}/_index.rows', index)",
     "overwritten in place": "open(index, 'r+b').write(bytes(os.path.getsize(index)))",
 }
 
 
-@pytest.mark.parametrize("damage", _DAMAGES)
+@pytest.mark.parametrize(
+    ("version", "damage"), [*((2, damage) for damage in _DAMAGES), (1, "cut to a half")]
+)
 def test_an_index_that_changes_while_it_is_open(
-    made_tree: Path, tmp_path: Path, damage: str
+    made_tree: Path, tmp_path: Path, version: int, damage: str
 ) -> None:
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None, seek_points=64)
     pack_tree(made_tree / "val", tmp_path / "other", "shards", unit_size=None)
-    script = textwrap.dedent(_SCRIPT).replace("DAMAGE", _DAMAGES[damage])
+    name = "_index.rows"
+    if version == 1:
+        make_version_1(tmp_path / "out")
+        name = "index.arrow"
+    script = textwrap.dedent(_SCRIPT).replace("DAMAGE", _DAMAGES[damage]).replace("INDEX", name)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, tmp_path / "out", tmp_path / "other"],
         capture_output=True,
@@ -72,13 +79,21 @@ def test_an_index_that_changes_while_it_is_open(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path, version: int) -> None:
     """What is open is read on as it was; what has to be opened anew is not taken for it."""
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None)
+    if version == 1:
+        make_version_1(tmp_path / "out")
     dataset = ImageDataset(tmp_path / "out")
     keys = [dataset.row(i).key for i in range(len(dataset))]
-    shutil.copyfile(tmp_path / "out" / "index.arrow", tmp_path / "new")
-    (tmp_path / "new").rename(tmp_path / "out" / "index.arrow")
+    labels = dataset.labels.tolist()
+    index = dataset.blobs.index.path
+    shutil.copyfile(index, tmp_path / "new")
+    (tmp_path / "new").rename(index)
     assert [dataset.row(i).key for i in range(len(dataset))] == keys
-    with pytest.raises(CorruptionError, match="has changed since it was opened"):
-        _ = dataset.labels
+    if version == 1:
+        with pytest.raises(CorruptionError, match="has changed since it was opened"):
+            _ = dataset.labels
+    else:
+        assert dataset.labels.tolist() == labels

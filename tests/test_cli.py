@@ -169,7 +169,7 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
     ("arguments", "code", "says"),
     [
         (["verify", "nowhere"], 1, ["nowhere", "no such folder", "fastdata convert"]),
-        (["info", "imagenet"], 1, ["imagenet", "dataset.json is missing", "convert"]),
+        (["info", "imagenet"], 1, ["imagenet", "_dataset.json is missing", "convert"]),
         (["stage", "nowhere"], 1, ["nowhere", "no such folder"]),
         (["convert", "imagenet", "--to", "lmdb", "--shard-size", "1GB"], 2, ["--shard-size"]),
         (["convert", "imagenet", "--max-side", "10"], 2, ["--max-side", "--encoding"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 import subprocess
@@ -15,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from containers import pack_tree
+from containers import edit_index, index_rows, pack_tree, set_column
 from jpegs import encode, picture
 from loader_data import (
     CONTAINERS,
@@ -40,7 +38,6 @@ from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.storage.checksum import crc32c  # noqa: E402
-from fastdata.storage.index import write_index  # noqa: E402
 from fastdata.transforms import Compose, RandomCrop, RandomGrayscale, Resize  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads.
@@ -122,16 +119,9 @@ def change(png: bytes) -> bytes:
 
 def checksum_again(packed: Path, tree: Path) -> None:
     """Has an index take files as they are now."""
-    table = pa.ipc.open_file((packed / "index.arrow").read_bytes()).read_all()
-    sums = [crc32c((tree / path).read_bytes()) for path in table.column("path").to_pylist()]
-    at = table.schema.get_field_index("crc32c")
-    field = table.schema.field(at)
-    changed = table.set_column(at, field, pa.array(sums, field.type))
-    write_index(packed / "index.arrow", changed.combine_chunks().to_batches())
-    manifest = json.loads((packed / "dataset.json").read_text("utf-8"))
-    del manifest["checksum"]
-    manifest["index"]["size"] = (packed / "index.arrow").stat().st_size
-    (packed / "dataset.json").write_text(json.dumps(manifest), "utf-8")
+    paths = [row["path"] for row in index_rows(packed)]
+    sums = [crc32c((tree / path).read_bytes()) for path in paths]
+    edit_index(packed, lambda table: set_column(table, "crc32c", sums))
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])

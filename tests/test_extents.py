@@ -28,9 +28,10 @@ from fastdata.decode import (
 )
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.extents import ExtentTable
-from fastdata.storage.index import Index, rows_to_batch, write_index
 from fastdata.storage.index import Row as IndexRow
+from fastdata.storage.index import rows_to_batch
 from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.records import RecordIndex, write_index
 
 SIZE = (40, 32)
 IMAGES = [
@@ -82,8 +83,8 @@ def row(number: int, blob: bytes, **changes: Any) -> IndexRow:
 def table_of(
     folder: Path, rows: list[IndexRow], files: list[Path], root: Path | None = None
 ) -> ExtentTable:
-    write_index(folder / "index.arrow", [rows_to_batch(rows)])
-    index = Index(folder / "index.arrow", len(rows))
+    write_index(folder / "_index.rows", [rows_to_batch(rows)], len(rows))
+    index = RecordIndex(folder / "_index.rows", len(rows))
     return ExtentTable(index, files, [file.stat().st_size for file in files], root)
 
 
@@ -329,7 +330,8 @@ def test_other_encodings_are_pillows_and_not_read(tmp_path: Path) -> None:
     assert np.array_equal(out[0], EXPECTED[0])
     assert np.array_equal(out[1], decode_batch([pixels], SIZE)[0])
     (tmp_path / "blobs").unlink()
-    fresh = ExtentTable(Index(tmp_path / "index.arrow", 2), [tmp_path / "blobs"], [9**6], None)
+    index = RecordIndex(tmp_path / "_index.rows", 2)
+    fresh = ExtentTable(index, [tmp_path / "blobs"], [9**6], None)
     _, failures = run(fresh.gather(np.array([0, 1])))
     assert {i: code for i, (code, _) in failures.items()} == {0: "file_missing", 1: "not_jpeg"}
 

@@ -25,7 +25,7 @@ class TestFolder(ContainerConformance):
     container = "folder"
 
     def test_nothing_is_copied(self, made: Made) -> None:
-        assert set(digests(made.path)) == {"dataset.json", "index.arrow"}
+        assert set(digests(made.path)) == {"_dataset.json", "_index.rows"}
         rows = index_rows(made.path)
         assert [made.tree / row["path"] for row in rows] == [i.path for i in made.images]
         assert {(row["file"], row["offset"]) for row in rows} == {(-1, 0)}

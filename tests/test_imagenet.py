@@ -292,7 +292,7 @@ def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None
     out = tmp_path / "out"
     result = convert("imagenet", "--root", tmp_path / "imagenet", "--to", container, "--out", out)
     assert result.exit_code == 0, result.output
-    assert not (out / "bad-samples.jsonl").exists()
+    assert not (out / "_bad-samples.jsonl").exists()
     dataset = ImageDataset(out)
     for number, name in enumerate(sorted(ODD)):
         data, encoding, channels = ODD[name]

@@ -17,10 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata.errors import CorruptionError
-from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Index, Row, rows_to_batch, write_index
+from fastdata.errors import CorruptionError, DatasetError
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.records import RECORDS_AT, RecordIndex, write_index
 
 #: As many as ImageNet has, roughly; not a multiple of anything.
 LARGE = 1_281_167
@@ -48,11 +50,11 @@ def batch(start: int, stop: int) -> pa.RecordBatch:
     return rows_to_batch([row(number) for number in range(start, stop)])
 
 
-def written(path: Path, *sizes: int, rows_per_batch: int = ROWS_PER_BATCH) -> Path:
+def written(path: Path, *sizes: int) -> Path:
     """An index of batches of some sizes."""
     ends = np.cumsum(sizes).tolist()
     batches = (batch(end - size, end) for end, size in zip(ends, sizes, strict=True))
-    write_index(path, batches, rows_per_batch=rows_per_batch)
+    write_index(path, batches, sum(sizes))
     return path
 
 
@@ -66,21 +68,21 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for start in range(0, LARGE, step):
             yield fast_batch(start, min(start + step, LARGE))
 
-    assert write_index(folder / "index.arrow", batches()) == LARGE
-    size = (folder / "index.arrow").stat().st_size
+    write_index(folder / "_index.rows", batches(), LARGE)
+    size = (folder / "_index.rows").stat().st_size
     manifest = Manifest(
         container="lmdb",
         samples=LARGE,
         skipped=0,
         classes=[f"n{label:08d}" for label in range(1000)],
         blob_bytes=LARGE * 110_000,
-        index=FileEntry("index.arrow", size, "00000000"),
+        index=FileEntry("_index.rows", size, "00000000"),
         files=[FileEntry("data.mdb", LARGE * 110_000, "00000000")],
         options={},
         source={},
         tool="0",
     )
-    (folder / "dataset.json").write_text(manifest.to_json(), "utf-8")
+    (folder / "_dataset.json").write_text(manifest.to_json(), "utf-8")
     return folder
 
 
@@ -132,13 +134,12 @@ def test_opening_a_large_dataset_takes_no_time_and_no_memory(large: Path) -> Non
         )
         runs.append(json.loads(done.stdout))
     assert {run["rows"] for run in runs} == {LARGE}
-    # What was read of the mapped index stays in the process: next to nothing.
     assert min(run["rss"] for run in runs) < 20e6
     assert max(run["uss"] for run in runs) < 50e6
 
 
 def test_rows_of_a_large_index(large: Path) -> None:
-    index = Index(large / "index.arrow", LARGE)
+    index = RecordIndex(large / "_index.rows", LARGE)
     places = random.Random(1).sample(range(LARGE), 500)
     places += [0, LARGE - 1, ROWS_PER_BATCH - 1, ROWS_PER_BATCH, LARGE // ROWS_PER_BATCH]
     for place in places:
@@ -152,8 +153,26 @@ def test_rows_of_a_large_index(large: Path) -> None:
     assert np.array_equal(labels, np.arange(LARGE) % 1000)
 
 
+def test_opening_does_not_depend_on_the_number_of_rows(tmp_path: Path) -> None:
+    """The last row of 100 million, in a file that has nothing else but its header."""
+    rows = 100_000_000
+    write_index(tmp_path / "index", [rows_to_batch([row(1)])], 1)  # one without seek points
+    data = (tmp_path / "index").read_bytes()
+    record, heap = data[RECORDS_AT : RECORDS_AT + 60], data[RECORDS_AT + 64 :]
+    header = data[:16] + rows.to_bytes(8, "little") + data[24:60]
+    with (tmp_path / "index").open("wb") as file:
+        file.write(header + crc32c(header).to_bytes(4, "little"))
+        file.seek(RECORDS_AT + 64 * (rows - 1))
+        number = (rows - 1).to_bytes(8, "little")
+        file.write(record + crc32c(number + record).to_bytes(4, "little") + heap)
+    index = RecordIndex(tmp_path / "index", rows)
+    assert index[-1] == row(1)
+    with pytest.raises(CorruptionError, match="damaged at row 50000000"):
+        index[rows // 2]
+
+
 def test_every_field_survives(tmp_path: Path) -> None:
-    index = Index(written(tmp_path / "index", 100, 1), 101)
+    index = RecordIndex(written(tmp_path / "index", 100, 1), 101)
     assert list(index) == [row(number) for number in range(101)]
     assert index[-101] == row(0)
     assert index[10:20:3] == [row(number) for number in range(10, 20, 3)]
@@ -162,14 +181,14 @@ def test_every_field_survives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [3, -4, 1 << 40])
 def test_there_is_no_row_beyond_the_end(tmp_path: Path, place: int) -> None:
-    index = Index(written(tmp_path / "index", 3), 3)
+    index = RecordIndex(written(tmp_path / "index", 3), 3)
     with pytest.raises(IndexError, match=f"sample {place} of a dataset of 3"):
         index[place]
 
 
 @pytest.mark.parametrize("place", [1.0, "1", None, b"1"])
 def test_only_whole_numbers_are_places(tmp_path: Path, place: Any) -> None:
-    index = Index(written(tmp_path / "index", 3), 3)
+    index = RecordIndex(written(tmp_path / "index", 3), 3)
     with pytest.raises(TypeError):
         index[place]
 
@@ -177,19 +196,17 @@ def test_only_whole_numbers_are_places(tmp_path: Path, place: Any) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6),
-    rows_per_batch=st.integers(1, 25),
     bounds=st.tuples(st.integers(0, 180), st.integers(0, 180)),
 )
 def test_batches_of_any_size_give_the_same_rows(
     sizes: list[int],
-    rows_per_batch: int,
     bounds: tuple[int, int],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("index")
     total = sum(sizes)
-    written(folder / "index", *sizes, rows_per_batch=rows_per_batch)
-    index = Index(folder / "index", total)
+    written(folder / "index", *sizes)
+    index = RecordIndex(folder / "index", total)
     assert len(index) == total
     assert list(index) == [row(number) for number in range(total)]
     start, stop = sorted(min(bound, total) for bound in bounds)
@@ -198,34 +215,23 @@ def test_batches_of_any_size_give_the_same_rows(
     assert index.column("offset").tolist() == [row(number).offset for number in range(total)]
 
 
-def test_full_batches_but_the_last(tmp_path: Path) -> None:
-    written(tmp_path / "index", 20_000, 20_000)
-    with pa.memory_map(str(tmp_path / "index")) as source:
-        reader = pa.ipc.open_file(source)
-        assert [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)] == [
-            ROWS_PER_BATCH,
-            ROWS_PER_BATCH,
-            40_000 - 2 * ROWS_PER_BATCH,
-        ]
-
-
 def test_the_wrong_number_of_rows(tmp_path: Path) -> None:
     written(tmp_path / "index", 30)
     with pytest.raises(CorruptionError, match="holds 30 rows, but the manifest says 31"):
-        Index(tmp_path / "index", 31)
+        RecordIndex(tmp_path / "index", 31)
 
 
 def test_a_missing_index(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="cannot be read") as caught:
-        Index(tmp_path / "index", 3)
+        RecordIndex(tmp_path / "index", 3)
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"ARROW1\0\0", b"ARROW1" * 100, bytes(5000)])
+@pytest.mark.parametrize("data", [b"", b"x", b"FDROWS2\n", b"ARROW1" * 100, bytes(5000)])
 def test_garbage_is_no_index(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "index").write_bytes(data)
-    with pytest.raises(CorruptionError, match=r"index: the index cannot be read"):
-        Index(tmp_path / "index", 3)
+    with pytest.raises(CorruptionError, match=r"index: the index (ends early|cannot be read)"):
+        RecordIndex(tmp_path / "index", 3)
 
 
 def test_an_index_cut_short(tmp_path: Path) -> None:
@@ -233,100 +239,100 @@ def test_an_index_cut_short(tmp_path: Path) -> None:
     for keep in range(0, len(data), 97):
         (tmp_path / "cut").write_bytes(data[:keep])
         with pytest.raises(CorruptionError):
-            Index(tmp_path / "cut", 30)
+            RecordIndex(tmp_path / "cut", 30)
 
 
-def rewrite(path: Path, *batches: pa.RecordBatch) -> Path:
-    """Writes an index past `write_index`, with whatever batches and columns."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
-        for piece in batches:
-            writer.write_batch(piece)
-    return path
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """By readers of single rows and by passes over all of them."""
+    data = bytearray(written(tmp_path / "index", 5).read_bytes())
+    copy = tmp_path / "damaged"
+
+    def read() -> None:
+        index = RecordIndex(copy, 5)
+        for at in range(5):
+            index[at]
+
+    for bit in range(8 * len(data)):
+        data[bit // 8] ^= 1 << bit % 8
+        copy.write_bytes(data)
+        with pytest.raises(CorruptionError, match="damaged: the index"):
+            list(RecordIndex(copy, 5).rows(0, 5))
+        with pytest.raises(CorruptionError, match="damaged: the index"):
+            read()
+        data[bit // 8] ^= 1 << bit % 8
 
 
-@pytest.mark.parametrize("name", SCHEMA.names)
-def test_a_missing_column(tmp_path: Path, name: str) -> None:
-    rewrite(tmp_path / "index", batch(0, 3).drop_columns([name]))
-    with pytest.raises(CorruptionError, match=f"lacks the column.s. {name}"):
-        Index(tmp_path / "index", 3)
+def test_a_row_has_a_name_only_where_it_belongs(tmp_path: Path) -> None:
+    """Two sound records that are exchanged, of rows whose parts of the heap are of one size."""
+    data = bytearray(written(tmp_path / "index", 9).read_bytes())
+    one, other = (slice(RECORDS_AT + 64 * at, RECORDS_AT + 64 * at + 64) for at in (1, 2))
+    data[one], data[other] = data[other], data[one]
+    (tmp_path / "index").write_bytes(data)
+    index = RecordIndex(tmp_path / "index", 9)
+    for at in (1, 2):
+        with pytest.raises(CorruptionError, match=f"damaged at row {at}"):
+            index[at]
+    assert index[0] == row(0)
+    with pytest.raises(CorruptionError, match="damaged at row 1"):
+        list(index.batches(columns=("label",)))
 
 
-def test_a_column_of_another_type(tmp_path: Path) -> None:
+def test_damaged_seek_points_are_no_bar_to_the_rest(tmp_path: Path) -> None:
+    """So that `fastdata index` can make them anew."""
+    data = written(tmp_path / "index", 9).read_bytes()
+    assert data.count((4).to_bytes(8, "little")) == 1
+    at = data.index((4).to_bytes(8, "little"))
+    (tmp_path / "index").write_bytes(data[:at] + b"\5" + data[at + 1 :])
+    index = RecordIndex(tmp_path / "index", 9)
+    with pytest.raises(CorruptionError, match="damaged at row 4"):
+        list(index.rows(0, 9))
+    bare = [row(at)._replace(seek_points=None) for at in range(9)]
+    assert list(index.rows(0, 9, seek_points=False)) == bare
+
+
+def test_an_index_that_was_written_to_since_it_was_opened(tmp_path: Path) -> None:
+    path = written(tmp_path / "index", 9)
+    index = RecordIndex(path, 9)
+    assert index[3] == row(3)
+    path.write_bytes(path.read_bytes()[:400])
+    for read in (lambda: index[3], lambda: list(index.batches())):
+        with pytest.raises(CorruptionError, match="has changed since it was opened"):
+            read()
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_another_number_of_rows_is_not_written(tmp_path: Path, rows: int) -> None:
+    with pytest.raises(ValueError, match=f"{rows}"):
+        write_index(tmp_path / "index", [batch(0, 5)], rows)
+
+
+@pytest.mark.parametrize("name", ["key", "path"])
+def test_names_have_at_most_so_many_bytes(tmp_path: Path, name: str) -> None:
+    rows = [row(0)._replace(**{name: "ä" * 32_767}), row(1)]
+    write_index(tmp_path / "index", [rows_to_batch(rows)], 2)
+    assert list(RecordIndex(tmp_path / "index", 2)) == rows
+    rows[1] = rows[1]._replace(**{name: "ä" * 32_768})
+    with pytest.raises(DatasetError, match=f"a {name} has 65,536 bytes"):
+        write_index(tmp_path / "index", [rows_to_batch(rows)], 2)
+
+
+def test_encodings_that_are_not_known_are_other(tmp_path: Path) -> None:
+    """Of version 1, whose dictionary may have any; and of a record of a later fastdata."""
     rows = batch(0, 3)
-    at = SCHEMA.get_field_index("offset")
-    rows = rows.set_column(at, "offset", rows.column("offset").cast(pa.int32()))
-    rewrite(tmp_path / "index", rows)
-    with pytest.raises(CorruptionError, match="column offset is int32, not int64"):
-        Index(tmp_path / "index", 3)
-
-
-def test_more_columns_do_no_harm(tmp_path: Path) -> None:
-    rows = batch(0, 3)
-    rewrite(tmp_path / "index", rows.append_column("extra", rows.column("label")))
-    assert list(Index(tmp_path / "index", 3)) == [row(number) for number in range(3)]
-
-
-@pytest.mark.parametrize("sizes", [(10, 5, 10), (10, 12, 10), (0, 10), (10, 0, 10)])
-@pytest.mark.parametrize("rows", [10, 20, 25, 30, 32])
-def test_batches_of_unequal_sizes_are_refused(
-    tmp_path: Path, sizes: tuple[int, ...], rows: int
-) -> None:
-    ends = np.cumsum(sizes).tolist()
-    rewrite(
-        tmp_path / "index",
-        *(batch(end - size, end) for end, size in zip(ends, sizes, strict=True)),
-    )
-
-    def read_all() -> None:
-        index = Index(tmp_path / "index", rows)
-        for _ in index.batches():
-            pass
-
-    with pytest.raises(CorruptionError):
-        read_all()
-
-
-_READ_DAMAGED = """
-import random, sys
-from pathlib import Path
-from fastdata.errors import CorruptionError
-from fastdata.storage.index import Index
-
-path, rows = Path(sys.argv[1]), int(sys.argv[2])
-data = path.read_bytes()
-draw = random.Random(5)
-refused = 0
-for _ in range(400):
-    damaged = bytearray(data)
-    for _ in range(draw.choice((1, 1, 3, 50))):
-        damaged[draw.randrange(len(data))] = draw.randrange(256)
-    copy = path.with_name("damaged")
-    copy.write_bytes(damaged)
-    try:
-        list(Index(copy, rows))
-    except CorruptionError:
-        refused += 1
-    copy.unlink()
-print(refused)
-"""
-
-
-def test_damage_is_an_error_and_never_a_crash(tmp_path: Path) -> None:
-    written(tmp_path / "index", 200)
-    done = subprocess.run(
-        [sys.executable, "-c", _READ_DAMAGED, str(tmp_path / "index"), "200"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 20
+    column = rows.schema.get_field_index("encoding")
+    names = pa.array(["jpeg-xl", "png", "raw"])
+    encodings = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1], pa.int8()), names)
+    rows = rows.set_column(column, SCHEMA.field(column), encodings)
+    write_index(tmp_path / "index", [rows], 3)
+    found = [row.encoding for row in RecordIndex(tmp_path / "index", 3)]
+    assert found == ["raw", "other", "png"]
 
 
 _READ_AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.storage.index import Index
+from fastdata.storage.records import RecordIndex
 path = Path(sys.argv[1])
 path.chmod(0)
 if os.geteuid() == 0:
@@ -334,7 +340,7 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
-    Index(path, 3)
+    RecordIndex(path, 3)
 except DatasetError as error:
     print(isinstance(error, CorruptionError), error.what, error.hint, sep="|")
 """
@@ -358,7 +364,7 @@ def test_an_unreadable_index_is_not_a_damaged_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [("offset",), ("label", "encoding"), ("key", "seek_points")])
 def test_batches_of_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> None:
-    index = Index(written(tmp_path / "index", 40_000), 40_000)
+    index = RecordIndex(written(tmp_path / "index", 40_000), 40_000)
     start = 100
     for piece in index.batches(100, 39_000, columns):
         assert tuple(piece.schema.names) == columns
@@ -370,13 +376,7 @@ def test_batches_of_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> No
 
 
 def test_rows_in_order(tmp_path: Path) -> None:
-    index = Index(written(tmp_path / "index", 20_000), 20_000)
+    index = RecordIndex(written(tmp_path / "index", 20_000), 20_000)
     found = index.rows(ROWS_PER_BATCH - 3, ROWS_PER_BATCH + 4)
     assert list(found) == [row(at) for at in range(ROWS_PER_BATCH - 3, ROWS_PER_BATCH + 4)]
     assert list(index.rows(7, 7)) == []
-
-
-def test_an_empty_first_batch_is_refused(tmp_path: Path) -> None:
-    rewrite(tmp_path / "index", batch(0, 0), batch(0, 10))
-    with pytest.raises(CorruptionError, match="another size"):
-        list(Index(tmp_path / "index", 11).batches())

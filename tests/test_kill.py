@@ -87,7 +87,7 @@ def test_killed_at_random_moments_again_and_again(
         process.communicate(timeout=60)
         assert process.returncode in (0, -signal.SIGKILL)
         in_the_middle += process.returncode != 0 and parts(out) != before
-        if (out / "dataset.json").exists():
+        if (out / "_dataset.json").exists():
             # It was done, or all but clearing up.
             finish(start(tree, out, container))
             assert digests(out) == digests(whole)

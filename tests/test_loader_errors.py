@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from containers import broken_jpeg, index_rows, pack_tree
+from containers import broken_jpeg, edit_index, index_rows, load_manifest, pack_tree, set_column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture
@@ -44,7 +43,6 @@ from fastdata.errors import (  # noqa: E402
     UsageError,
 )
 from fastdata.plan.order import make_order  # noqa: E402
-from fastdata.storage.index import write_index  # noqa: E402
 from fastdata.transforms import Compose, Normalize, RandomCrop, Resize, Views  # noqa: E402
 
 THREADS = [0, 1, 2, 8]
@@ -54,7 +52,7 @@ threads = pytest.mark.parametrize("threads", THREADS)
 def blob_at(root: Path, number: int) -> tuple[Path, int, int]:
     """File, offset and length of a sample."""
     row = index_rows(root)[number]
-    manifest = json.loads((root / "dataset.json").read_text("utf-8"))
+    manifest = load_manifest(root)
     if row["path"] is None:
         path = root / manifest["files"][row["file"]]["name"]
     else:
@@ -472,11 +470,7 @@ def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
 @threads
 def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
     root = damaged("shards", set())
-    manifest = json.loads((root / "dataset.json").read_text("utf-8"))
-    index = root / manifest["index"]["name"]
-    # Not mapped: the file is written anew.
-    table = pa.ipc.open_file(index.read_bytes()).read_all()
-    tables = table.column("seek_points").to_pylist()
+    tables = [row["seek_points"] for row in index_rows(root)]
     have = [n for n, entry in enumerate(tables) if entry is not None]
     assert len(have) > 20
     lying = list(tables)
@@ -484,12 +478,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
         lying[place] = tables[other]
     lying[have[3]] = b""
     lying[have[4]] = bytes(len(tables[have[4]]))
-    at = table.schema.get_field_index("seek_points")
-    changed = table.set_column(at, table.schema.field(at), pa.array(lying, pa.binary()))
-    write_index(index, changed.combine_chunks().to_batches())
-    del manifest["checksum"]
-    manifest["index"]["size"] = index.stat().st_size
-    (root / "dataset.json").write_text(json.dumps(manifest), "utf-8")
+    edit_index(root, lambda table: set_column(table, "seek_points", lying))
     loader, right = make(ImageDataset(root, CROPS), num_workers=threads), make(images())
     # Once, however many there are; and in a second epoch no more.
     with pytest.warns(UserWarning, match=rf"seek points of another image.*index {root}") as said:
@@ -512,7 +501,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
 def test_a_damaged_index_is_told(threads: int, data: st.DataObject) -> None:
     """Whatever has changed in it: an error of ours or samples, never a crash or a hang."""
     root = damaged("shards", set())
-    index = root / "index.arrow"
+    index = root / "_index.rows"
     content = bytearray(index.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
@@ -527,10 +516,36 @@ def test_a_damaged_index_is_told(threads: int, data: st.DataObject) -> None:
 
 
 @threads
+@pytest.mark.parametrize("part", ["record", "seek points"])
+def test_a_damaged_row_of_the_index_is_like_a_damaged_sample(threads: int, part: str) -> None:
+    root = damaged("shards", set())
+    rows = index_rows(root)
+    number = next(i for i, row in enumerate(rows) if row["seek_points"])
+    index = root / "_index.rows"
+    content = bytearray(index.read_bytes())
+    at = 64 + 64 * number + 30  # in its label
+    if part == "seek points":
+        at = content.index(rows[number]["seek_points"]) + 20
+    content[at] ^= 4
+    index.write_bytes(content)
+    data = ImageDataset(root, CROPS)
+    with pytest.raises(CorruptionError, match=f"_index.rows: the index is damaged at row {number}"):
+        list(make(data, num_workers=threads))
+    with pytest.warns(UserWarning, match=rf"1 samples .*\n.*damaged at row {number}"):
+        batches = list(make(data, num_workers=threads, on_error="skip"))
+    found = [index for batch in batches for index in batch[2].tolist()]
+    assert set(found) == set(range(len(rows))) - {number}
+    zero = DataLoader(data, 8, num_workers=threads, on_error="zero", fields=("image", "index"))
+    with pytest.warns(UserWarning, match=rf"damaged at row {number}"):
+        valid = torch.cat([batch["valid"] for batch in zero])
+    assert torch.nonzero(~valid).tolist() == [[number]]
+
+
+@threads
 def test_an_index_that_ends_early(threads: int) -> None:
     root = damaged("shards", set())
-    (root / "index.arrow").write_bytes(b"x" * (root / "index.arrow").stat().st_size)
-    with pytest.raises(CorruptionError, match=r"index\.arrow"):
+    (root / "_index.rows").write_bytes(b"x" * (root / "_index.rows").stat().st_size)
+    with pytest.raises(CorruptionError, match=r"_index\.rows"):
         list(make(ImageDataset(root, CROPS), num_workers=threads))
 
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.storage.checksum import crc32c
 from fastdata.storage.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
 
-_PATH = Path("dataset/dataset.json")
+_PATH = Path("dataset/_dataset.json")
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -26,7 +27,7 @@ def manifest(**changes: Any) -> Manifest:
         "skipped": 0,
         "classes": ["cat", "dog"],
         "blob_bytes": 300,
-        "index": FileEntry("index.arrow", 1000, "0000abcd"),
+        "index": FileEntry("_index.rows", 1000, "0000abcd"),
         "files": [FileEntry("shard-000000.tar", 10240, "12345678")],
         "options": {"encoding": "original", "shard_size": 1},
         "source": {"kind": "imagefolder", "root": "/data"},
@@ -36,10 +37,12 @@ def manifest(**changes: Any) -> Manifest:
 
 
 def as_json(**changes: Any) -> str:
-    """A manifest's text with some top-level fields changed."""
-    fields = json.loads(manifest().to_json())
+    """A manifest's text with some top-level fields changed, and its checksum with them."""
+    fields = {**json.loads(manifest().to_json()), **changes}
     del fields["checksum"]
-    return json.dumps({**fields, **changes})
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    fields["checksum"] = f"{crc32c(text.encode('utf-8', 'surrogatepass')):08x}"
+    return json.dumps(fields)
 
 
 _NAMES = st.text(
@@ -82,7 +85,7 @@ def test_the_text_is_plain_json_in_utf8(tmp_path: Path) -> None:
     assert "Käse" in text
     fields = json.loads(text)
     assert (fields["format"], fields["format_version"]) == ("fastdata", FORMAT_VERSION)
-    (tmp_path / "dataset.json").write_text(text, "utf-8")
+    (tmp_path / "_dataset.json").write_text(text, "utf-8")
     assert Manifest.load(tmp_path).classes == ["Käse"]
 
 
@@ -105,16 +108,25 @@ _ENTRY = {"name": "a", "size": 1, "crc32c": "00000000"}
 def test_every_field_is_needed(field: str) -> None:
     fields = json.loads(manifest().to_json())
     del fields[field]
-    if field == "checksum":  # the first manifests of version 1 have none
-        assert Manifest.parse(json.dumps(fields), _PATH) == manifest()
-        return
-    del fields["checksum"]
     if field == "root":
-        assert Manifest.parse(json.dumps(fields), _PATH) == manifest()
+        with pytest.raises(CorruptionError, match="checksum"):
+            Manifest.parse(json.dumps(fields), _PATH)
         return
-    with pytest.raises(CorruptionError, match="not a manifest") as caught:
+    with pytest.raises(CorruptionError, match=f"not a manifest .*{field}"):
         Manifest.parse(json.dumps(fields), _PATH)
-    assert field in str(caught.value)
+
+
+def test_the_first_manifests_of_version_1_have_no_checksum() -> None:
+    fields = json.loads(manifest(format_version=1).to_json())
+    del fields["checksum"]
+    assert Manifest.parse(json.dumps(fields), _PATH) == manifest(format_version=1)
+
+
+def test_of_two_manifests_the_present_version_counts(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text(manifest(format_version=1).to_json(), "utf-8")
+    assert Manifest.load(tmp_path) == manifest(format_version=1)
+    (tmp_path / "_dataset.json").write_text(manifest().to_json(), "utf-8")
+    assert Manifest.load(tmp_path) == manifest()
 
 
 @pytest.mark.parametrize(
@@ -140,8 +152,8 @@ def test_every_field_is_needed(field: str) -> None:
         {"classes": None},
         {"classes": {"cat": 0}},
         {"index": None},
-        {"index": "index.arrow"},
-        {"index": {"name": "index.arrow"}},
+        {"index": "_index.rows"},
+        {"index": {"name": "_index.rows"}},
         {"files": None},
         {"files": {}},
         {"files": ["shard"]},
@@ -269,20 +281,20 @@ def test_folders_without_a_dataset(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "dataset.json").mkdir()
+    (tmp_path / "_dataset.json").mkdir()
     with pytest.raises(DatasetError, match="cannot be read") as caught:
         Manifest.load(tmp_path)
     assert "you may read it" in caught.value.hint
-    os.rmdir(tmp_path / "dataset.json")
-    (tmp_path / "dataset.json").write_bytes(b"\xff\xfe")
+    os.rmdir(tmp_path / "_dataset.json")
+    (tmp_path / "_dataset.json").write_bytes(b"\xff\xfe")
     with pytest.raises(CorruptionError, match="not a manifest"):
         Manifest.load(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_manifest_that_one_may_not_read(tmp_path: Path) -> None:
-    (tmp_path / "dataset.json").write_text(manifest().to_json(), "utf-8")
-    (tmp_path / "dataset.json").chmod(0)
+    (tmp_path / "_dataset.json").write_text(manifest().to_json(), "utf-8")
+    (tmp_path / "_dataset.json").chmod(0)
     with pytest.raises(DatasetError, match="cannot be read: Permission denied") as caught:
         Manifest.load(str(tmp_path))
     assert "chmod" in caught.value.hint

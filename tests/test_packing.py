@@ -84,7 +84,7 @@ def test_interrupted_and_resumed(tree: Path, tmp_path: Path, container: str, wor
         # The process executor looks ten times a second: packing may be done before.
         with suppress(KeyboardInterrupt):
             pack_tree(tree, out, container, unit_size=size, workers=workers, progress=Stop(images))
-        assert workers > 1 or not (out / "dataset.json").exists()
+        assert workers > 1 or not (out / "_dataset.json").exists()
     packed = pack_tree(tree, out, container, unit_size=size, workers=workers)
     assert container == "folder" or packed.resumed > 0
     assert digests(out) == digests(tmp_path / "whole")
@@ -107,7 +107,7 @@ def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, contain
 def test_force_replaces_all_but_foreign_files(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack_tree(tree, out, "shards", unit_size=1_000_000)
-    for name in ("notes.txt", "shard.tar", "shard-1.tar", "my-data.mdb", "index.arrow.bak"):
+    for name in ("notes.txt", "shard.tar", "shard-1.tar", "my-data.mdb", "_index.rows.bak"):
         (out / name).write_text("mine")
     (out / "folder").mkdir()
     (out / "folder" / "data.mdb").write_text("mine")
@@ -117,7 +117,7 @@ def test_force_replaces_all_but_foreign_files(tree: Path, tmp_path: Path) -> Non
     for name, digest in digests(tmp_path / "fresh").items():
         assert found.pop(name) == digest
     assert sorted(found) == [
-        "folder/data.mdb", "index.arrow.bak", "my-data.mdb", "notes.txt", "shard-1.tar",
+        "_index.rows.bak", "folder/data.mdb", "my-data.mdb", "notes.txt", "shard-1.tar",
         "shard.tar",
     ]  # fmt: skip
 
@@ -195,8 +195,8 @@ def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, wor
     with pytest.raises(BadSamplesError, match="3 of 50 images cannot be packed") as caught:
         pack_tree(copy, out, container, unit_size=500_000, workers=workers)
     assert "--skip-bad" in caught.value.hint
-    assert not (out / "dataset.json").exists()
-    lines = (out / "bad-samples.jsonl").read_text("utf-8").splitlines()
+    assert not (out / "_dataset.json").exists()
+    lines = (out / "_bad-samples.jsonl").read_text("utf-8").splitlines()
     bad = [json.loads(line) for line in lines]
     assert [entry["key"] for entry in bad] == [images[i].key for i in (3, 20, 30)]
     assert [entry["path"] for entry in bad] == [str(images[i].path) for i in (3, 20, 30)]
@@ -205,7 +205,7 @@ def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, wor
     packed = pack_tree(copy, out, container, unit_size=500_000, workers=workers, skip_bad=True)
     assert packed.resumed == packed.manifest.samples == 47
     assert packed.manifest.skipped == 3
-    assert (out / "bad-samples.jsonl").exists()
+    assert (out / "_bad-samples.jsonl").exists()
     assert verify(out, workers=1).problems == []
 
 
@@ -400,7 +400,7 @@ def test_ctrl_c_and_sigterm_end_at_once(
     assert "leaked" not in errors  # semaphores, as multiprocessing's resource tracker says
     assert "run the same command again to resume" in errors
     assert psutil.wait_procs(children, timeout=60)[1] == []
-    assert not (tmp_path / "out" / "dataset.json").exists()
+    assert not (tmp_path / "out" / "_dataset.json").exists()
 
 
 def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:

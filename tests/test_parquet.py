@@ -38,17 +38,19 @@ def part_files(made: Made) -> list[str]:
 class TestParquet(FileContainerConformance):
     container = "parquet"
 
-    def test_pyarrow_reads_it(self, made: Made) -> None:
+    @pytest.mark.parametrize("given", ["files", "folder"])
+    def test_pyarrow_reads_it(self, made: Made, given: str) -> None:
         files = part_files(made)
         assert len(files) > 1
-        table = pq.read_table(files)
+        table = pq.read_table(files if given == "files" else made.path)
         assert table.schema.names == ["key", "label", "class", "width", "height", "image"]
         columns = [table[name].to_pylist() for name in ("key", "label", "class", "image")]
         assert list(zip(*columns, strict=True)) == expected_rows(made)
 
-    def test_pandas_reads_it(self, made: Made) -> None:
+    @pytest.mark.parametrize("given", ["files", "folder"])
+    def test_pandas_reads_it(self, made: Made, given: str) -> None:
         pandas = pytest.importorskip("pandas")
-        frame = pandas.read_parquet(part_files(made))
+        frame = pandas.read_parquet(part_files(made) if given == "files" else made.path)
         columns = [frame[name].tolist() for name in ("key", "label", "class", "image")]
         assert list(zip(*columns, strict=True)) == expected_rows(made)
 

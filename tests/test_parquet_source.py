@@ -74,7 +74,7 @@ def test_our_own_and_back(made_tree: Path, tmp_path: Path) -> None:
     again = convert("parquet", "--root", tmp_path / "a", "--to", "lmdb", "--out", tmp_path / "b")
     assert again.exit_code == 0, again.output
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
-    manifest = json.loads((tmp_path / "b/dataset.json").read_text())
+    manifest = json.loads((tmp_path / "b/_dataset.json").read_text())
     assert manifest["source"]["kind"] == "parquet"
 
 
@@ -91,7 +91,7 @@ def test_nullable_columns(tmp_path: Path) -> None:
         ("a", "1", IMAGES[0]),
         ("e", "0", IMAGES[4]),
     ]
-    bad = (tmp_path / "packed/bad-samples.jsonl").read_text().splitlines()
+    bad = (tmp_path / "packed/_bad-samples.jsonl").read_text().splitlines()
     assert [json.loads(line)["reason"] for line in bad] == [
         "the image of row 1 is null", "its label is null", "its label is -1",
     ]  # fmt: skip
@@ -221,7 +221,7 @@ def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
         result = convert(source, "--root", tmp_path / "in", "--to", "shards", "--out", out)
         assert result.exit_code == 0, result.output
         assert [image for _, _, image in rows(out)] == IMAGES[:2]
-        assert json.loads((out / "dataset.json").read_text())["source"]["kind"] == "petastorm"
+        assert json.loads((out / "_dataset.json").read_text())["source"]["kind"] == "petastorm"
     assert not (tmp_path / "sprung").exists()
     (tmp_path / "in/_common_metadata").unlink()
     result = convert("petastorm", "--root", tmp_path / "in", "--to", "shards", "--out", "unused")

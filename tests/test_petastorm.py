@@ -54,7 +54,7 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
         [dataset.row(i).key, dataset.row(i).label, hashlib.sha256(dataset.read([i])[0]).hexdigest()]
         for i in range(len(dataset))
     ] == [row for row in rows if None not in row]
-    bad = (tmp_path / "out/bad-samples.jsonl").read_text("utf-8").splitlines()
+    bad = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
     assert [(entry["key"], entry["reason"]) for entry in map(json.loads, bad)] == [
         ("005", "its label is null"),
         ("007", "the picture of row 1 is null"),

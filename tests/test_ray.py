@@ -135,7 +135,7 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
     process.kill()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, errors.decode()
-    assert not (out / "dataset.json").exists()
+    assert not (out / "_dataset.json").exists()
 
     options: dict[str, Any] = {"encoding": Encoding("jpeg", max_side=300), "unit_size": 200_000}
     packed = pack_tree(tree, out, "shards", executor="ray", **options)

@@ -28,8 +28,9 @@ import torch
 from flaky_proxy import wait_until
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
+from version1 import make_version_1
 
-from fastdata import DataLoader, ImageDataset, stage
+from fastdata import DataLoader, ImageDataset, stage, verify
 from fastdata.errors import (
     CorruptionError,
     DatasetError,
@@ -41,6 +42,7 @@ from fastdata.errors import (
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import open_filesystem
 from fastdata.remote.prefetch import RemotePass
+from fastdata.storage.manifest import with_root
 
 #: Small enough that everything happens: many requests, pieces smaller than files.
 SMALL = RemoteOptions(
@@ -82,7 +84,7 @@ def local(container: str = "shards", **options: Any) -> DataLoader[Any]:
 
 def data_bytes(container: str = "shards") -> int:
     """Bytes of all blobs."""
-    found: int = json.loads((dataset(container) / "dataset.json").read_text())["blob_bytes"]
+    found: int = json.loads((dataset(container) / "_dataset.json").read_text())["blob_bytes"]
     return found
 
 
@@ -460,7 +462,7 @@ def test_ranks_that_share_a_cache_download_once(gcs: Bucket, tmp_path: Path) -> 
         ranks = [Rank(bucket, tmp_path / "cache") for _ in range(2)]
         assert {one.outcome() for one in ranks} == {expected_pixels()}
         assert proxy.count("GET", ".tar") == needed_pieces()
-        assert proxy.count("GET", "index.arrow?") == 1
+        assert proxy.count("GET", "_index.rows?") == 1
         ranges = [(e.path, e.range) for e in proxy.matching("GET", ".tar")]
         assert len(ranges) == len(set(ranges))
 
@@ -562,8 +564,8 @@ def test_a_damaged_index_is_fetched_again(
     with gcs.through_proxy() as (bucket, proxy):
         for _ in range(2):
             remote(f"{bucket.url}/shards", bucket, cache)
-        assert proxy.count("GET", "index.arrow") == 1
-        (index,) = (tmp_path / "cache").rglob("index.arrow")
+        assert proxy.count("GET", "_index.rows") == 1
+        (index,) = (tmp_path / "cache").rglob("_index.rows")
         data = bytearray(index.read_bytes())
         if damage == "unreadable":
             index.unlink()
@@ -574,7 +576,7 @@ def test_a_damaged_index_is_fetched_again(
         else:
             index.write_bytes(data[:-1])
         again = remote(f"{bucket.url}/shards", bucket, cache)
-        assert proxy.count("GET", "index.arrow") == 2
+        assert proxy.count("GET", "_index.rows") == 2
     assert [again.row(i) for i in range(SAMPLES)] == rows
 
 
@@ -743,20 +745,29 @@ def test_a_slip_of_ranges_makes_no_folder(
         assert pickle.loads(pickle.dumps(found)).read([0]) == found.read([0])
 
 
+def test_a_dataset_of_version_1(gcs: Bucket, tmp_path: Path) -> None:
+    packed = make_version_1(Path(shutil.copytree(dataset("shards"), tmp_path / "old")))
+    fs, root = open_filesystem(gcs.url, gcs.storage_options)
+    for file in packed.iterdir():
+        fs.put_file(str(file), f"{root}/old/{file.name}")
+    found = remote(f"{gcs.url}/old", gcs)
+    assert found.manifest.format_version == 1
+    assert same(list(loader(found)), list(local()))
+    assert verify(f"{gcs.url}/old", storage_options=gcs.storage_options).problems == []
+
+
 def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:
     url = f"{gcs.url}/index"
     fs, root = open_filesystem(gcs.url, gcs.storage_options)
-    manifest = json.loads((dataset("folder") / "dataset.json").read_text())
-    del manifest["checksum"]
-    tree = Path(os.path.normpath(dataset("folder") / manifest["root"]))
+    text = (dataset("folder") / "_dataset.json").read_bytes()
+    tree = Path(os.path.normpath(dataset("folder") / json.loads(text)["root"]))
     for file in tree.glob("*/*"):
         fs.put_file(str(file), f"{root}/tree/{file.relative_to(tree)}")
-    fs.put_file(str(dataset("folder") / "index.arrow"), f"{root}/index/index.arrow")
-    fs.pipe_file(f"{root}/index/dataset.json", json.dumps(manifest | {"root": "../tree"}).encode())
+    fs.put_file(str(dataset("folder") / "_index.rows"), f"{root}/index/_index.rows")
+    fs.pipe_file(f"{root}/index/_dataset.json", with_root(text, "../tree"))
     for cache in ("ranges", tmp_path / "cache"):
         assert same(list(loader(remote(url, gcs, cache))), list(local("folder")))
-    away = json.dumps(manifest | {"root": "/somewhere/else"}).encode()
-    fs.pipe_file(f"{root}/index/dataset.json", away)
+    fs.pipe_file(f"{root}/index/_dataset.json", with_root(text, "/somewhere/else"))
     with pytest.raises(DatasetError, match="files in /somewhere/else of the machine"):
         remote(url, gcs)
 

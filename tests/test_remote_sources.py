@@ -77,7 +77,7 @@ def test_parquet_in_a_bucket(
         assert not proxy.count("GET", "half.parquet")
     require_said(convert("parquet", "--root", rows, *given, "--out", tmp_path / "local"), 0)
     require_same(tmp_path / "remote", tmp_path / "local")
-    source = json.loads((tmp_path / "remote" / "dataset.json").read_text())["source"]
+    source = json.loads((tmp_path / "remote" / "_dataset.json").read_text())["source"]
     assert (source["kind"], source["root"]) == ("parquet", url)
     one = ("--root", f"{url}/z.parquet", "--out", tmp_path / "one")
     require_said(convert("parquet", *one, *given, *bucket.arguments), 0)
@@ -138,7 +138,7 @@ def test_petastorms_in_a_bucket(gcs: Bucket, rows: Path, tmp_path: Path) -> None
         options = gcs.arguments if root is url else []
         result = convert("petastorm", "--root", root, *given, "--out", tmp_path / out, *options)
         require_said(result, 0)
-        source = json.loads((tmp_path / out / "dataset.json").read_text())["source"]
+        source = json.loads((tmp_path / out / "_dataset.json").read_text())["source"]
         assert source["kind"] == "petastorm"
     require_same(tmp_path / "remote", tmp_path / "local")
     remove(f"{url}/_common_metadata", gcs.storage_options)

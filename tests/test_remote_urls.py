@@ -178,7 +178,7 @@ def test_killed_while_uploading(gcs: Bucket, tree: Path, tmp_path: Path) -> None
         process = start(*command)
         wait_until(lambda: sum(is_upload(exchange) for exchange in proxy.exchanges) >= 3)
         kill(process)
-        assert "dataset.json" not in list_files(url, gcs.storage_options)
+        assert "_dataset.json" not in list_files(url, gcs.storage_options)
         proxy.delay = 0
         proxy.settle()
         before = sum(is_upload(exchange) for exchange in proxy.exchanges)
@@ -304,7 +304,7 @@ def test_no_manifest_is_sent_where_a_file_is_missing(
 
     with pytest.raises(DataError, match=r"the first: shard-000000\.tar"):
         packing(Removing(gcs, tmp_path / "making"))
-    assert "dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
+    assert "_dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
     packing(Silent())
     require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
 
@@ -359,8 +359,8 @@ def test_another_dataset_is_replaced_only_by_force(gcs: Bucket, tree: Path, tmp_
     require_said(convert(*arguments), 2, "already, packed from other data", "--force")
     require_said(convert(*arguments, "--force"), 0)
     assert sorted(list_files(url, gcs.storage_options)) == [
-        "dataset.json",
-        "index.arrow",
+        "_dataset.json",
+        "_index.rows",
         "shard-000000.tar",
     ]
     require_said(run("verify", "--workers", 1, url, *gcs.arguments), 0)
@@ -403,7 +403,7 @@ def test_sources_in_a_bucket(container: str, bucket: Bucket, tree: Path, tmp_pat
         require_said(result, 0)
         require_said(convert("imagefolder", "--root", root, *arguments, "--out", local), 0)
         assert equal_but_source(remote, local)
-        about = json.loads((remote / "dataset.json").read_text())["source"]
+        about = json.loads((remote / "_dataset.json").read_text())["source"]
         assert about["root"] == url
 
 

@@ -21,6 +21,7 @@ from fastdata.errors import DatasetError, RemoteError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import download, list_files, read_bytes
 from fastdata.remote.urls import join_url, redact_text, resolve_url
+from fastdata.storage.manifest import with_root
 
 pytest.importorskip("aiohttp")
 
@@ -49,11 +50,10 @@ def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
     """What a server wants behind the ``?`` is sent with every file's name, and never shown."""
     packed = tmp_path / "site" / "packed"
     shutil.copytree(dataset(container), packed)
-    manifest = json.loads((packed / "dataset.json").read_text())
-    if manifest["root"] is not None:
+    manifest = packed / "_dataset.json"
+    if json.loads(manifest.read_text())["root"] is not None:
         shutil.copytree(tree(), tmp_path / "site" / "tree")
-        del manifest["checksum"]
-        (packed / "dataset.json").write_text(json.dumps(manifest | {"root": "../tree"}))
+        manifest.write_bytes(with_root(manifest.read_bytes(), "../tree"))
     near = ImageDataset(packed, CROPS, staged=False)
     with WebServer(tmp_path / "site", query=TOKEN) as server:
         url = f"{server.url}/{packed.name}?{TOKEN}"
@@ -88,8 +88,8 @@ def test_the_query_is_in_no_error(tmp_path: Path) -> None:
     with WebServer(tmp_path, query=TOKEN) as server:
         with pytest.raises(DatasetError, match="no dataset here") as missing:
             ImageDataset(f"{server.url}/?{TOKEN}")
-        (tmp_path / "dataset.json").write_text("{}")
-        with pytest.raises(DatasetError, match=r"/dataset\.json\?\*\*\*") as damaged:
+        (tmp_path / "_dataset.json").write_text("{}")
+        with pytest.raises(DatasetError, match=r"/_dataset\.json\?\*\*\*") as damaged:
             ImageDataset(f"{server.url}/?{TOKEN}")
     for found in (refused, listed, missing, damaged):
         assert "s3cr3t" not in str(found.value)

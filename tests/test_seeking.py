@@ -83,8 +83,8 @@ def test_packed_without_and_added_later(packed: Path, made_tree: Path, tmp_path:
     assert made.with_seek_points == sum(table is not None for table in tables(ImageDataset(out)))
     # Nothing but index and manifest was written.
     changed = {name for name in before | after if before.get(name) != after.get(name)}
-    assert changed == {"index.arrow", "index-1.arrow", "dataset.json"}
-    assert "index.arrow" not in after
+    assert changed == {"_index.rows", "_index-1.rows", "_dataset.json"}
+    assert "_index.rows" not in after
     assert verify(out, workers=1).problems == []
     assert ImageDataset(out).manifest.options["seek_points"] == 128
 
@@ -97,7 +97,7 @@ def test_another_stride_and_none(packed: Path, made_tree: Path, tmp_path: Path) 
         add_seek_points(out, stride=stride, workers=1)
         sizes.append(sum(len(table or b"") for table in tables(ImageDataset(out))))
     assert sizes[1] > 1.5 * sizes[0] > 2 * sizes[2] > sizes[3] == 0
-    assert sorted(path.name for path in out.iterdir()) == ["dataset.json", "index-1.arrow"]
+    assert sorted(path.name for path in out.iterdir()) == ["_dataset.json", "_index-1.rows"]
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

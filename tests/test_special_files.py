@@ -44,16 +44,16 @@ class TestManifest:
     @pytest.fixture
     def dataset(self, tree: Path, tmp_path: Path, replace: Callable[[Path], None]) -> Path:
         pack_tree(tree, tmp_path / "out", "shards")
-        replace(tmp_path / "out" / "dataset.json")
+        replace(tmp_path / "out" / "_dataset.json")
         return tmp_path / "out"
 
     def test_opening(self, dataset: Path) -> None:
-        with pytest.raises(DatasetError, match=f"dataset.json: cannot be read: {NOT_A_FILE}"):
+        with pytest.raises(DatasetError, match=f"_dataset.json: cannot be read: {NOT_A_FILE}"):
             ImageDataset(dataset)
 
     @pytest.mark.parametrize("command", ["info", "verify", "stage"])
     def test_commands(self, dataset: Path, command: str) -> None:
-        require_said(run(command, dataset), 1, "dataset.json", NOT_A_FILE)
+        require_said(run(command, dataset), 1, "_dataset.json", NOT_A_FILE)
 
 
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from containers import edit_manifest, load_manifest
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 from hypothesis import HealthCheck, given, settings
@@ -45,8 +46,9 @@ from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
 from fastdata.storage import files
 from fastdata.storage.checksum import crc32c, crc32c_file
-from fastdata.storage.index import INDEX_NAME, Index, Row, rows_to_batch, write_index
+from fastdata.storage.index import Row, rows_to_batch
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.records import INDEX_NAME, RecordIndex, write_index
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
@@ -203,8 +205,8 @@ def test_staging_again_reuses(dataset: Path) -> None:
 
 def test_bad_samples_are_copied(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
-    (dataset / "bad-samples.jsonl").write_text('{"key": "a"}\n')
-    assert (stage(dataset).path / "bad-samples.jsonl").read_text() == '{"key": "a"}\n'
+    (dataset / "_bad-samples.jsonl").write_text('{"key": "a"}\n')
+    assert (stage(dataset).path / "_bad-samples.jsonl").read_text() == '{"key": "a"}\n'
 
 
 def test_symlink_and_relative_path(
@@ -390,12 +392,10 @@ def test_errors_of_an_original_do_not_speak_of_copies(make: Callable[[str], Path
 
 def test_fields_of_a_later_fastdata_are_copied(make: Callable[[str], Path]) -> None:
     dataset = make("folder")
-    fields = {**json.loads((dataset / MANIFEST_NAME).read_text()), "later": [1]}
-    del fields["checksum"]
-    (dataset / MANIFEST_NAME).write_text(json.dumps(fields))
-    copied = json.loads((stage(dataset).path / MANIFEST_NAME).read_text())
-    assert copied.pop("checksum")
-    assert copied == {**fields, "root": "images"}
+    edit_manifest(dataset, lambda fields: fields.update(later=[1]))
+    fields, copied = load_manifest(dataset), load_manifest(stage(dataset).path)
+    assert fields.pop("checksum") != copied.pop("checksum")
+    assert copied == {**fields, "root": "images"} and copied["later"] == [1]
 
 
 def test_paths_may_be_text(make: Callable[[str], Path], tmp_path: Path) -> None:
@@ -540,7 +540,7 @@ def test_a_copy_whose_manifest_was_changed(dataset: Path) -> None:
     copy = stage(dataset).path
     text = (copy / MANIFEST_NAME).read_bytes()
     (copy / MANIFEST_NAME).write_bytes(text.replace(b"class1", b"class9"))
-    with pytest.warns(UserWarning, match="damaged .dataset.json is not the original's"):
+    with pytest.warns(UserWarning, match="damaged ._dataset.json is not the original's"):
         assert find_staged(dataset) is None
     assert not stage(dataset).reused
     assert find_staged(dataset) == copy
@@ -781,8 +781,9 @@ def test_paths_that_leave_the_root_are_refused(
     dataset = make("folder")
     manifest = Manifest.load(dataset)
     index = dataset / manifest.index.name
-    rows: list[Row] = list(Index(index, manifest.samples))
-    write_index(index, [rows_to_batch([rows[0]._replace(path=path), *rows[1:]])])
+    rows: list[Row] = list(RecordIndex(index, manifest.samples))
+    changed = rows_to_batch([rows[0]._replace(path=path), *rows[1:]])
+    write_index(index, [changed], len(rows))
     entry = FileEntry(index.name, index.stat().st_size, f"{crc32c_file(index):08x}")
     text = replace(manifest, index=entry).to_json()
     (dataset / MANIFEST_NAME).write_text(text, "utf-8")

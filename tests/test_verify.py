@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,7 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from containers import broken_jpeg, index_rows, jpeg, originals, pack_tree, row_of
+from containers import (
+    broken_jpeg,
+    edit_index,
+    edit_manifest,
+    index_rows,
+    jpeg,
+    load_manifest,
+    originals,
+    pack_tree,
+    row_of,
+)
 from fastdata.converters import Encoding
 
 from fastdata import ImageDataset, verify
@@ -22,10 +31,10 @@ from fastdata.cli import cli
 from fastdata.errors import DatasetError, UsageError
 from fastdata.maintenance import verify as verification
 from fastdata.maintenance.verify import Verification
-from fastdata.storage import index as index_module
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.index import ROWS_PER_BATCH, Index, Row, rows_to_batch
+from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
 from fastdata.storage.manifest import FileEntry, Manifest
+from fastdata.storage.records import RecordIndex, write_index
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
 CONTAINERS = list(FILES)
@@ -61,25 +70,9 @@ def found(path: Path, **options: Any) -> str:
     return "\n".join(f"{problem.where}: {problem.what}" for problem in result.problems)
 
 
-def edit_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    manifest = json.loads((path / "dataset.json").read_text("utf-8"))
-    change(manifest)
-    del manifest["checksum"]
-    (path / "dataset.json").write_text(json.dumps(manifest), "utf-8")
-
-
-def write_index(path: Path, rows: list[dict[str, Any]], *, honest: bool = True) -> None:
+def write_rows(path: Path, rows: list[dict[str, Any]], *, honest: bool = True) -> None:
     """Replaces the index; where ``honest``, its entry in the manifest too."""
-    index = path / "index.arrow"
-    with pa.memory_map(str(index)) as source:
-        schema = pa.ipc.open_file(source).schema
-    table = pa.Table.from_pylist(rows, schema=schema)
-    index.unlink()
-    with pa.OSFile(str(index), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table)
-    if honest:
-        size, crc = index.stat().st_size, f"{crc32c_file(index):08x}"
-        edit_manifest(path, lambda manifest: manifest["index"].update(size=size, crc32c=crc))
+    edit_index(path, lambda table: pa.Table.from_pylist(rows, schema=SCHEMA), honest=honest)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -101,7 +94,7 @@ def test_a_flipped_bit_of_a_blob(
 ) -> None:
     path = dataset(container)
     row = ImageDataset(path).row(30)
-    manifest = json.loads((path / "dataset.json").read_text("utf-8"))
+    manifest = load_manifest(path)
     flip(path / manifest["files"][row.file]["name"], row.offset + row.length // 2)
     problems = verify(path, workers=workers).problems
     assert any(row.key in problem.where and "changed" in problem.what for problem in problems)
@@ -142,7 +135,7 @@ def test_a_structure_that_the_manifest_vouches_for(
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_flipped_bit_of_the_index(dataset: Callable[[str], Path], part: float) -> None:
     path = dataset("shards")
-    index = path / "index.arrow"
+    index = path / "_index.rows"
     flip(index, int(part * index.stat().st_size))
     try:
         text = found(path)
@@ -173,12 +166,12 @@ def test_a_missing_file(dataset: Callable[[str], Path], container: str, fast: bo
 @pytest.mark.parametrize("fast", [False, True])
 def test_an_index_cut_short_or_missing(dataset: Callable[[str], Path], fast: bool) -> None:
     path = dataset("lmdb")
-    index = path / "index.arrow"
+    index = path / "_index.rows"
     index.write_bytes(index.read_bytes()[:-1])
     with pytest.raises(DatasetError, match="cut short"):
         verify(path, fast=fast)
     index.unlink()
-    with pytest.raises(DatasetError, match=r"index\.arrow: No such file"):
+    with pytest.raises(DatasetError, match=r"_index\.rows: No such file"):
         verify(path, fast=fast)
 
 
@@ -187,10 +180,10 @@ def test_swapped_index_rows(dataset: Callable[[str], Path], container: str) -> N
     path = dataset(container)
     rows = index_rows(path)
     rows[3], rows[4] = rows[4], rows[3]
-    write_index(path, rows, honest=False)
-    assert "index.arrow" in found_or_raised(path)
+    write_rows(path, rows, honest=False)
+    assert "_index.rows" in found_or_raised(path)
     # And where the manifest agrees with the index, but the container does not.
-    write_index(path, rows)
+    write_rows(path, rows)
     assert "they differ from its blob 3 on" in found(path)
 
 
@@ -222,7 +215,7 @@ def test_impossible_index_rows(
     path = dataset("shards")
     rows = index_rows(path)
     rows[7].update(changes)
-    write_index(path, rows)
+    write_rows(path, rows)
     text = found(path, fast=fast)
     assert f"sample 7 ({rows[7]['key']}): its index row is impossible" in text
     assert problem in text
@@ -246,7 +239,7 @@ def test_index_rows_that_the_blob_belies(
     path = dataset("lmdb")
     rows = index_rows(path)
     rows[7].update(changes)
-    write_index(path, rows)
+    write_rows(path, rows)
     text = found(path)
     assert f"sample 7 ({rows[7]['key']})" in text
     assert problem in text
@@ -274,7 +267,7 @@ def test_raw_pixels_that_the_index_belies(
     assert found(path) == ""
     rows = index_rows(path)
     rows[1].update(changes)
-    write_index(path, rows)
+    write_rows(path, rows)
     text = found(path)
     assert "sample 1 (a/1)" in text
     assert problem in text or "not an image" in text
@@ -329,7 +322,7 @@ def test_files_are_checksummed_in_ranges(
     data = path / "data.mdb"
     flip(data, data.stat().st_size - 1)
     (problem,) = (p for p in verify(path, workers=workers).problems if p.where == str(data))
-    manifest = json.loads((path / "dataset.json").read_text("utf-8"))
+    manifest = load_manifest(path)
     assert problem.what == (
         f"has CRC-32C {crc32c_file(data):08x}, the manifest says {manifest['files'][0]['crc32c']}"
     )
@@ -476,19 +469,18 @@ def test_rows_of_a_file_are_found_without_reading_the_others(
 ) -> None:
     files = [0] * 3 + [1] * 9 + [3] * 20 + [4] * 2 + [7] * 62
     rows = [row_of(0, b"", file=file) for file in files]
-    batches = [index_module.rows_to_batch(rows)]
-    index_module.write_index(tmp_path / "index", batches, rows_per_batch=4)
-    index = Index(tmp_path / "index", len(rows))
+    write_index(tmp_path / "index", [rows_to_batch(rows)], len(rows))
+    index = RecordIndex(tmp_path / "index", len(rows))
     read: list[int] = []
-    real = Index._read
+    real = RecordIndex._read
     monkeypatch.setattr(
-        Index, "_read", lambda self, reader, at: read.append(at) or real(self, reader, at)
+        RecordIndex, "_read", lambda self, at, size: read.append(size) or real(self, at, size)
     )
     for file in range(-1, 9):
         read.clear()
         expected = next((at for at, f in enumerate(files) if f >= file), len(rows))
         assert index.find_file(file) == expected
-        assert len(read) <= 7  # of 24 batches
+        assert len(read) <= 7 and sum(read) <= 7 * 64  # of 96 rows
 
 
 _USS = """
@@ -531,17 +523,17 @@ def make_index(path: Path, rows: int) -> None:
     )  # fmt: skip
     whole, rest = divmod(rows, ROWS_PER_BATCH)
     batches: list[pa.RecordBatch] = [batch] * whole + ([batch.slice(0, rest)] if rest else [])
-    index_module.write_index(path, batches)
+    write_index(path, batches, rows)
 
 
 def make_dataset(folder: Path, rows: int) -> None:
     """A dataset of an index and a file with nothing in it."""
     folder.mkdir()
-    make_index(folder / "index.arrow", rows)
+    make_index(folder / "_index.rows", rows)
     size = 20_000 * 110_000
     with (folder / "data.mdb").open("wb") as file:
         file.truncate(size)
-    index = FileEntry("index.arrow", (folder / "index.arrow").stat().st_size, "00000000")
+    index = FileEntry("_index.rows", (folder / "_index.rows").stat().st_size, "00000000")
     manifest = Manifest(
         container="lmdb",
         samples=rows,
@@ -554,7 +546,7 @@ def make_dataset(folder: Path, rows: int) -> None:
         source={},
         tool="0",
     )
-    (folder / "dataset.json").write_text(manifest.to_json(), "utf-8")
+    (folder / "_dataset.json").write_text(manifest.to_json(), "utf-8")
 
 
 @pytest.mark.parametrize("command", ["verify", "info"])
@@ -562,7 +554,7 @@ def test_a_pass_over_a_large_index_takes_little_memory(tmp_path: Path, command: 
     pytest.importorskip("psutil")
     make_dataset(tmp_path / "small", 1000)
     make_dataset(tmp_path / "large", 2_000_000)
-    assert (tmp_path / "large" / "index.arrow").stat().st_size > 120e6
+    assert (tmp_path / "large" / "_index.rows").stat().st_size > 120e6
     done = subprocess.run(
         [sys.executable, "-c", _USS, str(tmp_path), command],
         capture_output=True,

@@ -24,7 +24,7 @@ def command(dataset: Path | str, stride: int, remove: bool, workers: int | None)
     """Add seek points to DATASET: positions in each JPEG at which a decoder can start.
 
     The images themselves do not change. `fastdata convert` adds seek points while it packs, unless
-    --no-seek-points is given.
+    --no-seek-points is given. A dataset of version 1 of the format is then one of version 2.
 
     \b
     Examples:

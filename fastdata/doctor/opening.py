@@ -22,7 +22,7 @@ from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import is_tmpfs
-from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME
+from fastdata.storage.manifest import WORK_NAME, has_manifest
 from fastdata.storage.probe import is_image_name
 
 #: Samples whose sizes, or share in the page cache, stand for those of all.
@@ -87,7 +87,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         try:
             dataset = ImageDataset(path)
         except DatasetError:
-            unfinished = (path / MANIFEST_NAME).exists() or (path / WORK_NAME).exists()
+            unfinished = has_manifest(path) or (path / WORK_NAME).exists()
             files, share = ([], 1.0) if unfinished else _list_images(path, seconds)
             if not files:
                 raise

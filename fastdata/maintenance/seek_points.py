@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +20,23 @@ from fastdata.storage.arrow import array
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import whole_file
-from fastdata.storage.index import SCHEMA, write_index
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry
+from fastdata.storage.index import SCHEMA
+from fastdata.storage.manifest import (
+    BAD_SAMPLES_NAME,
+    BAD_SAMPLES_NAMES,
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    MANIFEST_NAMES,
+    FileEntry,
+)
 from fastdata.storage.probe import ImageInfo, open_image
+from fastdata.storage.records import write_index
 
 #: Samples whose seek points one task makes.
 _ROWS = 256
+
+#: Columns of the index but the seek points: damage to these is no reason to stop here.
+_OTHERS = tuple(name for name in SCHEMA.names if name != "seek_points")
 
 
 #: Images whose seek points are made at a time: more gain nothing.
@@ -92,8 +105,9 @@ def add_seek_points(
 ) -> Seeking:
     """Adds seek points to a packed dataset, or replaces or removes those that it has.
 
-    Blobs are read and not written. A new index is written beside the old one, and a new
-    manifest then names it: whoever reads the dataset meanwhile sees one or the other.
+    A dataset of an older version of the format is then one of the present version. Blobs are read
+    and not written. A new index is written beside the old one, and a new manifest then names it:
+    whoever reads the dataset meanwhile sees one or the other.
 
     Args:
         path: The dataset's folder.
@@ -121,31 +135,45 @@ def add_seek_points(
                 progress(executor.reported()[0], total)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            at = SCHEMA.get_field_index("seek_points")
+            field = SCHEMA.field("seek_points")
             for task, found in zip(tasks, executor.run(_call, tasks, tick), strict=True):
                 tables.extend(len(table) for table in found if table is not None)
                 start = 0
-                for batch in blobs.index.batches(task.start, task.stop):
+                for batch in blobs.index.batches(task.start, task.stop, _OTHERS):
                     values = found[start : start + batch.num_rows]
                     start += batch.num_rows
-                    yield batch.set_column(at, SCHEMA.field(at), array(values, pa.binary()))
+                    yield batch.append_column(field, array(values, pa.binary()))
 
         with whole_file(blobs.path / name) as temporary:
-            write_index(temporary, batches())
+            write_index(temporary, batches(), total)
     index = blobs.path / name
     entry = FileEntry(name, index.stat().st_size, f"{crc32c_file(index, usable_cpus()):08x}")
-    manifest = replace(old, index=entry, options={**old.options, "seek_points": stride})
+    manifest = replace(
+        old,
+        index=entry,
+        options={**old.options, "seek_points": stride},
+        format_version=FORMAT_VERSION,
+    )
     with whole_file(blobs.path / MANIFEST_NAME) as temporary:
         temporary.write_text(manifest.to_json(), "utf-8")
     (blobs.path / old.index.name).unlink(missing_ok=True)
+    if old.format_version == 1:
+        _rename_rest(blobs.path)
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)
 
 
 def _free_name(folder: Path) -> str:
-    number = 1
-    while (folder / f"index-{number}.arrow").exists():
-        number += 1
-    return f"index-{number}.arrow"
+    names = (f"_index-{number}.rows" for number in count(1))
+    return next(name for name in names if not (folder / name).exists())
+
+
+def _rename_rest(folder: Path) -> None:
+    """Has what remains of version 1 in a folder go, or be called as in the present one."""
+    for name in MANIFEST_NAMES[1:]:
+        (folder / name).unlink(missing_ok=True)
+    for name in BAD_SAMPLES_NAMES[1:]:
+        with suppress(FileNotFoundError):
+            (folder / name).rename(folder / BAD_SAMPLES_NAME)
 
 
 @dataclass(frozen=True)
@@ -161,7 +189,7 @@ def _call(task: _Task) -> list[bytes | None]:
     found: list[bytes | None] = []
     for start in range(task.start, task.stop, SEEK_BATCH):
         numbers = range(start, min(start + SEEK_BATCH, task.stop))
-        rows = [blobs.index[number] for number in numbers]
+        rows = list(blobs.index.rows(numbers.start, numbers.stop, seek_points=False))
         images = []
         for number, row in zip(numbers, rows, strict=True):
             wanted = task.stride is not None and row.encoding == "jpeg"

@@ -53,6 +53,14 @@ Status DecodeTask::read(size_t i, Sample& sample) {
     const FileStamp& stamp = thread_reader().stamp();
     if (sample.seek_points.size == 0 && (!extent.has_stamp || extent.stamp == stamp))
       sample.seek_points = extent.seek_points;
+    if (sample.seek_points.size == 0 && extent.table_size > 0) {
+      try {
+        if (Status s = thread_reader().read_table(*extents, i, sample.seek_points); !s.ok())
+          return s;
+      } catch (const std::bad_alloc&) {
+        return {Code::out_of_memory, "not enough memory for this sample's seek points"};
+      }
+    }
     if (stride > 0) built[i].stamp = stamp;
     return {};
   }

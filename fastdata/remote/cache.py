@@ -2,7 +2,7 @@
 
 In the folder that the user names lie::
 
-    <dataset>-<id>/index.arrow                          the index (fastdata.remote.opening)
+    <dataset>-<id>/_index.rows                          the index (fastdata.remote.opening)
     fastdata-pieces/usage                               bytes of all pieces; locked to make room
     fastdata-pieces/<id>-<piece bytes>/<file>-<n>.piece     piece n of a file
     fastdata-pieces/<id>-<piece bytes>/<file>-<n>.partial   a piece being filled, and its lock

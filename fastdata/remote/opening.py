@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ from fastdata.remote.filesystem import download, read_bytes
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
 from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
+from fastdata.storage.blobs import open_index
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import cache_folder, file_lock
-from fastdata.storage.index import Index, Row
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.index import Row
+from fastdata.storage.manifest import MANIFEST_NAME, MANIFEST_NAMES, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.trust import distrust, make_own_folder
 
@@ -35,20 +37,20 @@ _HINT = "See what else is damaged with fastdata verify; upload or pack the datas
 _ID_DIGITS = 12
 
 
-def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
-    """The text of a remote dataset's manifest.
+def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> tuple[str, bytes]:
+    """The name and the text of a remote dataset's manifest.
 
     Raises:
         DatasetError: There is no finished dataset.
         RemoteError: It cannot be reached.
     """
-    try:
-        return read_bytes(join_url(url, MANIFEST_NAME), storage_options)
-    except FileNotFoundError:
-        raise DatasetError(
-            f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
-            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
-        ) from None
+    for name in MANIFEST_NAMES:
+        with suppress(FileNotFoundError):
+            return name, read_bytes(join_url(url, name), storage_options)
+    raise DatasetError(
+        f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
+        "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+    )
 
 
 class RemoteBlobs:
@@ -106,10 +108,10 @@ class RemoteBlobs:
                 f"{self.options.piece_bytes} bytes",
                 "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
             )
-        text = read_manifest(url, self._storage_options)
-        self.manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
+        name, text = read_manifest(url, self._storage_options)
+        self.manifest = Manifest.parse(text, redact(join_url(url, name)))
         self.id = hashlib.sha256(text).hexdigest()
-        self.index = Index(self._fetch_index(text), self.manifest.samples)
+        self.index = open_index(self._fetch_index(text), self.manifest)
         self._root = self._find_root()
         self._urls = [join_url(url, entry.name) for entry in self.manifest.files]
         # By process: after a fork, the child finds none of its parent's. They stay in it, though:

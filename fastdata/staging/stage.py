@@ -35,9 +35,15 @@ from fastdata.staging.staged import (
     partial_of,
     remember,
 )
+from fastdata.storage.blobs import open_index
 from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space, room, sync
-from fastdata.storage.index import Index
-from fastdata.storage.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.manifest import (
+    BAD_SAMPLES_NAMES,
+    MANIFEST_NAME,
+    MANIFEST_NAMES,
+    FileEntry,
+    Manifest,
+)
 from fastdata.storage.paths import is_inside
 from fastdata.storage.trust import distrust, make_own_folder
 
@@ -347,7 +353,7 @@ class _Staging:
         loose = self._manifest.samples if self._manifest.root is not None else 0
         files = len(self._entries) + loose + 4  # manifest, marker, list of bad samples, journal
         needed = self._total() + files * _PAGE + len(self._original.text)
-        needed += self._source.sizes([BAD_SAMPLES_NAME]).get(BAD_SAMPLES_NAME, 0)
+        needed += sum(self._source.sizes(BAD_SAMPLES_NAMES).values())
         _check_space(self._place, needed - _allocated(self._partial))
 
     def _begin(self) -> None:
@@ -362,7 +368,10 @@ class _Staging:
         if not isinstance(dataset, Path):
             return False  # access rights of a bucket are not known here
         paths = [dataset / entry.name for entry in self._entries]
-        paths += [dataset / MANIFEST_NAME, *([dataset / root / "any"] if root else [])]
+        paths += [
+            *(dataset / name for name in MANIFEST_NAMES),
+            *([dataset / root / "any"] if root else []),
+        ]
         folders = {folder for path in paths for folder in path.parents}
         return all(folder.stat().st_mode & 0o001 for folder in folders) and all(
             path.stat().st_mode & 0o004 for path in paths if path.exists()
@@ -379,7 +388,7 @@ class _Staging:
             return
         root = self._source.root(self._manifest.root)
         path = self._source.local_index(self._manifest.index, copy)
-        for batch in Index(path, self._manifest.samples).batches():
+        for batch in open_index(path, self._manifest).batches():
             columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
             for name, length, crc in zip(*columns, strict=True):
                 if not is_inside(name or ""):
@@ -392,8 +401,8 @@ class _Staging:
 
     def _finish(self) -> None:
         """Adds the manifest, and gives the complete copy its final name."""
-        if self._source.sizes([BAD_SAMPLES_NAME]):
-            (self._partial / BAD_SAMPLES_NAME).write_bytes(self._source.read(BAD_SAMPLES_NAME))
+        for name in self._source.sizes(BAD_SAMPLES_NAMES):
+            (self._partial / name).write_bytes(self._source.read(name))
         (self._partial / MANIFEST_NAME).write_bytes(self._original.copied_text())
         for path in self._partial.iterdir():  # whatever the umask
             path.chmod(0o755 if path.is_dir() else 0o644)

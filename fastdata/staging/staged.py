@@ -24,7 +24,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,13 @@ from fastdata.storage.files import (
     read_file,
     whole_file,
 )
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, with_root
+from fastdata.storage.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_NAMES,
+    FileEntry,
+    Manifest,
+    with_root,
+)
 from fastdata.storage.trust import distrust
 
 MARKER_NAME = "staged.json"
@@ -189,19 +195,23 @@ class Original(NamedTuple):
         if is_url(dataset):
             return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
         path = Path(os.path.realpath(dataset))
-        try:
-            text = read_file(path / MANIFEST_NAME)
-            return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
-        except OSError:
-            return None
+        for name in MANIFEST_NAMES:
+            try:
+                text = read_file(path / name)
+                return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break
+        return None
 
     @classmethod
     def _fetch(cls, url: str, storage_options: Mapping[str, Any] | None) -> Original | None:
-        try:
-            text = read_bytes(join_url(url, MANIFEST_NAME), storage_options)
-        except FileNotFoundError:
-            return None
-        return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
+        for name in MANIFEST_NAMES:
+            with suppress(FileNotFoundError):
+                text = read_bytes(join_url(url, name), storage_options)
+                return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
+        return None
 
     @property
     def name(self) -> str:

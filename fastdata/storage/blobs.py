@@ -6,12 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from fastdata.errors import CorruptionError, DatasetError, printable
+from fastdata.storage.arrow_index import ArrowIndex
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.index import Index, Row
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
+from fastdata.storage.records import RecordIndex
 
 
 class Blobs:
@@ -33,7 +35,7 @@ class Blobs:
         self.manifest = Manifest.load(path)
         index = path / self.manifest.index.name
         _require_size(index, self.manifest.index.size, index_size(index))
-        self.index = Index(index, self.manifest.samples)
+        self.index = open_index(index, self.manifest)
         self._reader = ExtentReader()
         self._files = [path / entry.name for entry in self.manifest.files]
         self._root = path / self.manifest.root if self.manifest.root is not None else None
@@ -99,6 +101,17 @@ def _reopen(path: Path, index: FileEntry) -> Blobs:
 
 
 _HINT = "See what else is damaged with fastdata verify; copy or pack the dataset again."
+
+
+def open_index(path: Path, manifest: Manifest) -> Index:
+    """Opens the index of the dataset that a manifest describes.
+
+    Raises:
+        DatasetError: The user may not read the file.
+        CorruptionError: It is not a complete index of as many rows.
+    """
+    kind = ArrowIndex if manifest.format_version == 1 else RecordIndex
+    return kind(path, manifest.samples)
 
 
 def index_size(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""The manifest, ``dataset.json``: written last, so without it there is no dataset.
+"""The manifest, ``_dataset.json``: written last, so without it there is no dataset.
 
 The normative layout is docs/formats/dataset.md.
 """
@@ -18,10 +18,14 @@ from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.paths import is_inside
 
-MANIFEST_NAME = "dataset.json"
+#: Readers of Parquet, Spark and Hadoop skip files whose names begin so.
+MANIFEST_NAME = "_dataset.json"
+#: What it may be called: where both are, the first counts. Version 1 had the second.
+MANIFEST_NAMES = (MANIFEST_NAME, "dataset.json")
 #: Where packing lists the images that it left out.
-BAD_SAMPLES_NAME = "bad-samples.jsonl"
-FORMAT_VERSION = 1
+BAD_SAMPLES_NAME = "_bad-samples.jsonl"
+BAD_SAMPLES_NAMES = (BAD_SAMPLES_NAME, "bad-samples.jsonl")
+FORMAT_VERSION = 2
 #: The field that holds the checksum of the others.
 _CHECKSUM = "checksum"
 #: What sizes and counts may be: they fit 64 bits, and so do sums of a few.
@@ -91,18 +95,19 @@ class Manifest:
             VersionError: A newer fastdata wrote it.
             CorruptionError: It is not a manifest.
         """
-        path = Path(dataset) / MANIFEST_NAME
-        try:
-            text = read_file(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise _no_dataset(path.parent) from None
-        except OSError as error:
-            raise DatasetError(
-                f"{path}: cannot be read: {error.strerror}",
-                "Check that it is a file, and that you may read it and its folder (ls -ld, "
-                "chmod +r).",
-            ) from None
-        return cls.parse(text, path)
+        for name in MANIFEST_NAMES:
+            path = Path(dataset) / name
+            try:
+                return cls.parse(read_file(path), path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise DatasetError(
+                    f"{path}: cannot be read: {error.strerror}",
+                    "Check that it is a file, and that you may read it and its folder (ls -ld, "
+                    "chmod +r).",
+                ) from None
+        raise _no_dataset(Path(dataset))
 
     @classmethod
     def parse(cls, text: str | bytes, path: Path | str) -> Manifest:
@@ -142,11 +147,18 @@ class Manifest:
             found["files"] = [_file_entry(entry) for entry in found["files"]]
             manifest = cls(**_known(cls, found))
             _check_types(manifest)
+            if checksum is None and version > 1:
+                raise KeyError(_CHECKSUM)
             if checksum != expected:
                 raise ValueError(f"its checksum is {checksum!r}, its contents have {expected!r}")
         except (TypeError, KeyError, ValueError) as error:
             raise _not_a_manifest(path, error) from None
         return manifest
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether a folder holds a manifest, of any version."""
+    return any((folder / name).exists() for name in MANIFEST_NAMES)
 
 
 def with_root(text: bytes, root: str) -> bytes:

@@ -6,9 +6,6 @@
 namespace fastdata {
 namespace {
 
-constexpr size_t kMaxPath = size_t{1} << 16;
-constexpr int32_t kMaxSide = 1 << 27;
-
 template <typename T>
 T load(const uint8_t* column, int64_t at) {
   T value;
@@ -30,27 +27,12 @@ Found find(const VariableColumn& column, int64_t at, ByteSpan& value) {
   return Found::value;
 }
 
-/// Whether a path stays below the folder that it is relative to.
-bool stays_below(ByteSpan path) {
-  if (path.size == 0 || path.data[0] == '/' || std::memchr(path.data, 0, path.size)) return false;
-  const uint8_t* part = path.begin();
-  for (const uint8_t* p = path.begin();; p++) {
-    if (p != path.end() && *p != '/') continue;
-    if (p - part == 2 && part[0] == '.' && part[1] == '.') return false;
-    if (p == path.end()) return true;
-    part = p + 1;
-  }
-}
-
 }  // namespace
 
-ExtentTable::ExtentTable(std::shared_ptr<Files> files, std::string root, int64_t rows,
-                         int64_t batch_rows, int64_t classes)
-    : files_(std::move(files)),
-      root_(std::move(root)),
+ExtentTable::ExtentTable(IndexedDataset dataset, int64_t rows, int64_t batch_rows)
+    : dataset_(std::move(dataset)),
       rows_(rows),
       batch_rows_(batch_rows),
-      classes_(classes),
       batches_(static_cast<size_t>(rows / batch_rows + (rows % batch_rows != 0))) {}
 
 int64_t ExtentTable::rows_of(size_t batch) const {
@@ -64,7 +46,7 @@ void ExtentTable::add(size_t batch, TableBatch columns) {
 }
 
 void ExtentTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.files = files_;
+  out.files = dataset_.files();
   // The rows lie anywhere: what they need is fetched while others are worked on.
   constexpr size_t kAhead = 16;
   const auto prefetch = [&](int64_t row) {
@@ -88,48 +70,21 @@ void ExtentTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
 }
 
 void ExtentTable::fill(const TableBatch& batch, int64_t at, size_t i, Extents& out) const {
-  Extent& extent = out.extents[i];
-  out.labels[i] = load<int32_t>(batch.label, at);
-  extent.offset = load<int64_t>(batch.offset, at);
-  extent.length = load<int64_t>(batch.length, at);
-  extent.crc = load<uint32_t>(batch.crc32c, at);
-  extent.has_crc = true;
-  if (extent.offset < 0 || extent.length < 0 || extent.length > INT64_MAX - extent.offset)
-    extent.corrupt = "its offset or length is below zero, or too large";
-  if (out.labels[i] < 0 || out.labels[i] >= classes_)
-    extent.corrupt = "its label is not that of a class";
-
-  ByteSpan path;
-  const int32_t file = load<int32_t>(batch.file, at);
-  const Found found = root_.empty() ? Found::null : find(batch.path, at, path);
-  if (found == Found::corrupt) {
-    extent.corrupt = "its path lies outside the index";
-  } else if (found == Found::value) {
-    if (!stays_below(path) || path.size > kMaxPath)
-      extent.corrupt = "its path leaves the dataset's root";
-    else
-      out.set_path(i,
-                   root_ + '/' + std::string(reinterpret_cast<const char*>(path.data), path.size));
-  } else if (file < 0 || static_cast<size_t>(file) >= files_->count()) {
-    extent.corrupt = "the index puts it in a file that there is not";
-  } else {
-    extent.file = file;
-    if (!extent.corrupt && extent.offset > files_->size(file) - extent.length)
-      extent.corrupt = "the index puts it beyond its file's end";
-  }
-
+  IndexRow row;
+  row.offset = load<int64_t>(batch.offset, at);
+  row.length = load<int64_t>(batch.length, at);
+  row.crc = load<uint32_t>(batch.crc32c, at);
+  row.file = load<int32_t>(batch.file, at);
+  row.label = load<int32_t>(batch.label, at);
+  row.width = load<int32_t>(batch.width, at);
+  row.height = load<int32_t>(batch.height, at);
   const int8_t place = load<int8_t>(batch.encoding, at);
-  int8_t encoding = kUnknownEncoding;
-  if (place >= 0) encoding = batch.encodings[place];
-  if (encoding == kUnknownEncoding) extent.corrupt = "its encoding is unknown";
-  out.encodings[i] = encoding;
-  const int32_t width = load<int32_t>(batch.width, at), height = load<int32_t>(batch.height, at);
-  if (width < 0 || height < 0 || width > kMaxSide || height > kMaxSide) {
-    extent.corrupt = "its width or height is below zero, or too large";
-  } else {
-    out.widths[i] = width;
-    out.heights[i] = height;
-  }
+  if (place >= 0) row.encoding = batch.encodings[place];
+  const Found path = dataset_.has_root() ? find(batch.path, at, row.path) : Found::null;
+  row.has_path = path == Found::value;
+  if (path == Found::corrupt) row.corrupt = "its path lies outside the index";
+  Extent& extent = out.extents[i];
+  dataset_.fill(row, i, out);
   if (find(batch.seek_points, at, extent.seek_points) == Found::corrupt)
     extent.corrupt = "its seek points lie outside the index";
   out.seekable[i] = extent.seek_points.size > 0;

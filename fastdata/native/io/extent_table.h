@@ -1,4 +1,5 @@
-// The columns of an Arrow index, in place, and the extents of any of its rows.
+// The columns of an index of version 1, an Arrow file, in place, and the extents of any of its
+// rows.
 //
 // Nothing in the columns is believed: a row that makes no sense gives an extent that is
 // marked corrupt, and no offset is followed that does not lie within its buffer.
@@ -6,10 +7,10 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "io/extents.h"
+#include "io/index_row.h"
 
 namespace fastdata {
 
@@ -39,10 +40,8 @@ struct TableBatch {
 
 class ExtentTable {
  public:
-  /// `root`: where rows with a path of their own lie; empty: nowhere. All batches but the
-  /// last have `batch_rows` rows. Labels are below `classes`.
-  ExtentTable(std::shared_ptr<Files> files, std::string root, int64_t rows, int64_t batch_rows,
-              int64_t classes);
+  /// All batches but the last have `batch_rows` rows.
+  ExtentTable(IndexedDataset dataset, int64_t rows, int64_t batch_rows);
 
   int64_t rows() const { return rows_; }
   size_t batch_count() const { return batches_.size(); }
@@ -60,9 +59,8 @@ class ExtentTable {
  private:
   void fill(const TableBatch& batch, int64_t at, size_t i, Extents& out) const;
 
-  std::shared_ptr<Files> files_;
-  std::string root_;
-  int64_t rows_, batch_rows_, classes_;
+  IndexedDataset dataset_;
+  int64_t rows_, batch_rows_;
   std::vector<TableBatch> batches_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/crc32c.h"
+#include "io/record.h"
 
 namespace fastdata {
 namespace {
@@ -91,8 +92,21 @@ Status BlobReader::read_head(const Extents& extents, size_t i, size_t count, Byt
   return file->read(extents.extents[i].offset, size, data, error_number_);
 }
 
+Status BlobReader::read_table(const Extents& extents, size_t i, ByteSpan& table) {
+  const Extent& extent = extents.extents[i];
+  table = {table_.reserve(round_up(extent.table_size + kTableCrcSize, 1 << 12)), extent.table_size};
+  int error_number;
+  if (!extents.index->read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number)
+           .ok())
+    return {Code::corrupt_index, "the index ends before its seek points, or cannot be read there"};
+  if (!is_table_sound(table, extent.row))
+    return {Code::corrupt_index, "its seek points in the index are damaged"};
+  return {};
+}
+
 void BlobReader::trim() {
-  if (buffer_.size() > kKeep) buffer_.release();
+  for (Buffer* buffer : {&buffer_, &table_})
+    if (buffer->size() > kKeep) buffer->release();
 }
 
 BlobReader& thread_reader() {

@@ -41,6 +41,7 @@ constexpr int8_t kUnknownEncoding = -1;
 constexpr int8_t kRawEncoding = encoding_code("raw");
 constexpr int8_t kJpegEncoding = encoding_code("jpeg");
 constexpr int8_t kProgressiveEncoding = encoding_code("jpeg-progressive");
+constexpr int8_t kOtherEncoding = encoding_code("other");
 
 struct Extent {
   int32_t file = -1;       // of `files`, or -1: a file of its own
@@ -49,7 +50,10 @@ struct Extent {
   int64_t length = -1;  // -1: the whole file
   bool has_crc = false;
   uint32_t crc = 0;
-  ByteSpan seek_points;    // empty: none
+  ByteSpan seek_points;  // empty: none, or in the index
+  int64_t table_at = 0;  // where in the index they are, of version 2
+  uint32_t table_size = 0;
+  int64_t row = -1;        // its number there
   bool has_stamp = false;  // the seek points are of the file as it was then
   FileStamp stamp;
   const char* corrupt = nullptr;  // why its index row cannot be used
@@ -68,7 +72,8 @@ struct Extents {
 
   std::vector<Extent> extents;
   std::shared_ptr<Files> files;
-  std::string paths;  // each followed by a zero
+  std::shared_ptr<OpenFile> index;  // of version 2
+  std::string paths;                // each followed by a zero
   std::vector<int64_t> labels;
   std::vector<int32_t> widths, heights;  // 0: unknown
   bool check_sizes = false;              // JPEGs of other sizes fail
@@ -86,10 +91,14 @@ class BlobReader {
   /// At most the first `count` bytes of it; `whole` tells whether that is all.
   Status read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head, bool& whole);
 
-  /// The file that the last call has read.
+  /// The seek points of a sample whose extent says where in the index they are; valid until the
+  /// next call. They are checked. Throws std::bad_alloc.
+  Status read_table(const Extents& extents, size_t i, ByteSpan& table);
+
+  /// The file that the last call of the others has read.
   const FileStamp& stamp() const { return stamp_; }
 
-  /// errno of the last call that failed, 0 where the system had nothing to complain of.
+  /// errno of the last of these that failed, 0 where the system had nothing to complain of.
   int error_number() const { return error_number_; }
 
   /// Frees what a very large sample needed.
@@ -98,7 +107,7 @@ class BlobReader {
  private:
   Status open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file, int64_t& length);
 
-  Buffer buffer_;
+  Buffer buffer_, table_;
   FileStamp stamp_;
   int error_number_ = 0;
 };

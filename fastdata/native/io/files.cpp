@@ -91,6 +91,18 @@ Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_n
   return io_failure(error_number);
 }
 
+Status duplicate_file(int descriptor, std::shared_ptr<OpenFile>& file, int& error_number) {
+  const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  struct stat about{};
+  if (own < 0 || fstat(own, &about) != 0) {
+    error_number = errno;
+    if (own >= 0) close(own);
+    return io_failure(error_number);
+  }
+  file = std::make_shared<OpenFile>(own, stamp_of(about));
+  return {};
+}
+
 /// Belongs to the process that made it: in a forked child the lock may be in any state.
 struct Files::Cache {
   pid_t owner = getpid();

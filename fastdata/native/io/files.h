@@ -49,6 +49,9 @@ class OpenFile {
 /// Opens a regular file; `error_number` gets errno where that failed.
 Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_number);
 
+/// Another descriptor of a file that is open; `error_number` gets errno where there is none.
+Status duplicate_file(int descriptor, std::shared_ptr<OpenFile>& file, int& error_number);
+
 /// The files of a dataset. For any number of threads; works on after a fork.
 class Files {
  public:

@@ -4,10 +4,14 @@
 #include <pybind11/stl.h>
 
 #include <cerrno>
+#include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
+#include "io/crc32c.h"
 #include "io/extent_table.h"
+#include "io/record_table.h"
 #include "python/released.h"
 
 namespace fastdata {
@@ -137,16 +141,32 @@ bool is_corrupt(const BoundExtents& extents, py::ssize_t index) {
 }
 
 /// Copied, since it must not change after it was checked.
-std::vector<int64_t> rows_of(const py::object& indices, const ExtentTable& table) {
+std::vector<int64_t> rows_of(const py::object& indices, int64_t count) {
   const View view(indices);
   if (!view.is_integers(8, 1)) throw py::type_error("indices must be int64, 1-D, contiguous");
   const auto* first = static_cast<const int64_t*>(view->buf);
   std::vector<int64_t> rows(first, first + view->shape[0]);
   for (const int64_t row : rows)
-    if (row < 0 || row >= table.rows())
+    if (row < 0 || row >= count)
       throw py::index_error("sample " + std::to_string(row) + " of a dataset of " +
-                            std::to_string(table.rows()));
+                            std::to_string(count));
   return rows;
+}
+
+int64_t checked(int64_t value, int64_t least, const char* name) {
+  if (value < least || value > INT64_MAX / 128)
+    throw py::value_error(std::string(name) + " is " + std::to_string(value));
+  return value;
+}
+
+IndexedDataset make_dataset(const py::sequence& files, const std::vector<int64_t>& sizes,
+                            const py::object& root, int64_t classes) {
+  if (py::len(files) != sizes.size())
+    throw py::value_error("file_sizes must have one entry a file");
+  std::vector<std::string> paths;
+  for (const auto& file : files) paths.push_back(to_path(file));
+  return {std::make_shared<Files>(std::move(paths), sizes),
+          root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes")};
 }
 
 /// (the array's offset, values)
@@ -159,14 +179,13 @@ class BoundTable {
  public:
   BoundTable(const py::sequence& files, const std::vector<int64_t>& sizes, const py::object& root,
              int64_t rows, int64_t batch_rows, int64_t classes)
-      : table_(make_files(files, sizes), root.is_none() ? std::string() : to_path(root),
-               checked(rows, 0, "rows"), checked(batch_rows, 1, "batch_rows"),
-               checked(classes, 0, "classes")) {}
+      : table_(make_dataset(files, sizes, root, classes), checked(rows, 0, "rows"),
+               checked(batch_rows, 1, "batch_rows")) {}
 
   std::vector<size_t> missing(const py::object& indices) const {
     std::vector<bool> seen(table_.batch_count());
     std::vector<size_t> numbers;
-    for (const int64_t row : rows_of(indices, table_)) {
+    for (const int64_t row : rows_of(indices, table_.rows())) {
       const size_t batch = table_.batch_of(row);
       if (seen[batch] || table_.has(batch)) continue;
       seen[batch] = true;
@@ -207,7 +226,7 @@ class BoundTable {
   }
 
   std::unique_ptr<BoundExtents> gather(const py::object& indices) const {
-    const std::vector<int64_t> rows = rows_of(indices, table_);
+    const std::vector<int64_t> rows = rows_of(indices, table_.rows());
     for (const int64_t row : rows)
       if (!table_.has(table_.batch_of(row)))
         throw py::value_error("record batch " + std::to_string(table_.batch_of(row)) +
@@ -219,21 +238,6 @@ class BoundTable {
   }
 
  private:
-  static std::shared_ptr<Files> make_files(const py::sequence& files,
-                                           const std::vector<int64_t>& sizes) {
-    if (py::len(files) != sizes.size())
-      throw py::value_error("file_sizes must have one entry a file");
-    std::vector<std::string> paths;
-    for (const auto& file : files) paths.push_back(to_path(file));
-    return std::make_shared<Files>(std::move(paths), sizes);
-  }
-
-  static int64_t checked(int64_t value, int64_t least, const char* name) {
-    if (value < least || value > INT64_MAX / 2)
-      throw py::value_error(std::string(name) + " is " + std::to_string(value));
-    return value;
-  }
-
   /// The bytes of a buffer from item `first` on, at least `count` items of `size` bytes.
   static const uint8_t* items(const py::object& buffer, int64_t first, int64_t count, int64_t size,
                               std::vector<View>& views) {
@@ -273,6 +277,152 @@ class BoundTable {
   ExtentTable table_;
   std::vector<View> views_;
 };
+
+std::unique_ptr<RecordTable> open_records(int descriptor, int64_t records_at, int64_t rows,
+                                          int64_t heap_size, const py::sequence& files,
+                                          const std::vector<int64_t>& sizes, const py::object& root,
+                                          int64_t classes) {
+  IndexedDataset dataset = make_dataset(files, sizes, root, classes);
+  std::shared_ptr<OpenFile> index;
+  int error_number;
+  if (!duplicate_file(descriptor, index, error_number).ok()) {
+    errno = error_number;
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+  return std::make_unique<RecordTable>(
+      std::move(dataset), std::move(index), checked(records_at, 0, "records_at"),
+      checked(rows, 0, "rows"), checked(heap_size, 0, "heap_size"));
+}
+
+std::unique_ptr<BoundExtents> gather_records(const RecordTable& table, const py::object& indices) {
+  const std::vector<int64_t> rows = rows_of(indices, table.rows());
+  auto extents = std::make_unique<BoundExtents>(rows.size());
+  const Released release;
+  table.gather(rows, *extents);
+  return extents;
+}
+
+ByteSpan whole_records(const View& view) {
+  const ByteSpan bytes = view.bytes();
+  if (bytes.size % sizeof(Record) != 0) throw py::value_error("records of 64 bytes are expected");
+  return bytes;
+}
+
+Record record_at(ByteSpan records, size_t i) {
+  Record record;
+  std::memcpy(&record, records.data + i * sizeof record, sizeof record);
+  return record;
+}
+
+size_t sound_records(const py::object& records, int64_t first) {
+  const View view(records);
+  const ByteSpan bytes = whole_records(view);
+  const size_t count = bytes.size / sizeof(Record);
+  const Released release;
+  size_t i = 0;
+  while (i < count && is_sound(record_at(bytes, i), first + static_cast<int64_t>(i))) i++;
+  return i;
+}
+
+py::bytes as_bytes(const std::vector<uint8_t>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Values one behind the other, and where each begins.
+struct Values {
+  Values(const std::pair<py::object, py::object>& arguments, std::vector<View>& views) {
+    views.emplace_back(arguments.first);
+    data = views.back().bytes();
+    views.emplace_back(arguments.second);
+    if (!views.back().is_integers(8, 1)) throw py::type_error("starts must be int64");
+    starts = static_cast<const int64_t*>(views.back()->buf);
+    count = static_cast<size_t>(views.back()->shape[0]);
+  }
+
+  void append(size_t i, size_t size, std::vector<uint8_t>& to) const {
+    const int64_t start = starts[i];
+    if (start < 0 || static_cast<size_t>(start) > data.size ||
+        size > data.size - static_cast<size_t>(start))
+      throw std::invalid_argument("a value lies outside its buffer");
+    to.insert(to.end(), data.data + start, data.data + start + size);
+  }
+
+  ByteSpan data;
+  const int64_t* starts;
+  size_t count;
+};
+
+/// Completes records by where their parts of the heap lie and by checksums; that part of the heap.
+py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at,
+                       const std::pair<py::object, py::object>& keys,
+                       const std::pair<py::object, py::object>& paths,
+                       const std::pair<py::object, py::object>& tables) {
+  const View view(records, /*writable=*/true);
+  const size_t count = whole_records(view).size / sizeof(Record);
+  std::vector<View> views;
+  views.reserve(6);
+  const Values key(keys, views), path(paths, views), table(tables, views);
+  for (const Values* values : {&key, &path, &table})
+    if (values->count < count) throw py::value_error("starts must have one entry a record");
+  std::vector<uint8_t> heap;
+  {
+    const Released release;
+    auto* at = static_cast<uint8_t*>(view->buf);
+    for (size_t i = 0; i < count; i++, at += sizeof(Record)) {
+      const int64_t row = first + static_cast<int64_t>(i);
+      Record record;
+      std::memcpy(&record, at, sizeof record);
+      const size_t begin = heap.size();
+      record.heap_at = heap_at + static_cast<int64_t>(begin);
+      key.append(i, record.key_size, heap);
+      path.append(i, record.path_size, heap);
+      record.names_crc = crc32c({heap.data() + begin, heap.size() - begin});
+      if (record.table_size) {
+        const size_t table_at = heap.size();
+        table.append(i, record.table_size, heap);
+        const uint32_t crc = table_crc({heap.data() + table_at, record.table_size}, row);
+        const auto* bytes = reinterpret_cast<const uint8_t*>(&crc);
+        heap.insert(heap.end(), bytes, bytes + sizeof crc);
+      }
+      record.crc = record_crc(record, row);
+      std::memcpy(at, &record, sizeof record);
+    }
+  }
+  return as_bytes(heap);
+}
+
+/// What is in the part of the heap that belongs to some records, which are sound themselves: how
+/// many rows are, and of these all keys, all paths and all seek tables, if `with_tables`.
+py::tuple split_heap(const py::object& records, const py::object& heap, int64_t first,
+                     bool with_tables) {
+  const View record_view(records), heap_view(heap);
+  const ByteSpan all = whole_records(record_view), bytes = heap_view.bytes();
+  const size_t count = all.size / sizeof(Record);
+  std::vector<uint8_t> keys, paths, tables;
+  size_t i = 0;
+  {
+    const Released release;
+    const int64_t begin = count ? record_at(all, 0).heap_at : 0;
+    for (size_t at = 0; i < count; i++) {
+      const Record record = record_at(all, i);
+      const auto offset = static_cast<uint64_t>(record.heap_at) - static_cast<uint64_t>(begin);
+      if (offset != at || heap_size(record) > bytes.size - at) break;
+      const uint8_t* key = bytes.data + at;
+      const uint8_t* path = key + record.key_size;
+      const uint8_t* table = path + record.path_size;
+      if (crc32c({key, names_size(record)}) != record.names_crc) break;
+      if (with_tables && record.table_size) {
+        if (!is_table_sound({table, record.table_size}, first + static_cast<int64_t>(i))) break;
+        tables.insert(tables.end(), table, table + record.table_size);
+      }
+      keys.insert(keys.end(), key, path);
+      paths.insert(paths.end(), path, table);
+      at += heap_size(record);
+    }
+  }
+  return py::make_tuple(i, as_bytes(keys), as_bytes(paths), as_bytes(tables));
+}
 
 }  // namespace
 
@@ -323,6 +473,17 @@ void bind_extents(py::module_& m) {
             return extents;
           },
           py::arg("indices"));
+
+  py::class_<RecordTable>(m, "RecordTable")
+      .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),
+           py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
+           py::arg("classes") = int64_t{1} << 31)
+      .def("gather", &gather_records, py::arg("indices"));
+  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"));
+  m.def("seal_records", &seal_records, py::arg("records"), py::arg("first"), py::arg("heap_at"),
+        py::arg("keys"), py::arg("paths"), py::arg("tables"));
+  m.def("split_heap", &split_heap, py::arg("records"), py::arg("heap"), py::arg("first"),
+        py::arg("with_tables"));
 }
 
 }  // namespace fastdata

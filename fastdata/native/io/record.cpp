@@ -1,0 +1,30 @@
+#include "io/record.h"
+
+#include <cstddef>
+#include <cstring>
+
+#include "io/crc32c.h"
+
+namespace fastdata {
+namespace {
+
+uint32_t crc_of_row(ByteSpan bytes, int64_t row) {
+  return crc32c(bytes, crc32c({reinterpret_cast<const uint8_t*>(&row), sizeof row}));
+}
+
+}  // namespace
+
+uint32_t record_crc(const Record& record, int64_t row) {
+  return crc_of_row({reinterpret_cast<const uint8_t*>(&record), offsetof(Record, crc)}, row);
+}
+
+uint32_t table_crc(ByteSpan table, int64_t row) { return crc_of_row(table, row); }
+
+bool is_table_sound(ByteSpan table, int64_t row) {
+  uint32_t crc;
+  static_assert(sizeof crc == kTableCrcSize);
+  std::memcpy(&crc, table.end(), sizeof crc);
+  return crc == table_crc(table, row);
+}
+
+}  // namespace fastdata

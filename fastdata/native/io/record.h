@@ -1,0 +1,51 @@
+// The rows of an index of version 2 (docs/formats/index.md): records of one size, which lie in the
+// order of the rows, and the heap behind them, which holds what has no fixed size.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common.h"
+
+namespace fastdata {
+
+/// As it stands in the file: all supported machines are little-endian.
+struct Record {
+  int64_t offset, length;  // of the blob
+  int64_t heap_at;         // where in the heap the key begins, then path, seek table, its checksum
+  int32_t file, label, width, height;
+  uint32_t blob_crc;
+  uint32_t names_crc;  // of key and path
+  uint16_t key_size, path_size;
+  uint32_t table_size;  // without its checksum; 0: there is neither
+  uint8_t encoding, channels;
+  uint8_t zeros[2];
+  uint32_t crc;  // of the row's number, 8 bytes, and the 60 bytes before
+};
+static_assert(sizeof(Record) == 64 && std::is_trivially_copyable_v<Record>);
+
+constexpr size_t kTableCrcSize = 4;
+
+inline size_t names_size(const Record& record) {
+  return size_t{record.key_size} + record.path_size;
+}
+
+/// Bytes of a row in the heap.
+inline size_t heap_size(const Record& record) {
+  return names_size(record) + (record.table_size ? record.table_size + kTableCrcSize : 0);
+}
+
+uint32_t record_crc(const Record& record, int64_t row);
+
+/// Whether the record is one of `row`'s, unchanged.
+inline bool is_sound(const Record& record, int64_t row) {
+  return record.crc == record_crc(record, row);
+}
+
+/// Of a row's number and its seek table.
+uint32_t table_crc(ByteSpan table, int64_t row);
+
+/// Whether a seek table, which its checksum follows, is one of `row`'s, unchanged.
+bool is_table_sound(ByteSpan table, int64_t row);
+
+}  // namespace fastdata

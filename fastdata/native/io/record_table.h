@@ -1,0 +1,36 @@
+// The extents of any rows of an index of version 2.
+//
+// Records are read where they are used, by `pread`: a file that is cut off under a memory map ends
+// the process. Each is checked, so that a damaged one gives an extent that is marked corrupt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "io/extents.h"
+#include "io/index_row.h"
+#include "io/record.h"
+
+namespace fastdata {
+
+class RecordTable {
+ public:
+  /// `records_at`: where the first of `rows` records stands; `heap_size` bytes follow the last.
+  RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index, int64_t records_at,
+              int64_t rows, int64_t heap_size);
+
+  int64_t rows() const { return rows_; }
+
+  /// The extents of rows that there are. For any number of threads. Throws std::bad_alloc.
+  void gather(const std::vector<int64_t>& rows, Extents& out) const;
+
+ private:
+  void fill(int64_t number, size_t i, std::vector<uint8_t>& names, Extents& out) const;
+
+  IndexedDataset dataset_;
+  std::shared_ptr<OpenFile> index_;
+  int64_t records_at_, rows_, heap_size_;
+};
+
+}  // namespace fastdata
