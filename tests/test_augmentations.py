@@ -108,6 +108,26 @@ FIXED: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
         0,
         lambda tv: [tv.RandomRotation((20, 20), expand=True), tv.CenterCrop(70)],
     ),
+    # An odd sum of the sides: its middle does not stay where it was.
+    "turned left, expanding": (
+        0,
+        lambda tv: [
+            tv.CenterCrop((22, 31)),
+            tv.RandomRotation((90, 90), expand=True),
+            tv.CenterCrop(24),
+        ],
+    ),
+    "turned right, expanding": (
+        0,
+        lambda tv: [
+            tv.CenterCrop((22, 31)),
+            tv.RandomRotation((-450, -450), 3, True),
+            tv.CenterCrop(24),
+        ],
+    ),
+    "one pixel wide": (0, lambda tv: [tv.RandomInvert(1.0), tv.CenterCrop((9, 1))]),
+    "one pixel high": (0, lambda tv: [tv.CenterCrop((1, 9))]),
+    "one pixel": (0, lambda tv: [tv.CenterCrop(1)]),
     "rotated, bilinear": (
         1,
         lambda tv: [tv.RandomRotation((200, 200), interpolation=Image.Resampling.BILINEAR)],
@@ -130,6 +150,10 @@ FIXED: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
         lambda tv: [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomPosterize(4, 1.0)], 1.0)],
     ),
     "chosen": (0, lambda tv: [tv.RandomChoice([tv.RandomInvert(1.0), tv.Grayscale(3)], [0, 1])]),
+    "nothing, and what does it": (
+        0,
+        lambda tv: [torch.nn.Identity(), tv.RandomApply([torch.nn.Identity()]), tv.Grayscale(3)],
+    ),
     "in an order": (0, lambda tv: [tv.RandomOrder([tv.RandomInvert(1.0)])]),
     "resized twice": (
         0,
@@ -393,6 +417,15 @@ def test_sizes_that_are_drawn(v2: Any, size: Any) -> None:
             assert np.array_equal(got, np.asarray(image)), (index, calls)
 
 
+def test_a_size_is_rounded_in_single_precision(v2: Any) -> None:
+    """57 / 41 * 41 is 57 there, and less in doubles."""
+    resize = v2.ScaleJitter((30, 57), (1, 1), interpolation=Image.Resampling.BICUBIC)
+    pipeline = v2.Compose([v2.CenterCrop((41, 14)), resize, v2.CenterCrop(9)])
+    dataset = images(v2.Compose([pipeline, v2.PILToTensor()]))
+    for index, got in pixels(dataset).items():
+        assert np.array_equal(got, np.asarray(pipeline(dataset.open_image(index)))), index
+
+
 # --- erasing ---------------------------------------------------------------------------------
 
 
@@ -603,6 +636,21 @@ def test_what_stands_before_a_tail_is_native(v1: Any) -> None:
         assert torch.allclose(image[image != 0], want(dataset.open_image(index))[image != 0])
 
 
+@pytest.mark.parametrize("name", ["GaussianBlur", "ColorJitter", "GaussianNoise"])
+def test_numbers_beyond_the_cores_are_torchvisions(v2: Any, name: str) -> None:
+    steps = {
+        "GaussianBlur": v2.GaussianBlur((257, 1), 0.1),
+        "ColorJitter": v2.ColorJitter((1e7, 1e7)),
+        "GaussianNoise": v2.GaussianNoise(20.0, 0.0),
+    }
+    pipeline = v2.Compose([v2.CenterCrop((4, 150)), v2.ToImage(), steps[name]])
+    dataset = images(pipeline)
+    loader = DataLoader(dataset, 10)
+    assert loader.explain().startswith("workers") and name in loader.explain()
+    ((first, *_), _), *_ = loader
+    assert torch.equal(first, pipeline(dataset.open_image(0)))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchs_own_loader_has_the_same_distribution_and_pixels(workers: int) -> None:
     fixed = ours.Compose(
@@ -776,6 +824,9 @@ def test_pipelines_in_words() -> None:
         lambda: ours.RandomSolarize(300),
         lambda: ours.RandomAdjustSharpness(-1),
         lambda: ours.GaussianBlur(4),
+        lambda: ours.GaussianBlur(257),
+        lambda: ours.ColorJitter((0, 1e7)),
+        lambda: ours.GaussianNoise(mean=11),
         lambda: ours.GaussianBlur(3, 0),
         lambda: ours.GaussianNoise(sigma=-1),
         lambda: ours.RandomRotation(-3),

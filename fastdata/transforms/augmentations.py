@@ -35,6 +35,9 @@ _Range: TypeAlias = tuple[float, float]
 #: What an image can be rotated and warped with.
 WARPS = ("nearest", "bilinear", "bicubic")
 
+# Of brightness and the like, at most: what the core takes.
+_FACTOR = 1e6
+
 POLICIES = ("imagenet", "cifar10", "svhn")
 
 
@@ -46,7 +49,7 @@ class ColorJitter(Transform):
     """Change brightness, contrast, saturation and hue, in a random order.
 
     Attributes:
-        brightness: The factor is uniform in (from, to), 0 or more; a number b stands for
+        brightness: The factor is uniform in (from, to), 0 to 1e6; a number b stands for
             (max(0, 1 - b), 1 + b). (1, 1): it is left alone.
         contrast: Likewise.
         saturation: Likewise.
@@ -61,7 +64,7 @@ class ColorJitter(Transform):
 
     def __post_init__(self) -> None:
         for name in ("brightness", "contrast", "saturation"):
-            given = _around("ColorJitter", name, getattr(self, name), 1.0, 0.0, math.inf)
+            given = _around("ColorJitter", name, getattr(self, name), 1.0, 0.0, _FACTOR)
             object.__setattr__(self, name, given)
         hue = _around("ColorJitter", "hue", self.hue, 0.0, -0.5, 0.5)
         object.__setattr__(self, "hue", hue)
@@ -72,7 +75,7 @@ class RandomPhotometricDistort(Transform):
     """Change brightness, contrast, saturation, hue and channels' order, each with p, as SSD does.
 
     Attributes:
-        brightness: The factor is uniform in (from, to), 0 or more.
+        brightness: The factor is uniform in (from, to), 0 to 1e6.
         contrast: Likewise; before or after saturation and hue.
         saturation: Likewise.
         hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5.
@@ -88,7 +91,7 @@ class RandomPhotometricDistort(Transform):
     def __post_init__(self) -> None:
         who = "RandomPhotometricDistort"
         for name in ("brightness", "contrast", "saturation"):
-            found = _range(who, name, getattr(self, name), 0.0, math.inf)
+            found = _range(who, name, getattr(self, name), 0.0, _FACTOR)
             object.__setattr__(self, name, found)
         object.__setattr__(self, "hue", _range(who, "hue", self.hue, -0.5, 0.5))
         check_probability(who, self.p)
@@ -183,7 +186,7 @@ class RandomAdjustSharpness(Transform):
     """Blur or sharpen the image.
 
     Attributes:
-        sharpness_factor: 0 is blurred, 1 the image itself, 2 sharpened; 0 or more.
+        sharpness_factor: 0 is blurred, 1 the image itself, 2 sharpened; 0 to 1e6.
         p: How probable that is, 0 to 1.
     """
 
@@ -192,7 +195,7 @@ class RandomAdjustSharpness(Transform):
 
     def __post_init__(self) -> None:
         _check_number(
-            "RandomAdjustSharpness", "sharpness_factor", self.sharpness_factor, 0, math.inf
+            "RandomAdjustSharpness", "sharpness_factor", self.sharpness_factor, 0, _FACTOR
         )
         check_probability("RandomAdjustSharpness", self.p)
 
@@ -235,7 +238,7 @@ class GaussianBlur(Transform):
     """Blur the image. Images must be more than half a kernel wide and high.
 
     Attributes:
-        kernel_size: Of the kernel: an odd int, or (width, height).
+        kernel_size: Of the kernel: an odd int up to 255, or (width, height).
         sigma: The standard deviation is uniform in (from, to), above 0; or a number.
     """
 
@@ -247,10 +250,10 @@ class GaussianBlur(Transform):
         size = tuple(given) if isinstance(given, Sequence) else (given, given)
         size = size * 2 if len(size) == 1 else size
         if len(size) != 2 or not all(
-            isinstance(side, numbers.Integral) and side > 0 and side % 2 for side in size
+            isinstance(side, numbers.Integral) and 0 < side < 256 and side % 2 for side in size
         ):
             raise UsageError(
-                f"GaussianBlur: kernel_size {given!r} is not one or two odd ints above 0.",
+                f"GaussianBlur: kernel_size {given!r} is not one or two odd ints from 1 to 255.",
                 "Give for example kernel_size=23.",
             )
         object.__setattr__(self, "kernel_size", (int(size[0]), int(size[1])))
@@ -267,8 +270,8 @@ class GaussianNoise(Transform):
     """Add normally distributed noise, another to each value.
 
     Attributes:
-        mean: In units of 0 to 1.
-        sigma: The standard deviation, in units of 0 to 1; 0 or more.
+        mean: In units of 0 to 1; -10 to 10.
+        sigma: The standard deviation, in units of 0 to 1; 0 to 10.
         clip: Hold values within 0 to 255; otherwise they wrap around.
     """
 
@@ -277,8 +280,8 @@ class GaussianNoise(Transform):
     clip: bool = True
 
     def __post_init__(self) -> None:
-        _check_number("GaussianNoise", "mean", self.mean, -math.inf, math.inf)
-        _check_number("GaussianNoise", "sigma", self.sigma, 0, math.inf)
+        _check_number("GaussianNoise", "mean", self.mean, -10, 10)
+        _check_number("GaussianNoise", "sigma", self.sigma, 0, 10)
 
 
 # --- geometry on pixels ----------------------------------------------------------------------

@@ -64,6 +64,8 @@ def views(transform: Any) -> FiveCrop | TenCrop | None:
 def translate(transform: Any, kind: str, dtype: str) -> Found:
     """One transform that is not a Compose, as `fastdata.transforms.libraries.translate`."""
     version, name = _version(transform), kind_of(transform).__name__
+    if _is_identity(transform):
+        return Conversion()
     if version is None or not is_known(transform):
         return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
     try:
@@ -77,9 +79,16 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
 
 def is_known(transform: Any) -> bool:
     """Whether there is something in here for a transform of this type."""
+    if _is_identity(transform):
+        return True
     name = kind_of(transform).__name__
     known = name in _TRANSLATORS or name in torchvision_pixels.TRANSLATORS
     return known and _version(transform) is not None
+
+
+def _is_identity(transform: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(transform) is torch.nn.Identity
 
 
 def _version(transform: Any) -> int | None:
@@ -189,7 +198,7 @@ def _to_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion
 
 def _to_pil_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
     if kind == "pil":
-        return "it has a PIL image here already"
+        return Conversion() if version == 2 else "it has a PIL image here already"
     if dtype != "uint8" or transform.mode not in (None, "RGB"):
         return "it makes PIL images of floats, or of another mode than RGB"
     return Conversion("pil")

@@ -406,7 +406,7 @@ Status PixelProgram::Drawing::warp(const double* m, double interpolation, const 
 }
 
 /// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
-/// gives.
+/// gives, but for quarters that expand: there an odd sum of the sides would shift half a pixel.
 Status PixelProgram::Drawing::rotate() {
   const double *fill = v + 2, w = width(), h = height();
   double turn = std::fmod(v[0], 360.0);  // Python's remainder has the divisor's sign
@@ -414,6 +414,11 @@ Status PixelProgram::Drawing::rotate() {
   if (v[9] != 0) return affine_tensor({-turn, 0, 0, 1, 0, 0}, v + 6, v[1], fill);
   const double angle = -(turn * kRadians), cx = v[6] != 0 ? v[7] : w / 2,
                cy = v[6] != 0 ? v[8] : h / 2;
+  if (v[5] != 0 && v[6] == 0 && (turn == 90 || turn == 270)) {
+    const double sign = turn == 90 ? 1 : -1;
+    const double quarter[6] = {0, -sign, turn == 90 ? w : 0, sign, 0, turn == 90 ? 0 : h};
+    return warp(quarter, v[1], fill, h, w);
+  }
   double sine, cosine;
   portable_sine_cosine(angle, sine, cosine);
   double m[6] = {rounded_15(cosine), rounded_15(sine), 0, rounded_15(-sine), rounded_15(cosine), 0};
@@ -552,10 +557,12 @@ Status PixelProgram::Drawing::resize_shorter() {
   return w <= h ? resize(shorter, longer, v[2]) : resize(longer, shorter, v[2]);
 }
 
-/// torchvision's v2 ScaleJitter, which takes the target's width for the height's, and so on.
+/// torchvision's v2 ScaleJitter, which takes the target's width for the height's, and so on; the
+/// factor is a tensor there, of single precision.
 Status PixelProgram::Drawing::scale_jitter() {
-  const double w = width(), h = height();
-  const double r = std::min(v[1] / h, v[0] / w) * v[2];
+  const auto w = static_cast<float>(width()), h = static_cast<float>(height());
+  const float r =
+      static_cast<float>(std::min(v[1] / height(), v[0] / width())) * static_cast<float>(v[2]);
   return resize(std::trunc(w * r), std::trunc(h * r), v[3]);
 }
 

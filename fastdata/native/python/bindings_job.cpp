@@ -102,8 +102,10 @@ OutputSize check_output(const View& view, DataType type, bool& planar) {
       throw py::value_error("out has no pixels, or too many");
   for (int i = 0; i < 4; i++)
     if (view->strides[i] < 0) throw py::value_error("out has a negative stride");
-  const bool interleaved = view->strides[3] == item && view->strides[2] == 3 * item;
-  planar = view->strides[2] == item && view->strides[3] > 0 && !interleaved;
+  // The stride along a side of one pixel may be any: NumPy makes up others.
+  const auto along = [&](Py_ssize_t by) { return view->shape[2] == 1 || view->strides[2] == by; };
+  const bool interleaved = view->strides[3] == item && along(3 * item);
+  planar = along(item) && view->strides[3] > 0 && !interleaved;
   if (!interleaved && !planar)
     throw py::value_error("out must have contiguous pixels or contiguous planes");
   return {static_cast<int>(view->shape[0]), static_cast<int>(view->shape[1]),
