@@ -5,18 +5,21 @@ make recipes-page
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
+import json
 import warnings
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from fastdata.benchmarks.recipes import libraries, ratio, thrift
 from loader_data import SAMPLES, WITH_INDEX, images
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
 from fastdata.transforms.compile import Recipe, compile_recipe, name_of
 from fastdata.transforms.pixels import is_random
+
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "recipes-originals.json"
 
 _HEAD = """# Recipes
 
@@ -74,102 +77,16 @@ without `use_prefetcher` is the same in one line; erasing is then the native cor
 torchvision's reference, each repeat has draws of its own, on whichever rank.
 """
 
-_MODELS = (
-    "resnet50",
-    "efficientnet_b0",
-    "vit_b_16",
-    "swin_v2_t",
-    "convnext_tiny",
-    "mobilenet_v3_large",
-)
 
-
-def recipes() -> dict[str, Callable[[], Any]]:
-    """Each by its name."""
-    torchvision = import_torchvision()
-    timm = importlib.import_module("timm.data")
-    open_clip = importlib.import_module("open_clip.transform")
-
-    def weights(model: str) -> Callable[[], Any]:
-        return lambda: torchvision.models.get_model_weights(model).DEFAULT.transforms()
-
-    def made(**options: Any) -> Callable[[], Any]:
-        return lambda: timm.create_transform(**{"input_size": 224, **options})
-
-    def train(**options: Any) -> Callable[[], Any]:
-        return made(is_training=True, **options)
-
-    def clip(train: bool, **options: Any) -> Callable[[], Any]:
-        return lambda: open_clip.image_transform(224, train, **options)
-
-    def processor(model: str, kind: str, **options: Any) -> Callable[[], Any]:
-        module = f"transformers.models.{model}.image_processing_{model}"
-        return lambda: getattr(importlib.import_module(module), kind)(**options)
-
-    found = {f"torchvision, weights of {model}": weights(model) for model in _MODELS}
-    found |= {
-        "timm, training": train(),
-        "timm, training, random interpolation": train(interpolation="random"),
-        "timm, rand-m9-mstd0.5-inc1, erasing pixels (DeiT, ConvNeXt, Swin)": train(
-            auto_augment="rand-m9-mstd0.5-inc1",
-            interpolation="bicubic",
-            re_prob=0.25,
-            re_mode="pixel",
-        ),
-        "timm, rand-m7-mstd0.5, erasing by a colour": train(
-            auto_augment="rand-m7-mstd0.5", re_prob=0.2, re_mode="rand", re_count=3
-        ),
-        "timm, rand-mstd1-tweights": train(auto_augment="rand-mstd1-tweights"),
-        "timm, AutoAugment, original-mstd0.5": train(auto_augment="original-mstd0.5"),
-        "timm, AutoAugment, v0r": train(auto_augment="v0r"),
-        "timm, 3-Augment (DeiT III)": train(auto_augment="3a", color_jitter=0.3),
-        "timm, as SimCLR": train(color_jitter_prob=0.8, grayscale_prob=0.2, gaussian_blur_prob=0.5),
-        "timm, AugMix": train(auto_augment="augmix-m5-w4-d2"),
-        "timm, training, resized keeping the ratio": train(train_crop_mode="rkrr"),
-        "timm, training without augmentations": train(no_aug=True),
-        "timm, evaluation": made(),
-        "timm, evaluation, bicubic, all of the image": made(interpolation="bicubic", crop_pct=1.0),
-        "timm, evaluation, squashed": made(crop_mode="squash"),
-        "timm, evaluation, with borders": made(crop_mode="border"),
-        "timm, evaluation, oblong": made(input_size=(3, 160, 224)),
-        "timm, evaluation, for its prefetcher": made(use_prefetcher=True),
-        "timm, NaFlex": made(naflex=True),
-        "open_clip, training": clip(True),
-        "open_clip, training, jitter and grey": clip(
-            True,
-            aug_cfg={
-                "color_jitter": (0.32, 0.32, 0.32, 0.08),
-                "color_jitter_prob": 0.8,
-                "gray_scale_prob": 0.2,
-            },
-        ),
-        "open_clip, training, by timm": clip(True, aug_cfg={"use_timm": True, "re_prob": 0.1}),
-        "open_clip, evaluation": clip(False),
-        "open_clip, evaluation, longest": clip(False, resize_mode="longest"),
-        "open_clip, evaluation, squash": clip(False, resize_mode="squash"),
-        "transformers, ViT": processor("vit", "ViTImageProcessor"),
-        "transformers, CLIP": processor("clip", "CLIPImageProcessor"),
-        "transformers, SigLIP": processor("siglip", "SiglipImageProcessor"),
-        "transformers, DINOv2": processor(
-            "bit",
-            "BitImageProcessor",
-            size={"shortest_edge": 256},
-            image_mean=[0.485, 0.456, 0.406],
-            image_std=[0.229, 0.224, 0.225],
-        ),
-        "transformers, DINOv3": processor("dinov3_vit", "DINOv3ViTImageProcessor"),
-    }
-    return found
-
-
-def row(name: str, transform: Any) -> str:
+def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
     """A row of the page."""
     found = compile_recipe(transform)
     if not isinstance(found, Recipe):
-        return f"| {name} | refused: {found.unknown[0].reason} | |"
+        return f"| {name} | refused: {found.unknown[0].reason} | | |"
     if found.tail:
-        return f"| {name} | worker: {name_of(found.tail[0])} | |"
-    return f"| {name} | native | {levels(transform, found)} |"
+        return f"| {name} | worker: {name_of(found.tail[0])} | | |"
+    times = ratio(timed, name, thrift)
+    return f"| {name} | native | {levels(transform, found)} | {times or ''} |"
 
 
 def levels(transform: Any, recipe: Recipe) -> str:
@@ -194,10 +111,11 @@ def page() -> str:
     packages = {"timm": "timm", "open_clip": "open_clip_torch", "transformers": "transformers"}
     versions = {name: importlib.metadata.version(package) for name, package in packages.items()}
     versions["torchvision"] = import_torchvision().__version__.partition("+")[0]
-    rows = ["| recipe | | levels |", "|---|---|---|"]
+    timed = json.loads(RESULT.read_text())
+    rows = ["| recipe | | levels | times |", "|---|---|---|---|"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rows += [row(name, make()) for name, make in recipes().items()]
+        rows += [row(name, make(), timed) for name, make in libraries().items()]
     return _HEAD.format(samples=SAMPLES, **versions) + "\n" + "\n".join(rows) + "\n" + _TAIL
 
 

@@ -1,58 +1,48 @@
-"""Every adapter of the loader benchmark that has recipes translates each of them."""
+"""People's own recipes beside torch's loader: what is timed, and what is not."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastdata.benchmarks.adapters._recipes import RECIPES
-from fastdata.benchmarks.contenders import ADAPTERS
+from fastdata.benchmarks import recipes
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.packing import pack
 
-if not find_spec("torchvision"):
-    pytest.skip("torchvision is not installed (make setup)", allow_module_level=True)
+if find_spec("torchvision") is None:
+    pytest.skip("no torchvision", allow_module_level=True)
 
-_BATCHES = f"""
-import importlib, json, sys
-sys.path.insert(0, {str(ADAPTERS)!r})
-import numpy as np
-from _recipes import RECIPES
-from _serve import Request
-adapter, variant, data = sys.argv[1:]
-for name, recipe in RECIPES.items():
-    request = Request(data, variant, 16, crop="val", size=recipe.size, dtype="float32",
-                      recipe=name, order="sequential")
-    loader = importlib.import_module(adapter).open_loader(request)
-    images = np.array(next(iter(loader))[0])
-    if name == "none":
-        plain = images
-    change = float(np.abs(images - plain).mean()) if images.shape == plain.shape else None
-    print(json.dumps([name, images.shape, str(images.dtype), change]))
-"""
+SMALL: dict[str, Any] = {"threads": 1, "batch": 8, "batches": 2, "rounds": 2}
 
 
-@pytest.mark.parametrize(
-    ("adapter", "variant"),
-    [
-        ("fastdata_loader", "imagefolder"),
-        ("torch_loader", "tree"),
-        ("torch_loader", "v2"),
-        ("dali_pipeline", "cpu"),
-    ],
-)
-def test_every_recipe_gives_images(adapter: str, variant: str, made_tree: Path) -> None:
-    if adapter == "dali_pipeline":
-        pytest.importorskip("nvidia.dali")
-    command = [sys.executable, "-c", _BATCHES, adapter, variant, str(made_tree / "train")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [name for name, *_ in found] == list(RECIPES)
-    for name, shape, dtype, change in found:
-        size = RECIPES[name].size
-        assert (shape, dtype) == ([16, 3, size, size], "float32")
-        # Of values of some 2 in width: an augmentation shows, and is no noise.
-        assert name == "none" or change is None or 0.1 < change < 2.0
+class _Darker(recipes._SimCLR):
+    """What it calls by itself is not what its views make."""
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [view - 9 for view in super().__call__(image)]
+
+
+def test_what_is_not_the_originals_is_not_timed(
+    made_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = made_tree / "train"
+    pack(ImageFolder(tree), tmp_path / "set", container="lmdb")
+    makers = recipes.views()
+    transforms = recipes.import_torchvision().transforms
+    makers["darker"] = lambda: _Darker(transforms)
+    makers["slow"] = lambda: transforms.Compose([transforms.RandomResizedCrop(9), str])
+    monkeypatch.setattr(recipes, "known", lambda: makers)
+    result = recipes.measure(("simclr", "darker", "slow"), tmp_path / "set", tree, **SMALL)
+    done = result["recipes"]
+    assert done["simclr"]["error"] == ""
+    assert {name: len(turns) for name, turns in done["simclr"]["turns"].items()} == {
+        "fastdata": 2,
+        "torch": 2,
+    }
+    assert "the images' mean is" in done["darker"]["error"]
+    assert "require_native" in done["slow"]["error"]
+    assert recipes.ratio(result, "simclr", recipes.thrift) is not None
+    assert recipes.ratio(result, "darker", recipes.thrift) is None
+    assert [row[0] for row in recipes.figures(result).rows] == ["simclr", "darker", "slow"]
