@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign test-pythons test-oldest test-recipes recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
+.PHONY: help setup run test campaign test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,7 +71,11 @@ test-oldest:  ## test without torch on Python 3.10 with the oldest libraries tha
 test-recipes: .venvs/recipes/.done  ## test what is recognised of timm, open_clip, transformers and lightly
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
 	    tests/test_open_clip.py tests/test_image_processors.py tests/test_lightly.py \
-	    tests/test_recipes_page.py $(ARGS)
+	    tests/test_trainer.py tests/test_recipes_page.py $(ARGS)
+
+test-loops: .venvs/recipes/.done  ## run training scripts as they are, from checkouts in SRC (pytorch/examples, vision, timm)
+	FASTDATA_SCRIPTS=$(abspath $(or $(SRC),$(error give SRC=folder))) \
+	    .venvs/recipes/bin/python -m pytest -rs -n 0 tests/test_scripts.py $(ARGS)
 
 recipes-page: .venvs/recipes/.done  ## remake docs/recipes.md
 	.venvs/recipes/bin/python tests/recipes_page.py > docs/recipes.md

@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -709,3 +710,54 @@ def test_what_is_not_known_says_what_to_do(data: Any, options: Any, words: str) 
     refusal = compile_recipe(data.create_transform(224, **options))
     assert isinstance(refusal, Refusal)
     assert re.search(words, refusal.reason), refusal.reason
+
+
+@pytest.mark.parametrize("prefetcher", [True, False])
+def test_create_loader_over_our_loader(
+    data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefetcher: bool
+) -> None:
+    """timm's train.py makes its loaders so; torch's name is the one line that is changed."""
+    for split in ("train", "val"):
+        for number in range(8):
+            path = tmp_path / split / f"class{number}" / "0.jpg"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (50 + number, 60)).save(path)
+    monkeypatch.setattr(torch.utils.data, "DataLoader", DataLoader)
+    mixup = data.FastCollateMixup(mixup_alpha=0.2, num_classes=8) if prefetcher else None
+    for split in ("train", "val"):
+        training = split == "train"
+        dataset = data.create_dataset("torch/image_folder", root=str(tmp_path), split=split)
+        loader = data.create_loader(
+            dataset,
+            input_size=(3, 32, 32),
+            batch_size=4,
+            is_training=training,
+            use_prefetcher=prefetcher,
+            re_prob=0.25 if training else 0,
+            re_mode="pixel",
+            auto_augment="rand-m9-mstd0.5-inc1" if training else None,
+            interpolation="random" if training else "bicubic",
+            num_workers=2,
+            collate_fn=mixup if training else None,
+            pin_memory=False,
+            device=torch.device("cpu"),
+            worker_seeding="all",
+        )
+        inner = loader.loader if prefetcher else loader
+        assert isinstance(inner, DataLoader)
+        for _ in range(2):
+            batches = list(loader)
+            assert all(images.dtype == torch.float32 for images, _ in batches)
+            assert inner.explain().startswith("native"), inner.explain()
+            if mixup is None or not training:
+                assert sorted(torch.cat([each for _, each in batches]).tolist()) == list(range(8))
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_workers_are_seeded_by_a_function_of_ones_own(data: Any) -> None:
+    for init in (
+        partial(data.loader._worker_init, worker_seeding=lambda info: 7),
+        partial(data.loader.fast_collate),
+    ):
+        loader = DataLoader(images(data.create_transform(24)), 10, worker_init_fn=init)
+        assert loader.explain().startswith("workers"), loader.explain()

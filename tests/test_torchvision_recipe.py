@@ -543,3 +543,46 @@ def test_weights_transforms_of_tensors_are_done_where_they_are_as_on_images(v1: 
     normalize = v1.Normalize(MEAN, STD)
     recipe = recipe_of(v1.Compose([v1.CenterCrop(300), v1.ToTensor(), normalize, preset]))
     assert recipe.tail == (preset,) and recipe.programs[0].size == (300, 300)
+
+
+class Preset:
+    """As torchvision's reference scripts have them."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+class TenTimes(Preset):
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img) * 10
+
+
+class Twice(Preset):
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(self.transforms(img))
+
+
+class Other(Preset):
+    __call__ = Preset.__call__
+
+    def __getattribute__(self, name: str) -> Any:
+        return len if name == "transforms" else super().__getattribute__(name)
+
+
+class Computed(Preset):
+    __call__ = Preset.__call__
+    transforms: Any = property(lambda self: len, lambda self, given: None)
+
+
+def test_an_object_that_only_calls_its_compose_is_that(tv: Any) -> None:
+    crop = tv.Compose([tv.RandomResizedCrop(32), tv.RandomHorizontalFlip()])
+    assert recipe_of(Preset(crop)) == recipe_of(crop)
+    assert recipe_of(tv.Compose([Preset(crop), tv.PILToTensor()])).programs[0].size == (32, 32)
+
+
+@pytest.mark.parametrize("kind", [TenTimes, Twice, Other, Computed])
+def test_an_object_that_does_anything_else_is_not_known(v1: Any, kind: Any) -> None:
+    assert isinstance(compile_recipe(kind(v1.Compose([v1.RandomResizedCrop(32)]))), Refusal)

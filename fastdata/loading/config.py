@@ -252,7 +252,7 @@ class LoaderConfig:
         if not self.batched:
             why = "batch_size=None asks for single samples"
             return _workers(images, recipe, why, "Give a batch_size.")
-        if self.worker_init_fn is not None:
+        if self.worker_init_fn is not None and not timm.only_seeds(self.worker_init_fn):
             why = "a worker_init_fn was given, which only worker processes can run"
             return _workers(images, recipe, why, "Leave it out.")
         if fast:

@@ -75,7 +75,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         drop_last: As torch's. Over several ranks: whether samples that do not fill a batch on
             every rank are dropped; else some are repeated, and every rank has as many batches.
         timeout: As torch's: seconds to wait for a batch; 0 for ever.
-        worker_init_fn: As torch's. Needs worker processes, so takes torch's workers.
+        worker_init_fn: As torch's. Needs worker processes, so takes torch's workers; timm's own,
+            of its ``create_loader``, only seeds generators that native threads do not use.
         multiprocessing_context: As torch's, for worker processes.
         generator: As torch's: where the seed of each epoch is drawn from, unless ``seed`` is given.
         prefetch_factor: As torch's; on the native path for all threads together.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastdata.errors import UsageError
@@ -89,6 +90,16 @@ def collates_bytes(collate_fn: Any) -> bool:
     """Whether it is timm's fast_collate: of uint8 images and labels it makes tensors."""
     module = sys.modules.get("timm.data.loader")
     return collate_fn is not None and collate_fn is getattr(module, "fast_collate", None)
+
+
+def only_seeds(worker_init_fn: Any) -> bool:
+    """Whether it is that of timm's create_loader, which only seeds a worker's generators."""
+    module = sys.modules.get("timm.data.loader")
+    return (
+        isinstance(worker_init_fn, partial)
+        and worker_init_fn.func is getattr(module, "_worker_init", None)
+        and not callable(worker_init_fn.keywords.get("worker_seeding"))
+    )
 
 
 # --- geometry --------------------------------------------------------------------------------
