@@ -41,9 +41,9 @@ of each operation.
 
 torchvision's reference scripts hold their pipelines in `ClassificationPresetTrain` and `…Eval`,
 classes of a script that no package has: known are objects whose `__call__` is, instruction by
-instruction, `return self.transforms(img)`, and which hold a Compose. A processor of transformers makes
-a dict of batches; here it stands for the image in it,
-`pixel_values[0]`. Where such a processor resizes tensors with a bicubic filter, its pixels differ
+instruction, `return self.transforms(img)`, and which hold a Compose. A processor of
+transformers makes a dict of batches; here it stands for the image in it, `pixel_values[0]`.
+Where such a processor resizes tensors with a bicubic filter, its pixels differ
 from Pillow's by two levels here and there, and by up to 20 in pure noise; the core's are Pillow's,
 as those of the processor's `pil` backend are.
 """
