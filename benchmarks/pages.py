@@ -156,7 +156,7 @@ taskset -c 1 python -m fastdata.benchmarks.augment --image photo.jpg --json augm
 """
 
 _RECIPES = """
-# Recipes, beside other loaders
+# {heading}
 
 {machine}
 
@@ -276,11 +276,12 @@ def _augmentations(results: Path) -> str:
         table=table,
         table_table=table.markdown(),
         rounds=len(next(iter(result["microseconds"]["invert"].values()))),
-        recipes=_recipes(results / "recipes.json"),
+        recipes=_recipes("Recipes, beside other loaders", results / "recipes.json")
+        + _recipes("The recipe that FFCV has", results / "recipes-ffcv.json"),
     )
 
 
-def _recipes(path: Path) -> str:
+def _recipes(heading: str, path: Path) -> str:
     """The part of the page on what ``fastdata bench --recipe`` measured."""
     if not path.exists():
         return ""
@@ -295,6 +296,7 @@ def _recipes(path: Path) -> str:
     notes += [f"- failed: {line}\n" for line in bench_figures.failures(result)]
     tables = (f"## {table.title}\n\n{table.markdown()}\n" for table in bench_figures.tables(result))
     return _RECIPES.format(
+        heading=heading,
         machine=_machine(about, about["simd"]),
         tables="".join(tables),
         notes="".join(notes),

@@ -321,23 +321,31 @@ def _compare(
     return {"turns": turns, "error": ""}
 
 
-def measure(names: Sequence[str], dataset: Path, tree: Path, **settings: int) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures as JSON values."""
+def measure(
+    names: Sequence[str],
+    dataset: Path,
+    tree: Path,
+    keep: Callable[[dict[str, Any]], object] = lambda result: None,
+    **settings: int,
+) -> dict[str, Any]:
+    """Runs the benchmark; returns all figures as JSON values, and gives ``keep`` what there is."""
     makers = known()
-    done = {}
-    for name in names or makers:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the libraries, on their own transforms
-            done[name] = _compare(dataset, tree, makers[name](), **settings)
-        gc.collect()  # ends its workers
-        print(name, done[name]["error"] or "", file=sys.stderr, flush=True)
-    return {
+    done: dict[str, Any] = {}
+    result = {
         "benchmark": "recipes",
         "machine": {**machine(), "torch": torch.__version__},
         "samples": len(ImageDataset(dataset)),
         "settings": settings,
         "recipes": done,
     }
+    for name in names or makers:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the libraries, on their own transforms
+            done[name] = _compare(dataset, tree, makers[name](), **settings)
+        gc.collect()  # ends its workers
+        print(name, done[name]["error"] or "", file=sys.stderr, flush=True)
+        keep(result)
+    return result
 
 
 def ratio(result: dict[str, Any], name: str, value: Callable[[_Turn], float]) -> Spread | None:
@@ -394,10 +402,12 @@ def main(names: tuple[str, ...], json_path: Path | None, **options: Any) -> None
     if unknown := set(names) - set(known()):
         raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {', '.join(known())}")
     torch.set_num_threads(1)  # so that no thread of torch's spins beside the loaders'
-    result = measure(names, **options)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    figures(result).show()
+
+    def keep(result: dict[str, Any]) -> None:
+        if json_path is not None:
+            json_path.write_text(json.dumps(result, indent=1) + "\n")
+
+    figures(measure(names, keep=keep, **options)).show()
 
 
 if __name__ == "__main__":

@@ -39,6 +39,10 @@ what the library itself makes of them: the column has by how many levels of 255 
 most. Of the others, `make test-recipes` compares the distribution of what is drawn, and the pixels
 of each operation.
 
+The last column is how many times as many images a second of CPU time brings as torch's loader with
+the original transform, where that was [measured](results/recipes-originals.json)
+(`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, lowest and highest in brackets.
+
 torchvision's reference scripts hold their pipelines in `ClassificationPresetTrain` and `…Eval`,
 classes of a script that no package has: known are objects whose `__call__` is, instruction by
 instruction, `return self.transforms(img)`, and which hold a Compose. A processor of
