@@ -41,7 +41,7 @@ of each operation.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
 the original transform, where that was [measured](results/recipes-originals.json)
-(`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, lowest and highest in brackets.
+(`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, lowest and highest beside.
 
 torchvision's reference scripts hold their pipelines in `ClassificationPresetTrain` and `…Eval`,
 classes of a script that no package has: known are objects whose `__call__` is, instruction by
