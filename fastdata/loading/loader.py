@@ -284,7 +284,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         batches = self._begin_pass()
         if self._ranks is None:
             return batches
-        start = 0 if self._progress is None else self._progress.position
+        # A pass off the native path has no progress; an older one's may still be there.
+        progress = None if self._native is None else self._progress
+        start = 0 if progress is None else progress.position
         samples = len(self.dataset)  # type: ignore[arg-type]
         plan = Epoch(samples, self.batch_size or 1, *self._ranks, self.drop_last, start)
         return told(batches, plan)
@@ -567,9 +569,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "
                 '(order="random" for a full shuffle)'
             )
-        told = self._config.explain(self._choice, order)
+        path = self._config.explain(self._choice, order)
         schedule = self._schedule
-        return told if schedule is None else f"{told}\nschedule: this is epoch {schedule.epoch}'s"
+        return path if schedule is None else f"{path}\nschedule: this is epoch {schedule.epoch}'s"
 
     def __repr__(self) -> str:
         choice = self._choice
