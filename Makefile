@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page fuzz wheel clean
+.PHONY: help setup run test campaign test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,12 @@ bench-page: setup  ## measure all loaders on the images of ROOT (ARGS); remake d
 	@failed=; $(BIN)/fastdata bench --tree $(ROOT) --json docs/results/bench.json $(ARGS) || failed=1; \
 	    $(BIN)/python -m fastdata.benchmarks.pages benchmarks docs/results > docs/benchmarks.md && \
 	    [ -z "$$failed" ]
+
+gpu-check: setup  ## on a machine with a GPU: its tests, a step fed from DATASET and traced (ARGS)
+	$(BIN)/python -m pytest -n 0 -rs -m gpu
+	$(BIN)/python -m fastdata.benchmarks.training $(or $(DATASET),$(error give DATASET=folder)) \
+	    --json docs/results/training.json $(ARGS)
+	$(BIN)/python -m fastdata.benchmarks.pages training docs/results > docs/feeding.md
 
 fuzz: setup  ## feed the native core damaged images, then any augmentations, under sanitizers, for SECONDS each
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)

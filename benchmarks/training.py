@@ -1,0 +1,353 @@
+"""A training step on a GPU, fed: how much of its own speed is left, and what a trace shows.
+
+    python -m fastdata.benchmarks.training imagenet-train-lmdb --tree imagenet/train --json gpu.json
+
+The step alone takes one batch again and again; then `fastdata.DataLoader(device=)` feeds it
+RandomResizedCrop(224), flip and Normalize, with several numbers of threads, and torch's loader the
+same from the tree that the dataset was packed from, with worker processes. Contenders take turns
+within one run. Loaders alone are measured in the same turns, without a step and on the host.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from fastdata.benchmarks.adapters._recipes import MEAN, STD
+from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.measure import Figures, Spread, machine
+from fastdata.examples.training.resnet import MODELS, ResNet
+
+from fastdata import DataLoader, ImageDataset, _native
+from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+SIZE = 224
+#: Steps before those that are timed, and in a trace.
+WARM_UP, TRACED = 6, 8
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Training:
+    """What takes turns: a step, and what feeds it.
+
+    Args:
+        dataset: A packed dataset.
+        tree: Where it was packed from; None to leave out torch's loader.
+        device: Where the step runs.
+        model: One of the example's.
+        batch: Images a batch.
+
+    Attributes:
+        tree: That tree.
+        samples: Those of the dataset.
+    """
+
+    def __init__(
+        self, dataset: Path, tree: Path | None, device: torch.device, model: str, batch: int
+    ) -> None:
+        crops = (RandomResizedCrop(SIZE), RandomHorizontalFlip())
+        self._plain = ImageDataset(dataset, transform=Compose(crops))
+        self._floats = ImageDataset(
+            dataset, transform=Compose((*crops, Normalize(MEAN, STD, "bfloat16")))
+        )
+        self.samples = len(self._plain)
+        if self.samples < batch:
+            raise click.UsageError(f"{dataset} has {self.samples} samples: use a lower --batch")
+        self.tree, self._device, self._batch = tree, device, batch
+        classes = len(self._plain.classes)
+        self._model = ResNet(model, classes).to(device)
+        self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._compiled: Any = torch.compile(self._model) if device.type == "cuda" else self._model
+        self._optimiser = torch.optim.SGD(self._model.parameters(), 0.01, momentum=0.9)
+        images = torch.rand(batch, 3, SIZE, SIZE, device=device).bfloat16()
+        images = images.contiguous(memory_format=torch.channels_last)
+        self._same = images, torch.randint(0, classes, (batch,), device=device)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Forward, backward, SGD."""
+        with torch.autocast(self._device.type, torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(self._compiled(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+
+    def nothing(self, threads: int) -> Iterable[Batch]:
+        """One batch, again and again."""
+        return repeat(self._same)
+
+    def fastdata(self, threads: int) -> Iterable[Batch]:
+        """Fastdata's loader, to the device."""
+        return self._loader(self._floats, threads, device=str(self._device))
+
+    def fastdata_alone(self, threads: int) -> Iterable[Batch]:
+        """Fastdata's loader, bytes on the host."""
+        return self._loader(self._plain, threads)
+
+    def _loader(self, data: ImageDataset, threads: int, **options: Any) -> Iterable[Batch]:
+        return DataLoader(
+            data,
+            self._batch,
+            shuffle=True,
+            drop_last=True,
+            num_workers=threads,
+            persistent_workers=True,
+            require_native=True,
+            **options,
+        )
+
+    def torch_alone(self, workers: int) -> Iterable[Batch]:
+        """Torch's loader over the tree, bytes on the host."""
+        torchvision = import_torchvision()
+        steps = torchvision.transforms
+        transform = steps.Compose(
+            [steps.RandomResizedCrop(SIZE), steps.RandomHorizontalFlip(), steps.PILToTensor()]
+        )
+        return torch.utils.data.DataLoader(
+            torchvision.datasets.ImageFolder(str(self.tree), transform),
+            self._batch,
+            shuffle=True,
+            drop_last=True,
+            num_workers=workers,
+            persistent_workers=True,
+            pin_memory=self._device.type == "cuda",
+        )
+
+    def torch(self, workers: int) -> Iterator[Batch]:
+        """Torch's loader, its bytes sent and normalised there as its users write it."""
+        mean, std = (torch.tensor(v, device=self._device).view(1, 3, 1, 1) for v in (MEAN, STD))
+        while True:
+            for images, labels in self.torch_alone(workers):
+                images = images.to(
+                    self._device, non_blocking=True, memory_format=torch.channels_last
+                )
+                labels = labels.to(self._device, non_blocking=True)
+                yield ((images.float() / 255 - mean) / std).bfloat16(), labels
+
+    def verify(self) -> None:
+        """Compares a batch on the device with the same of the host, before anything is timed."""
+        options: dict[str, Any] = {"batch_size": self._batch, "num_workers": 2, "seed": 1}
+        there, _ = next(iter(DataLoader(self._floats, device=str(self._device), **options)))
+        here, _ = next(iter(DataLoader(self._floats, **options)))
+        if (there.cpu().float() - here.float()).abs().max() > 2**-6:  # a rounding, below 4
+            sys.exit(f"the images on {self._device} are not those of the host: nothing was timed")
+
+    def turn(self, batches: Iterable[Batch], steps: int) -> tuple[float, float]:
+        """Images a second of some steps, and the share of their time that waits for batches."""
+        stream = self._warm(batches, min(steps, WARM_UP))
+        waited, begun = 0.0, time.perf_counter()
+        for _ in range(steps):
+            asked = time.perf_counter()
+            images, labels = next(stream)
+            waited += time.perf_counter() - asked
+            self.step(images, labels)
+        self._synchronise()
+        seconds = time.perf_counter() - begun
+        return steps * self._batch / seconds, waited / seconds
+
+    def alone(self, batches: Iterable[Batch], steps: int) -> tuple[float, float]:
+        """Images a second of a loader that nobody but this waits for."""
+        stream = endless(batches)
+        next(stream)
+        begun = time.perf_counter()
+        count = sum(len(labels) for _, labels in islice(stream, steps))
+        return count / (time.perf_counter() - begun), 1.0
+
+    def trace(self, batches: Iterable[Batch], path: Path) -> dict[str, float]:
+        """Has torch's profiler record some steps, as a trace for Chrome or Perfetto."""
+        stream = self._warm(batches, WARM_UP)
+        with torch.profiler.profile() as recorder:
+            for images, labels in islice(stream, TRACED):
+                self.step(images, labels)
+            self._synchronise()
+        recorder.export_chrome_trace(str(path))
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            return of_trace(json.load(file)["traceEvents"])
+
+    def _warm(self, batches: Iterable[Batch], steps: int) -> Iterator[Batch]:
+        """What is left of batches, endlessly, when some steps have been done."""
+        stream = endless(batches)
+        for images, labels in islice(stream, steps):
+            self.step(images, labels)
+        self._synchronise()
+        return stream
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Epoch after epoch."""
+    while True:
+        yield from batches
+
+
+def of_trace(events: list[dict[str, Any]]) -> dict[str, float]:
+    """What a trace says of feeding: shares of time, and of copies beside the step.
+
+    Args:
+        events: Of torch.profiler's Chrome trace.
+
+    Returns:
+        busy: The share of the time in which the step's stream had work on the GPU; copy_gb_s:
+        the speed of copies of images; copy_share: their time, by that of the steps; beside: the
+        share of theirs in which the step was at work. Empty if it has no copies or no kernels.
+    """
+    copies = [e for e in events if e.get("cat") == "gpu_memcpy" and e["args"]["bytes"] > 1 << 20]
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    if not copies or not kernels:
+        return {}
+    theirs = {e["args"]["stream"] for e in copies}
+    step = sorted(_span(e) for e in kernels if e["args"]["stream"] not in theirs)
+    begun, ended = step[0][0], max(end for _, end in step)
+    time_of_copies = sum(e["dur"] for e in copies)
+    beside = sum(_covered(step, *_span(copy)) for copy in copies)
+    return {
+        "busy": _covered(step, begun, ended) / (ended - begun),
+        "copy_gb_s": sum(e["args"]["bytes"] for e in copies) / time_of_copies / 1e3,
+        "copy_share": time_of_copies / (ended - begun),
+        "beside": beside / time_of_copies,
+    }
+
+
+def _span(event: dict[str, Any]) -> tuple[float, float]:
+    return event["ts"], event["ts"] + event["dur"]
+
+
+def _covered(spans: list[tuple[float, float]], begun: float, ended: float) -> float:
+    """How much of the time from ``begun`` to ``ended`` is in spans, which are in order."""
+    covered, until = 0.0, begun
+    for start, end in spans:
+        start, end = max(start, until), min(end, ended)
+        if end > start:
+            covered, until = covered + end - start, end
+    return covered
+
+
+def measure(
+    training: Training, threads: tuple[int, ...], workers: tuple[int, ...], steps: int, rounds: int
+) -> dict[str, Any]:
+    """Runs all contenders in turns: for each, images a second and the share of waiting."""
+    torchs = workers if training.tree is not None else ()
+    turns: list[tuple[str, int, Callable[..., Any], Callable[[int], Iterable[Batch]]]]
+    turns = [("step", 0, training.turn, training.nothing)]
+    turns += [("fastdata", count, training.turn, training.fastdata) for count in threads]
+    turns += [("torch", count, training.turn, training.torch) for count in torchs]
+    turns += [("fastdata alone", n, training.alone, training.fastdata_alone) for n in threads]
+    turns += [("torch alone", n, training.alone, training.torch_alone) for n in torchs]
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for number in range(rounds):
+        for name, count, turn, batches in turns:
+            measured = turn(batches(count), steps)
+            gc.collect()  # ends its threads, or workers
+            found.setdefault(name, {}).setdefault(str(count), []).append(measured)
+            print(f"round {number + 1} {name} {count}: {measured[0]:.0f}", file=sys.stderr)
+    return found
+
+
+def figures(result: dict[str, Any]) -> list[Figures]:
+    """The results as people read them; shares of the step's own speed are taken by round."""
+    turns = result["turns"]
+    own = [rate for rate, _ in turns["step"]["0"]]
+    fed = [["the step alone", "", f"{Spread.of(own):,.0f}", "", ""]]
+    alone = []
+    for name in ("fastdata", "torch"):
+        for count, found in turns.get(name, {}).items():
+            rates = [rate for rate, _ in found]
+            shares = Spread.of([100 * a / b for a, b in zip(rates, own, strict=True)])
+            waits = Spread.of([100 * wait for _, wait in found])
+            fed.append([name, count, f"{Spread.of(rates):,.0f}", f"{shares:.1f}", f"{waits:.0f}"])
+        for count, found in turns.get(f"{name} alone", {}).items():
+            rates = [rate for rate, _ in found]
+            each = [rate / int(count) for rate in rates]
+            alone.append([name, count, f"{Spread.of(rates):,.0f}", f"{Spread.of(each):,.0f}"])
+    settings = result["settings"]
+    head = ["loader", "threads or workers", "images/s"]
+    title = f"{settings['model']}, batches of {settings['batch']}, {settings['device']}"
+    return [
+        Figures(title, [*head, "% of the step's speed", "waiting, %"], fed),
+        Figures("Loaders alone", [*head, "for each of them"], alone),
+    ]
+
+
+def _counts(_: object, __: object, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(count) for count in text.split(","))
+    except ValueError:
+        raise click.BadParameter("give numbers with commas between them: 1,2,4") from None
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--tree", type=click.Path(path_type=Path, exists=True, file_okay=False), help="For torch's."
+)
+@click.option("--device", default="cuda", show_default=True)
+@click.option("--model", type=click.Choice(MODELS), default="resnet50", show_default=True)
+@click.option("--threads", default="1,2,4,8", show_default=True, callback=_counts)
+@click.option("--workers", default="4,16", show_default=True, callback=_counts, help="Of torch's.")
+@click.option("--batch", default=256, show_default=True)
+@click.option("--steps", default=60, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--trace", type=click.Path(path_type=Path), help="Keep a GPU's trace here, .json.gz.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+def main(
+    dataset: Path,
+    tree: Path | None,
+    device: str,
+    model: str,
+    threads: tuple[int, ...],
+    workers: tuple[int, ...],
+    batch: int,
+    steps: int,
+    rounds: int,
+    trace: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Measure a training step that loaders feed from DATASET."""
+    where = torch.device(device)
+    training = Training(dataset, tree, where, model, batch)
+    training.verify()
+    about = {**machine(), "torch": torch.__version__, "simd": _native.simd()}
+    shown: dict[str, float] = {}
+    if where.type == "cuda":
+        about["gpu"] = torch.cuda.get_device_name(where)
+        with tempfile.TemporaryDirectory() as folder:
+            path = trace or Path(folder) / "trace.json.gz"
+            shown = training.trace(training.fastdata(max(threads)), path)
+    result = {
+        "benchmark": "training",
+        "machine": about,
+        "settings": {
+            "device": device,
+            "model": model,
+            "batch": batch,
+            "steps": steps,
+            "samples": training.samples,
+        },
+        "trace": shown,
+        "turns": measure(training, threads, workers, steps, rounds),
+    }
+    if json_path is not None:
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    for table in figures(result):
+        table.show()
+    for name, value in shown.items():
+        print(f"trace, {name}: {value:.3f}")
+
+
+if __name__ == "__main__":
+    main()
