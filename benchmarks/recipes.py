@@ -1,12 +1,13 @@
 """People's own recipes: `fastdata.DataLoader` beside torch's with the original transforms.
 
-    python -m fastdata.benchmarks.recipes imagenet-train-lmdb imagenet/train --recipe dinov2
+    python -m fastdata.benchmarks.recipes imagenet-train-lmdb imagenet/train --json recipes.json
 
 DATASET was packed from TREE, whose images torch's workers decode and augment with the library's
 own transform on PIL images; fastdata is given the same objects, several views in
 `transforms.Views`. Contenders take turns within one run; images a second are of wall time, and the
 CPU time is that of all processes, which other work on the machine disturbs less. Before anything is
-timed, the means and spreads of each view's images are compared.
+timed, the means and spreads of each view's images are compared. A recipe that fails says why in its
+row, and the others go on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from typing import Any, NamedTuple
 import click
 import psutil
 import torch
+from fastdata.benchmarks.adapters import _views
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import Figures, Spread, machine
@@ -35,57 +38,12 @@ from fastdata.transforms import Views
 
 #: Standard errors by which images' means and spreads may be from torch's.
 _ERRORS = 4.5
+#: Parameters that are no settings.
+_PATHS = ("dataset", "tree")
+#: Of the processes' clocks, in seconds: all may have been done before a short turn.
+_TICK = 0.01
 #: CPU seconds that idle processes take in a fifth of a second, at most.
 _IDLE = 0.02
-
-
-class _DINO:
-    """Two global crops and eight local ones, as DINOv2's ``DataAugmentationDINO`` makes them.
-
-    Its ``GaussianBlur(p)`` blurs with probability 1 - p: with 0, 0.9 and 0.5.
-    """
-
-    def __init__(self, tv: Any) -> None:
-        bicubic = tv.InterpolationMode.BICUBIC
-
-        def view(size: int, scale: tuple[float, float], blurred: float, *more: Any) -> Any:
-            jitter = tv.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
-            return tv.Compose(
-                [
-                    tv.RandomResizedCrop(size, scale=scale, interpolation=bicubic),
-                    tv.RandomHorizontalFlip(p=0.5),
-                    tv.RandomApply([jitter], p=0.8),
-                    tv.RandomGrayscale(p=0.2),
-                    tv.RandomApply([tv.GaussianBlur(kernel_size=9, sigma=(0.1, 2.0))], p=blurred),
-                    *more,
-                    tv.ToTensor(),
-                    tv.Normalize(MEAN, STD),
-                ]
-            )
-
-        solarised = tv.RandomSolarize(threshold=128, p=0.2)
-        local = view(98, (0.05, 0.32), 0.5)
-        whole = (0.32, 1.0)
-        self.views = [view(224, whole, 0.0), view(224, whole, 0.9, solarised), *[local] * 8]
-
-    def __call__(self, image: Any) -> list[Any]:
-        return [view(image) for view in self.views]
-
-
-class _SimCLR(_DINO):
-    """Two views of one transform."""
-
-    def __init__(self, tv: Any) -> None:
-        steps = [
-            tv.RandomResizedCrop(224),
-            tv.RandomHorizontalFlip(),
-            tv.RandomApply([tv.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-            tv.RandomGrayscale(p=0.2),
-            tv.RandomApply([tv.GaussianBlur(23, (0.1, 2.0))], p=0.5),
-            tv.ToTensor(),
-            tv.Normalize(MEAN, STD),
-        ]
-        self.views = [tv.Compose(steps)] * 2
 
 
 _MODELS = (
@@ -101,31 +59,51 @@ _MODELS = (
 def libraries() -> dict[str, Callable[[], Any]]:
     """What makes the transform of each recipe of torchvision, timm, open_clip and transformers.
 
-    Raises:
-        ImportError: One of them is not installed.
+    A maker raises ImportError where its library is not installed.
     """
-    torchvision = import_torchvision()
-    timm = importlib.import_module("timm.data")
-    open_clip = importlib.import_module("open_clip.transform")
+    tv = import_torchvision().transforms
 
     def weights(model: str) -> Callable[[], Any]:
-        return lambda: torchvision.models.get_model_weights(model).DEFAULT.transforms()
+        models = import_torchvision().models
+        return lambda: models.get_model_weights(model).DEFAULT.transforms()
+
+    def composed(crop: Any, *steps: Any, more: Sequence[Any] = ()) -> Callable[[], Any]:
+        last = [tv.PILToTensor(), tv.ConvertImageDtype(torch.float), tv.Normalize(MEAN, STD)]
+        return lambda: tv.Compose([crop, tv.RandomHorizontalFlip(), *steps, *last, *more])
 
     def made(**options: Any) -> Callable[[], Any]:
-        return lambda: timm.create_transform(**{"input_size": 224, **options})
+        def make() -> Any:
+            import_torchvision()
+            timm = importlib.import_module("timm.data")
+            return timm.create_transform(**{"input_size": 224, **options})
+
+        return make
 
     def train(**options: Any) -> Callable[[], Any]:
         return made(is_training=True, **options)
 
     def clip(train: bool, **options: Any) -> Callable[[], Any]:
-        return lambda: open_clip.image_transform(224, train, **options)
+        def make() -> Any:
+            import_torchvision()
+            module = importlib.import_module("open_clip.transform")
+            return module.image_transform(224, train, **options)
+
+        return make
 
     def processor(model: str, kind: str, **options: Any) -> Callable[[], Any]:
         module = f"transformers.models.{model}.image_processing_{model}"
         return lambda: getattr(importlib.import_module(module), kind)(**options)
 
     found = {f"torchvision, weights of {model}": weights(model) for model in _MODELS}
+    bicubic = tv.InterpolationMode.BICUBIC
     found |= {
+        "torchvision, reference training of ResNet-50": composed(
+            tv.RandomResizedCrop(176), tv.TrivialAugmentWide(), more=[tv.RandomErasing(0.1)]
+        ),
+        "pytorch/examples, training on ImageNet": composed(tv.RandomResizedCrop(224)),
+        "MAE, pretraining": composed(
+            tv.RandomResizedCrop(224, (0.2, 1.0), interpolation=bicubic),
+        ),
         "timm, training": train(),
         "timm, training, random interpolation": train(interpolation="random"),
         "timm, rand-m9-mstd0.5-inc1, erasing pixels (DeiT, ConvNeXt, Swin)": train(
@@ -183,15 +161,12 @@ def libraries() -> dict[str, Callable[[], Any]]:
 def views() -> dict[str, Callable[[], Any]]:
     """What makes each recipe of several views, as its authors wrote it."""
     transforms = import_torchvision().transforms
-    return {"dinov2": lambda: _DINO(transforms), "simclr": lambda: _SimCLR(transforms)}
+    return {name: partial(_views.recipe, name, transforms) for name in _views.NAMES}
 
 
 def known() -> dict[str, Callable[[], Any]]:
-    """All recipes that the installed libraries allow."""
-    try:
-        return views() | libraries()
-    except ImportError:
-        return views()
+    """What makes each recipe."""
+    return libraries() | views()
 
 
 class _Turn(NamedTuple):
@@ -202,17 +177,22 @@ class _Turn(NamedTuple):
     cpu: float
 
 
+class _FailedError(Exception):
+    """A contender that raised, and what."""
+
+
 class _Contender:
     """A loader that goes on where its last turn has ended.
 
     Args:
+        name: Of the contender.
         loader: Gives (views, labels), and can be iterated again and again.
         batches: Of a turn.
         ahead: How many it had prepared when the turn before ended.
     """
 
-    def __init__(self, loader: Any, batches: int, ahead: int) -> None:
-        self._loader, self._batches, self._ahead = loader, batches, ahead
+    def __init__(self, name: str, loader: Any, batches: int, ahead: int) -> None:
+        self._name, self._loader, self._batches, self._ahead = name, loader, batches, ahead
         self._stream = self._endless()
 
     def _endless(self) -> Iterator[Any]:
@@ -220,8 +200,17 @@ class _Contender:
             yield from self._loader
 
     def take(self, batches: int) -> list[Any]:
-        """So many batches."""
-        return list(islice(self._stream, batches))
+        """So many batches.
+
+        Raises:
+            _FailedError: The loader, or a transform in it, raised.
+        """
+        try:
+            return list(islice(self._stream, batches))
+        except Exception as error:
+            # Of a worker's error, the message is a whole traceback.
+            last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise _FailedError(f"{self._name} fails: {last}") from error
 
     def turn(self) -> _Turn:
         """One turn, after what was prepared before it."""
@@ -276,6 +265,11 @@ def _as_views(images: Any) -> list[torch.Tensor]:
     return images if isinstance(images, list) else [images]
 
 
+def given(transform: Any) -> Any:
+    """What fastdata is given for a recipe's transform."""
+    return Views(*transform.ours) if isinstance(transform, _views.Recipe) else transform
+
+
 class _Tensor:
     """The tensor in what a processor of transformers makes of an image."""
 
@@ -290,11 +284,7 @@ def _compare(
     dataset: Path, tree: Path, transform: Any, threads: int, batch: int, batches: int, rounds: int
 ) -> dict[str, Any]:
     """The turns of both loaders; or an "error", where nothing is timed."""
-    native, original = transform, transform
-    if hasattr(transform, "views"):
-        native = Views(*transform.views)
-    elif hasattr(transform, "image_mean"):
-        original = _Tensor(transform)
+    original = _Tensor(transform) if hasattr(transform, "image_mean") else transform
     options: dict[str, Any] = {
         "batch_size": batch,
         "shuffle": True,
@@ -302,23 +292,32 @@ def _compare(
         "num_workers": threads,
         "persistent_workers": True,
     }
-    packed = ImageDataset(dataset, transform=native)
+    packed = ImageDataset(dataset, transform=given(transform))
     try:
         loader: DataLoader[Any] = DataLoader(packed, require_native=True, **options)
     except UsageError as error:
         return {"error": error.what}
     folder = import_torchvision().datasets.ImageFolder(str(tree), original)
     contenders = {
-        "fastdata": _Contender(loader, 8 * batches, 2),
-        "torch": _Contender(torch.utils.data.DataLoader(folder, **options), batches, 2 * threads),
+        "fastdata": _Contender("fastdata", loader, 8 * batches, 2),
+        "torch": _Contender(
+            "the original", torch.utils.data.DataLoader(folder, **options), batches, 2 * threads
+        ),
     }
-    if wrong := _verify(contenders["fastdata"], contenders["torch"], batches):
-        return {"error": f"not the original's images: {wrong}"}
     turns: dict[str, list[_Turn]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, contender in contenders.items():
-            turns[name].append(contender.turn())
+    try:
+        if wrong := _verify(contenders["fastdata"], contenders["torch"], batches):
+            return {"error": f"not the original's images: {wrong}"}
+        for _ in range(rounds):
+            for name, contender in contenders.items():
+                turns[name].append(contender.turn())
+    except _FailedError as failed:
+        return {"error": str(failed)}
     return {"turns": turns, "error": ""}
+
+
+def _machine() -> dict[str, Any]:
+    return {**machine(), "torch": torch.__version__}
 
 
 def measure(
@@ -326,22 +325,37 @@ def measure(
     dataset: Path,
     tree: Path,
     keep: Callable[[dict[str, Any]], object] = lambda result: None,
+    done: dict[str, Any] | None = None,
     **settings: int,
 ) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures as JSON values, and gives ``keep`` what there is."""
+    """Runs the benchmark; returns all figures as JSON values.
+
+    Args:
+        names: Of recipes; all if empty, but those in ``done``.
+        dataset: Packed from ``tree``.
+        tree: A folder of images by class.
+        keep: Called with what there is, after each recipe.
+        done: What an earlier run has measured, by recipe.
+        settings: As of the command line.
+    """
     makers = known()
-    done: dict[str, Any] = {}
+    done = {} if done is None else done
     result = {
         "benchmark": "recipes",
-        "machine": {**machine(), "torch": torch.__version__},
+        "machine": _machine(),
         "samples": len(ImageDataset(dataset)),
         "settings": settings,
         "recipes": done,
     }
-    for name in names or makers:
+    for name in names or [name for name in makers if name not in done]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, on their own transforms
-            done[name] = _compare(dataset, tree, makers[name](), **settings)
+            try:
+                transform = makers[name]()
+            except Exception as error:  # not installed, or not with these versions of libraries
+                done[name] = {"error": f"it cannot be made: {type(error).__name__}: {error}"}
+            else:
+                done[name] = _compare(dataset, tree, transform, **settings)
         gc.collect()  # ends its workers
         print(name, done[name]["error"] or "", file=sys.stderr, flush=True)
         keep(result)
@@ -364,7 +378,7 @@ def speed(turn: _Turn) -> float:
 
 def thrift(turn: _Turn) -> float:
     """Images for each second of CPU time."""
-    return turn.images / turn.cpu
+    return turn.images / max(turn.cpu, _TICK)
 
 
 def figures(result: dict[str, Any]) -> Figures:
@@ -395,19 +409,31 @@ def figures(result: dict[str, Any]) -> Figures:
 @click.option("--batches", default=4, show_default=True, help="Of a turn of torch's.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Write the figures here; of a file that exists, measure the recipes that it lacks.",
 )
 def main(names: tuple[str, ...], json_path: Path | None, **options: Any) -> None:
     """Measure recipes, of the packed DATASET and the TREE that it was made of."""
     if unknown := set(names) - set(known()):
-        raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {', '.join(known())}")
+        raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {'; '.join(known())}")
     torch.set_num_threads(1)  # so that no thread of torch's spins beside the loaders'
+    done: dict[str, Any] = {}
+    if json_path is not None and json_path.exists():
+        before = json.loads(json_path.read_text())
+        settings = {name: value for name, value in options.items() if name not in _PATHS}
+        if (before["machine"], before["settings"]) != (_machine(), settings):
+            raise click.UsageError(
+                f"{json_path} has figures of another machine or other settings: name another file"
+            )
+        done = before["recipes"]
 
     def keep(result: dict[str, Any]) -> None:
         if json_path is not None:
             json_path.write_text(json.dumps(result, indent=1) + "\n")
 
-    figures(measure(names, keep=keep, **options)).show()
+    figures(measure(names, done=done, keep=keep, **options)).show()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from fastdata.benchmarks.recipes import libraries, ratio, thrift
+from fastdata.benchmarks.recipes import given, known, ratio, thrift
 from loader_data import SAMPLES, WITH_INDEX, images
 from torchvision_stub import import_torchvision
 
@@ -36,8 +36,9 @@ from fastdata. What becomes of it:
 
 Of recipes without anything random, the pixels of {samples} images of every kind were compared with
 what the library itself makes of them: the column has by how many levels of 255 they differ at
-most. Of the others, `make test-recipes` compares the distribution of what is drawn, and the pixels
-of each operation.
+most. Of the others, `make test-recipes` compares the distribution of what is drawn, the pixels
+of each operation, and the means and spreads of the images of each view. Several views are those of
+the authors' scripts, given to `Views` as [the loader's page](loader.md#several-views) says.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
 the original transform, where that was [measured](results/recipes-originals.json)
@@ -85,7 +86,7 @@ torchvision's reference, each repeat has draws of its own, on whichever rank.
 
 def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
     """A row of the page."""
-    found = compile_recipe(transform)
+    found = compile_recipe(given(transform))
     if not isinstance(found, Recipe):
         return f"| {name} | refused: {found.unknown[0].reason} | | |"
     if found.tail:
@@ -96,10 +97,9 @@ def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
 
 def levels(transform: Any, recipe: Recipe) -> str:
     """By how much the loader's pixels differ from the library's; "" where something is random."""
-    (program,) = recipe.programs
-    if any(map(is_random, (*program.steps, *program.pixels))):
+    if any(is_random(step) for one in recipe.programs for step in (*one.steps, *one.pixels)):
         return ""
-    output = program.output
+    output = recipe.programs[0].output
     unit = 1.0 if output.dtype == "uint8" else 255.0 * min(output.std or (1.0,))
     dataset = images(transform)
     worst = 0.0
@@ -120,7 +120,7 @@ def page() -> str:
     rows = ["| recipe | | levels | times |", "|---|---|---|---|"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rows += [row(name, make(), timed) for name, make in libraries().items()]
+        rows += [row(name, make(), timed) for name, make in known().items()]
     return _HEAD.format(samples=SAMPLES, **versions) + "\n" + "\n".join(rows) + "\n" + _TAIL
 
 

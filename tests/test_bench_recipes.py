@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 from fastdata.benchmarks import recipes
+from fastdata.benchmarks.adapters import _views
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 
@@ -17,32 +20,76 @@ if find_spec("torchvision") is None:
 SMALL: dict[str, Any] = {"threads": 1, "batch": 8, "batches": 2, "rounds": 2}
 
 
-class _Darker(recipes._SimCLR):
-    """What it calls by itself is not what its views make."""
+MOCO = "MoCo v2, 2 views"
+
+
+class _Darker(NamedTuple):
+    """What it makes by itself is not what fastdata is given for it."""
+
+    recipe: _views.Recipe
 
     def __call__(self, image: Any) -> list[Any]:
-        return [view - 9 for view in super().__call__(image)]
+        return [view - 9 for view in self.recipe(image)]
 
 
-def test_what_is_not_the_originals_is_not_timed(
+def _failing(image: Any) -> Any:
+    raise ZeroDivisionError("no such image")
+
+
+def _absent() -> Any:
+    raise ImportError("no module of that name")
+
+
+def test_only_what_is_the_originals_is_timed_and_the_others_say_why(
     made_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = made_tree / "train"
     pack(ImageFolder(tree), tmp_path / "set", container="lmdb")
     makers = recipes.views()
-    transforms = recipes.import_torchvision().transforms
-    makers["darker"] = lambda: _Darker(transforms)
-    makers["slow"] = lambda: transforms.Compose([transforms.RandomResizedCrop(9), str])
+    tv = recipes.import_torchvision().transforms
+    moco = makers[MOCO]
+    given = recipes.given
+    makers["absent"] = _absent
+    makers["darker"] = lambda: _Darker(moco())
+    makers["slow"] = lambda: tv.Compose([tv.RandomResizedCrop(9), str])
+    makers["fails"] = lambda: _views.Recipe([_failing, _failing], moco().ours)
     monkeypatch.setattr(recipes, "known", lambda: makers)
-    result = recipes.measure(("simclr", "darker", "slow"), tmp_path / "set", tree, **SMALL)
+    monkeypatch.setattr(
+        recipes, "given", lambda one: given(one.recipe if isinstance(one, _Darker) else one)
+    )
+    names = ("absent", "darker", "slow", "fails", MOCO)
+    result = recipes.measure(names, tmp_path / "set", tree, **SMALL)
     done = result["recipes"]
-    assert done["simclr"]["error"] == ""
-    assert {name: len(turns) for name, turns in done["simclr"]["turns"].items()} == {
+    assert done[MOCO]["error"] == ""
+    assert {name: len(turns) for name, turns in done[MOCO]["turns"].items()} == {
         "fastdata": 2,
         "torch": 2,
     }
+    assert done["absent"]["error"] == "it cannot be made: ImportError: no module of that name"
     assert "the images' mean is" in done["darker"]["error"]
     assert "require_native" in done["slow"]["error"]
-    assert recipes.ratio(result, "simclr", recipes.thrift) is not None
+    assert done["fails"]["error"] == "the original fails: ZeroDivisionError: no such image"
+    assert recipes.ratio(result, MOCO, recipes.thrift) is not None
     assert recipes.ratio(result, "darker", recipes.thrift) is None
-    assert [row[0] for row in recipes.figures(result).rows] == ["simclr", "darker", "slow"]
+    assert [row[0] for row in recipes.figures(result).rows] == list(names)
+
+
+def test_a_run_that_was_cut_off_goes_on_with_what_its_file_lacks(
+    made_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, file = made_tree / "train", tmp_path / "recipes.json"
+    pack(ImageFolder(tree), tmp_path / "set", container="lmdb")
+    makers = {"absent": _absent}
+    monkeypatch.setattr(recipes, "known", lambda: makers)
+    command = [str(tmp_path / "set"), str(tree), "--json", str(file)]
+    assert CliRunner().invoke(recipes.main, command).exit_code == 0
+    (row,) = json.loads(file.read_text())["recipes"].values()
+    row["error"] = "as it was"
+    kept = json.loads(file.read_text()) | {"recipes": {"absent": row}}
+    file.write_text(json.dumps(kept))
+    makers["another"] = _absent
+    assert CliRunner().invoke(recipes.main, command).exit_code == 0
+    rows = json.loads(file.read_text())["recipes"]
+    assert list(rows) == ["absent", "another"] and rows["absent"]["error"] == "as it was"
+    refused = CliRunner().invoke(recipes.main, [*command, "--batch", "7"])
+    assert refused.exit_code == 2 and "name another file" in refused.output
