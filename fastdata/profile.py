@@ -106,7 +106,7 @@ class StepTimer:
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size={batch_size!r}", "Give the images of a step, or None.")
         self._every, self._batch_size = every, batch_size
-        self._gpu = synchronise and torch.cuda.is_available()
+        self._gpu = synchronise and torch.accelerator.is_available()
         self._write = write
         self._phases: dict[str, float] = {}
         self._open: str | None = None
@@ -196,7 +196,7 @@ class StepTimer:
 
     def _synchronise(self) -> None:
         if self._gpu:
-            torch.cuda.synchronize()
+            torch.accelerator.synchronize()
 
     def _images(self, batch: Any) -> int:
         if self._batch_size is not None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from fastdata.device.normalise import Normalisation, normalisation
-from fastdata.device.transfer import Arrival, Transfer
+from fastdata.device.transfer import Arrival, Transfer, is_asynchronous
 from fastdata.errors import UsageError
 
 
@@ -23,7 +23,8 @@ class Destination:
     """Where batches go, and what becomes of them there.
 
     Attributes:
-        device: A GPU, or the CPU. A GPU without a number is the current one when a pass begins.
+        device: An accelerator, or the CPU. An accelerator without a number is the current one when
+            a pass begins.
         normalisation: What is done to uint8 images; None to leave them.
         channels_last: Whether images come in channels-last memory; else contiguous.
         prefetch: How many batches are sent ahead.
@@ -36,9 +37,7 @@ class Destination:
 
     def transfer(self) -> Transfer:
         """What puts the batches of one pass there."""
-        device = self.device
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
+        device = numbered(self.device)
         # One more than are sent ahead: the one that is handed over may still be being copied.
         return Transfer(device, self.normalisation, self.channels_last, self.prefetch + 1)
 
@@ -48,6 +47,13 @@ class Destination:
             return str(self.device)
         dtype = str(self.normalisation.dtype).removeprefix("torch.")
         return f"{self.device}, uint8 images made {dtype} there"
+
+
+def numbered(device: torch.device) -> torch.device:
+    """The device with its number, which is the current one's unless it is given."""
+    if not is_asynchronous(device) or device.index is not None:
+        return device
+    return torch.accelerator.current_stream(device).device
 
 
 def destination(
@@ -67,22 +73,33 @@ def destination(
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"device={device!r}: {reason}", 'Give "cuda" or "cpu".') from None
-    if found.type not in ("cuda", "cpu"):
-        raise UsageError(
-            f"device={str(device)!r} is neither a CUDA device nor the CPU",
-            'Give "cuda" or "cpu", and move the batches yourself.',
-        )
-    if found.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (found.index or 0) >= count:
-            raise UsageError(
-                f"device={str(device)!r}: torch finds {count or 'no'} CUDA devices here",
-                'Give device="cpu", or look at torch.cuda.is_available().',
-            )
+        raise UsageError(f"device={device!r}: {reason}", _DEVICES) from None
+    if found.type != "cpu":
+        _check_accelerator(found)
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
         raise UsageError(f"prefetch={prefetch!r}", "Give the number of batches to send ahead.")
     return Destination(found, normalisation(dtype, mean, std), channels_last, prefetch)
+
+
+_DEVICES = 'Give "cuda", "xpu", or what else torch.accelerator finds here; or "cpu".'
+
+
+def _check_accelerator(device: torch.device) -> None:
+    """See that this machine has the device.
+
+    Raises:
+        UsageError: It has not.
+    """
+    here = torch.accelerator.current_accelerator()
+    if here is None or device.type != here.type:
+        found = "no accelerator" if here is None else f"{here.type} devices"
+        raise UsageError(f"device={str(device)!r}: torch finds {found} here", _DEVICES)
+    count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if (device.index or 0) >= count:
+        raise UsageError(
+            f"device={str(device)!r}: torch finds {count or 'no'} {here.type} devices here",
+            'Give device="cpu", or look at torch.accelerator.is_available().',
+        )
 
 
 class Tracker:
@@ -126,12 +143,24 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
         raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
+def after_fork() -> RuntimeError:
+    """What to raise where a process goes on with an iterator of its parent's."""
+    return RuntimeError(
+        "this iterator was made before a fork, and its threads are in the parent process: "
+        "make a new one in this process, with iter(loader)"
+    )
+
+
 def cannot_pickle() -> TypeError:
     """What to raise where an iterator over batches is pickled, or copied."""
     return TypeError(
         "an iterator over batches cannot be pickled or copied: it has threads and memory of this "
         "process. Pickle the loader, and its state_dict() for where it is"
     )
+
+
+#: What a fork's copies of its parent's iterators have: kept, as nothing here may free it.
+_OF_PARENT: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -167,6 +196,7 @@ class DeviceIterator(Iterator[Any]):
         self._closed = True  # until all is there that closing needs
         self._batches = batches
         self._close_loader = getattr(batches, "close", None)
+        self._ready: Callable[[], bool] | None = getattr(batches, "ready", None)
         self._prefetch = where.prefetch
         self._ahead = 0
         self._transfer = where.transfer()
@@ -189,6 +219,8 @@ class DeviceIterator(Iterator[Any]):
         return len(self._batches)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
+        if os.getpid() != self._process:
+            raise after_fork()
         with self._taking:
             batch = self._next()
             drawing = self._tracker.drawing()
@@ -201,7 +233,7 @@ class DeviceIterator(Iterator[Any]):
         if self._closed:
             raise StopIteration
         if not self._sent:
-            self._send_one()
+            self._send_one(wait=True)
         if self._closed:  # by another thread, meanwhile
             raise StopIteration
         if not self._sent:
@@ -216,22 +248,31 @@ class DeviceIterator(Iterator[Any]):
         batch = sent.arrival.take()
         # The first batch is not to wait for all that are to be ahead of it.
         self._ahead = min(self._ahead + 1, self._prefetch)
-        for _ in range(self._ahead - len(self._sent)):
-            self._send_one()
+        while len(self._sent) < self._ahead and self._send_one(wait=False):
+            pass
         return batch
 
-    def _send_one(self) -> None:
-        """Takes a batch from the loader and sends it on its way."""
+    def _send_one(self, wait: bool) -> bool:
+        """Takes a batch from the loader and sends it on its way.
+
+        Args:
+            wait: Whether to wait for a loader that is not ready.
+
+        Returns:
+            Whether there may be another one to send.
+        """
         # What comes after an error may depend on what the consumer does about it.
         if self._exhausted or (self._sent and self._sent[-1].error is not None):
-            return
+            return False
         arrival: Arrival | None = None
         error: Exception | None = None
         try:
+            if not (wait or self._ready is None or self._ready()):
+                return False
             batch = next(self._batches)
         except StopIteration:
             self._exhausted = True
-            return
+            return False
         except Exception as caught:
             error = caught
         mark = self._tracker.mark()
@@ -241,6 +282,7 @@ class DeviceIterator(Iterator[Any]):
             except Exception as caught:
                 error = caught
         self._sent.append(_Sent(mark, arrival, error))
+        return True
 
     def close(self) -> None:
         """Ends the pass: the loader's own, and copies under way. Iteration ends.
@@ -251,18 +293,19 @@ class DeviceIterator(Iterator[Any]):
             return
         self._closed = True
         if os.getpid() != self._process:
-            self._taking = threading.RLock()  # a thread of the parent may hold the other
+            # A forked child has no GPU of its parent's, and could not even free what is there.
+            _OF_PARENT.append((self._sent, self._transfer))
+            self._close_batches()
+            return
         if not self._taking.acquire(blocking=False):
             # Ours stop waiting when they are closed; a generator cannot be while it runs.
             if not isinstance(self._batches, Generator):
                 self._close_batches()
             self._taking.acquire()
         try:
-            for sent in self._sent:
-                if sent.arrival is not None:
-                    sent.arrival.give_up()
-            self._sent.clear()
+            # Batches that nobody wants are still being written.
             self._transfer.close()
+            self._sent.clear()
             self._close_batches()
         finally:
             self._taking.release()

@@ -1,21 +1,22 @@
-"""Batches to a device: pinned staging, a stream of their own, and who waits for whom.
+"""Batches to an accelerator: pinned staging, a stream of their own, and who waits for whom.
 
 What keeps memory from being used again while it is still read, or written:
 
 - What the consumer gets is allocated on *its* stream, as if it had made it. The copy stream waits
   for what that stream had been given before, because freed memory may still be in use there. So
   torch's allocator needs to know of no other stream, and memory does not grow.
-- The consumer's stream waits for the copy's event when the batch is handed over, or given up.
+- The consumer's stream waits for the copy's event when the batch is handed over. A batch that never
+  is stays until its copy has ended.
 - Batches on the host are kept, and staging memory is not filled again, before that event.
 - What is in between, bytes to be normalised, is allocated and used on the copy stream alone.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -46,14 +47,46 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return batch
 
 
+def is_asynchronous(device: torch.device) -> bool:
+    """Whether a device works on after it was told to, on streams. Metal's is told by one thread."""
+    return device.type not in ("cpu", "mps")
+
+
 @cache
-def copy_stream(device: int) -> torch.cuda.Stream:
-    """This process's stream for copies to a GPU.
+def copy_stream(device: torch.device) -> torch.Stream:
+    """This process's stream for copies to an accelerator.
 
     One for all loaders and epochs: torch's allocator keeps free memory for each stream by itself,
     so new streams would make it grow.
+
+    Args:
+        device: With its number.
     """
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.Stream(device)
+
+
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """Makes an accelerator the current one.
+
+    Streams and events make theirs the current device for a moment, and then the one before again:
+    if that is another GPU, CUDA opens a context there, some 500 MB of its memory. This goes
+    back without.
+    """
+    # torch.accelerator.device_index is not there before torch 2.8.
+    with torch.get_device_module(device).device(device):
+        yield
+
+
+@contextmanager
+def on_stream(stream: torch.Stream) -> Iterator[None]:
+    """Makes a stream the current one of its device, which is the current one already."""
+    before = torch.accelerator.current_stream(stream.device)
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
 
 
 class Staging:
@@ -107,37 +140,31 @@ class Arrival:
     Args:
         batch: The batch; its tensors may still be being written.
         tensors: Those of them that are.
-        stream: The stream that they were allocated on; None on the CPU.
-        copied: Told when they have been written; None on the CPU.
+        stream: The stream that they were allocated on; None where nothing is asynchronous.
+        copied: Told when they have been written; None where nothing is asynchronous.
     """
 
     def __init__(
         self,
         batch: Any,
         tensors: list[torch.Tensor],
-        stream: torch.cuda.Stream | None = None,
-        copied: torch.cuda.Event | None = None,
+        stream: torch.Stream | None = None,
+        copied: torch.Event | None = None,
     ) -> None:
         self._batch, self._tensors = batch, tensors
         self._stream, self._copied = stream, copied
 
     def take(self) -> Any:
         """The batch, for use on the current stream."""
-        if self._copied is not None:
-            assert self._stream is not None
-            current = torch.cuda.current_stream(self._stream.device)
-            current.wait_event(self._copied)
-            if current != self._stream:
-                for tensor in self._tensors:
-                    tensor.record_stream(current)
+        if self._stream is not None and self._copied is not None:
+            device = self._stream.device
+            with on_device(device):
+                current = torch.accelerator.current_stream(device)
+                current.wait_event(self._copied)
+                if current != self._stream:
+                    for tensor in self._tensors:
+                        tensor.record_stream(current)
         return self._batch
-
-    def give_up(self) -> None:
-        """It is wanted no more: its memory may be used again once it has been written."""
-        if self._copied is not None:
-            assert self._stream is not None
-            self._stream.wait_event(self._copied)
-        self._batch, self._tensors = None, []
 
 
 class _DeviceWait(threading.local):
@@ -150,26 +177,33 @@ class _DeviceWait(threading.local):
 #: data: `fastdata.profile` tells the two apart by this.
 DEVICE_WAIT = _DeviceWait()
 
+#: Seconds between two looks at an event. One that is waited for spins, which takes a core from
+#: decoding: torch.Event's ``blocking`` does nothing (torch 2.13). Whoever waits is a batch ahead,
+#: so half a millisecond is early enough.
+_POLL = 0.0005
+
 
 class _Slot:
     """What one batch needs on the host until it has been copied."""
 
-    def __init__(self, pin: bool) -> None:
-        self.staging = Staging(pin)
+    def __init__(self, device: torch.device) -> None:
+        self.staging = Staging(pin=True)
         self.sources: list[torch.Tensor] = []
-        self.copied: torch.cuda.Event | None = None
+        self.copied = torch.Event(device)
+        self.busy = False
 
     def release(self, wait: bool) -> None:
         """Lets go of the batch, if it has been copied."""
-        if self.copied is None:
+        if not self.busy:
             return
         if wait:
             begun = time.perf_counter()
-            self.copied.synchronize()
+            while not self.copied.query():
+                time.sleep(_POLL)
             DEVICE_WAIT.seconds += time.perf_counter() - begun
-        elif not self.copied.query():  # type: ignore[no-untyped-call]
+        elif not self.copied.query():
             return
-        self.copied = None
+        self.busy = False
         self.sources.clear()
 
 
@@ -177,7 +211,7 @@ class Transfer:
     """Puts batches on a device.
 
     Args:
-        device: A GPU with its number, or the CPU: then what need not change is not copied.
+        device: An accelerator with its number, or the CPU: then what need not change is not copied.
         normalisation: What is done to uint8 images; None to leave them.
         channels_last: Whether images come in channels-last memory; else contiguous.
         slots: How many batches may be on their way at a time.
@@ -194,11 +228,12 @@ class Transfer:
         self._normalisation = normalisation
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._process = os.getpid()
-        on_gpu = device.type == "cuda"
-        self._stream = copy_stream(device.index) if on_gpu else None
-        self._slots = [_Slot(pin=True) for _ in range(slots)] if on_gpu else []
+        self._stream = copy_stream(device) if is_asynchronous(device) else None
+        self._slots = [_Slot(device) for _ in range(slots)] if self._stream is not None else []
         self._next = 0
+
+    def _here(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._stream is None else on_device(self._device)
 
     def begin(self, batch: Any) -> Arrival:
         """Sends a batch on its way.
@@ -207,7 +242,7 @@ class Transfer:
             UsageError: Images are to be normalised, and it has none of uint8.
         """
         # It may be taken when these are no longer as they are now.
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), self._here():
             return self._begin(batch)
 
     def _begin(self, batch: Any) -> Arrival:
@@ -231,7 +266,7 @@ class Transfer:
         if self._stream is not None:
             return self._send(moved, jobs, self._stream)
         for source, out in jobs:
-            self._finish(source, out)
+            self._finish(source.to(self._device), out)
         return Arrival(moved, [])
 
     def _destination(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -252,7 +287,7 @@ class Transfer:
         self,
         moved: Any,
         jobs: list[tuple[torch.Tensor, torch.Tensor]],
-        stream: torch.cuda.Stream,
+        stream: torch.Stream,
     ) -> Arrival:
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)
@@ -260,23 +295,20 @@ class Transfer:
         for other in self._slots:
             other.release(wait=False)
         slot.staging.begin()
-        consumer = torch.cuda.current_stream(self._device)
+        consumer = torch.accelerator.current_stream(self._device)
         stream.wait_stream(consumer)
         try:
-            with torch.cuda.stream(stream):
+            with on_stream(stream):
                 for source, out in jobs:
                     self._copy(source, out, slot)
-                # A thread that waits for it sleeps; by default it would take a core from decoding.
-                copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-                copied.record(stream)
+            stream.record_event(slot.copied)
         except BaseException:
-            # Copies that have begun write to memory that is free from now on.
-            consumer.wait_stream(stream)
+            # Copies that have begun read and write memory that is free from now on.
             stream.synchronize()
             slot.sources.clear()
             raise
-        slot.copied = copied
-        return Arrival(moved, [out for _, out in jobs], consumer, copied)
+        slot.busy = True
+        return Arrival(moved, [out for _, out in jobs], consumer, slot.copied)
 
     def _copy(self, source: torch.Tensor, out: torch.Tensor, slot: _Slot) -> None:
         if source.device.type == "cpu":
@@ -306,11 +338,10 @@ class Transfer:
 
     def close(self) -> None:
         """Waits for copies under way, and lets go of what they read."""
-        if os.getpid() != self._process:
-            return  # a forked child has no GPU of its parent's
-        for slot in self._slots:
-            slot.release(wait=True)
-        self._slots.clear()
+        with self._here():
+            for slot in self._slots:
+                slot.release(wait=True)
+            self._slots.clear()
 
 
 def _check_images(images: list[torch.Tensor]) -> None:

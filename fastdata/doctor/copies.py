@@ -8,7 +8,7 @@ from typing import Any
 
 
 def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]:
-    """Batches a second that go from page-locked memory to the current GPU.
+    """Batches a second that go from page-locked memory to the current accelerator.
 
     Returns:
         The rate; None and why, where there is no GPU or no torch.
@@ -16,26 +16,27 @@ def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]
     torch = _torch()
     if torch is None:
         return None, "torch is not installed"
-    if not torch.cuda.is_available():
-        return None, "no CUDA device"
+    if not torch.accelerator.is_available():
+        return None, "no accelerator"
+    device = torch.accelerator.current_accelerator()
     source = torch.ones(batch_bytes, dtype=torch.uint8, pin_memory=True)
-    target = torch.empty(batch_bytes, dtype=torch.uint8, device="cuda")
+    target = torch.empty(batch_bytes, dtype=torch.uint8, device=device)
     target.copy_(source, non_blocking=True)
-    torch.cuda.synchronize()
+    torch.accelerator.synchronize()
     done = 0
     begun = time.perf_counter()
     while not done or time.perf_counter() < begun + seconds:
         for _ in range(16):
             target.copy_(source, non_blocking=True)
-        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
         done += 16
-    return done / (time.perf_counter() - begun), torch.cuda.get_device_name()
+    return done / (time.perf_counter() - begun), torch.get_device_module(device).get_device_name()
 
 
 def gpus() -> int:
-    """CUDA devices of this machine; 0 without torch."""
+    """Accelerators of this machine; 0 without torch."""
     torch = _torch()
-    return 0 if torch is None or not torch.cuda.is_available() else torch.cuda.device_count()
+    return 0 if torch is None else int(torch.accelerator.device_count())
 
 
 def _torch() -> Any:

@@ -60,7 +60,8 @@ class BufferPool:
         width, height = size
         shape = (count, height, width, 3) if channels_last else (count, 3, height, width)
         if self.pinned:
-            tensor = torch.empty(shape, dtype=_TORCH[dtype], pin_memory=True)
+            # torch's default device may be a GPU.
+            tensor = torch.empty(shape, dtype=_TORCH[dtype], device="cpu", pin_memory=True)
             bits = tensor.view(torch.int16) if dtype == "bfloat16" else tensor
             array = bits.numpy().view(_NUMPY[dtype])
             if channels_last:

@@ -119,7 +119,7 @@ def _name(thing: Any) -> str:
 
 def _labels(labels: list[Any]) -> Any:
     if all(type(label) is int or _is_whole(label) for label in labels):
-        return torch.tensor([int(label) for label in labels], dtype=torch.int64)
+        return torch.tensor([int(label) for label in labels], dtype=torch.int64, device="cpu")
     return default_collate(labels)
 
 
@@ -243,8 +243,10 @@ def _check_levels(good: bool, what: str, dtype: Any) -> None:
 def _empty(count: int, height: int, width: int) -> torch.Tensor:
     """Memory for a batch: shared in a worker process, where torch would else copy it there."""
     if get_worker_info() is None:
-        flat = torch.empty(count * height * width * 3, dtype=torch.uint8)
+        flat = torch.empty(count * height * width * 3, dtype=torch.uint8, device="cpu")
     else:
         new_shared: Any = torch.UntypedStorage._new_shared
-        flat = torch.empty(0, dtype=torch.uint8).set_(new_shared(count * height * width * 3))
+        flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(
+            new_shared(count * height * width * 3)
+        )
     return flat.view(count, height, width, 3).permute(0, 3, 1, 2)

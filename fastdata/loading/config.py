@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from fastdata.device.delivery import Destination, destination
+from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
@@ -141,7 +142,7 @@ class LoaderConfig:
                 raise UsageError(f"{name}={value!r} cannot be iterated", hint)
         if self.fields is not None:
             _check_fields(self.fields)
-        if self.device is not None and destination(self.device).device.type == "cuda":
+        if self.device is not None and is_asynchronous(destination(self.device).device):
             object.__setattr__(self, "pin_memory", True)
         object.__setattr__(self, "ranks", find_ranks(self.shard))
 

@@ -150,7 +150,7 @@ class ShardedIterable(IterableDataset[Any]):
     def _share_epoch(self) -> None:
         """Put the epoch where this process's workers will see it, and no other's."""
         self._owner = os.getpid()
-        shared: Any = torch.tensor(self._epoch, dtype=torch.int64)
+        shared: Any = torch.tensor(self._epoch, dtype=torch.int64, device="cpu")
         self._shared = shared.share_memory_()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.delivery import Tracker, called, cannot_pickle, transformed
+from fastdata.device.delivery import Tracker, after_fork, called, cannot_pickle, transformed
 from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.config import LoaderConfig
@@ -150,10 +150,7 @@ class NativeIterator(Iterator[Any]):
         if self._close is None:
             raise _closed()
         if os.getpid() != self._process:
-            raise RuntimeError(
-                "this iterator was made before a fork, and its threads are in the parent process: "
-                "make a new one in this process, with iter(loader)"
-            )
+            raise after_fork()
         with self._taking:
             return self._next()
 

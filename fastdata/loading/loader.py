@@ -370,7 +370,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def _epoch_seed(self) -> int:
         """The seed of an epoch that begins: given, or drawn as torch draws its own."""
-        drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        # torch's default device may be a GPU.
+        empty = torch.empty((), dtype=torch.int64, device="cpu")
+        drawn = int(empty.random_(generator=self.generator).item())
         if self.seed is not None:
             return self.seed
         # Ranks must agree, and their generators need not.

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 import torch
 
 from fastdata.decode.engine import Engine
+from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.config import LoaderConfig
@@ -151,8 +152,9 @@ class NativePath:
     def _pins(self) -> bool:
         if not self._config.pin_memory:
             return False
-        if torch.cuda.is_available():
-            return True
+        if torch.accelerator.is_available():
+            device = torch.accelerator.current_accelerator()
+            return device is not None and is_asynchronous(device)
         warn(
             # torch's own words
             "'pin_memory' argument is set as true but no accelerator is found, "

@@ -76,7 +76,7 @@ class NativePrefix:
         if not len(numbers):
             return []
         numbers %= n
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         draws = numbers + occurrences_within(numbers) * n
         batch = self._pipeline.begin(self._numbering.plan(draws), epoch_key(seed, 0))
         for error in self._pipeline.finish(batch).values():

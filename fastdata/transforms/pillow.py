@@ -101,7 +101,7 @@ def _view(view: Reading, image: Image.Image) -> Any:
     program = (*view.pixels, *view.erasures)
     seed = 0
     if any(pixels.is_random(step) for step in (*view.steps, *program)):
-        seed = int(torch.randint(-(2**63), 2**63 - 1, ()))
+        seed = int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))
     keys = np.array([seed], np.int64).view(np.uint64)
     cut, width, height = geometry.compose(view.steps, [image.width], [image.height], keys)
     if cut.too_small:
@@ -116,8 +116,8 @@ def _view(view: Reading, image: Image.Image) -> Any:
         if not program:
             result = result.to(torch.float32).div_(255)
             if output.mean is not None and output.std is not None:
-                result = result.sub_(torch.tensor(output.mean).view(3, 1, 1))
-                result = result.div_(torch.tensor(output.std).view(3, 1, 1))
+                result = result.sub_(torch.tensor(output.mean, device="cpu").view(3, 1, 1))
+                result = result.div_(torch.tensor(output.std, device="cpu").view(3, 1, 1))
         result = result.to(getattr(torch, output.dtype))
     for function in view.tail_calls():
         result = function(result)

@@ -1,0 +1,819 @@
+"""GPUs simulated on the CPU: their work runs late, in the worst order that streams allow.
+
+Within `simulated`, torch has "cuda" devices. A tensor there is a CPU tensor whose operations are
+put into the queue of the current stream, and run when a schedule says so: an infinitely fast GPU,
+one that does nothing before it is waited for, or one that starves some streams for others. What a
+program has not ordered by an event therefore happens in the wrong order, for some schedule.
+
+Modelled, as CUDA and torch do it:
+
+- Streams are queues; a wait for an event holds up its own stream alone.
+- Memory comes from an allocator that keeps free blocks for each stream by itself. A block is
+  poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
+  somebody else's. `record_stream` delays that.
+- Page-locked memory is read when a copy runs; pageable memory when it is queued.
+- What needs a value on the host (``item``, ``cpu``) waits for its stream.
+- While a graph is captured, work is kept and not run, and whatever looks at the GPU is an error.
+- Streams and events make their device the current one and then the one before again, which opens
+  a context there; after a fork everything is an error.
+
+Not modelled: time, kernels, autograd.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from fastdata.device import transfer
+
+#: Bytes of memory that is nobody's; as a float, none that occurs.
+FRESH, FREED = 0xAB, 0xEE
+
+#: The allocator's blocks are multiples of it, as torch's.
+_ROUND = 512
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When queued work runs.
+
+    Attributes:
+        pace: Steps that the GPU does, on average, whenever the host does anything; inf for all
+            that it can, 0 for none before the host waits.
+        starve: Whether a stream goes on only when no stream before it can, in an order that is
+            drawn once; else any stream may.
+        seed: Of what is drawn.
+    """
+
+    pace: float
+    starve: bool
+    seed: int
+
+
+def schedules(count: int) -> list[Schedule]:
+    """So many schedules of all kinds."""
+    paces = [0.0, 0.3, 2.0, float("inf")]
+    return [Schedule(paces[n % 4], n // 4 % 4 != 3, n) for n in range(count)]
+
+
+class CUDAError(RuntimeError):
+    """What torch raises for an error of the driver."""
+
+
+class GPUs:
+    """The simulated machine.
+
+    Attributes:
+        contexts: Numbers of the devices that have a context.
+        allocated: Bytes of each device that have ever been taken from it.
+        faults: What has gone wrong where nothing can be raised.
+        host_memory: Bytes that one allocation of page-locked memory may have.
+        pageable: How many copies were from memory that was not page-locked.
+        spins: How often the host has waited for an event or a stream without sleeping.
+        copies: How many copies from the host each stream was given.
+    """
+
+    def __init__(self, schedule: Schedule, devices: int) -> None:
+        self.schedule, self.devices = schedule, devices
+        self.rng = random.Random(schedule.seed)
+        self.contexts: set[int] = set()
+        self.faults: list[str] = []
+        self.host_memory = sys.maxsize
+        self.pageable = self.spins = 0
+        self.copies: dict[Stream, int] = defaultdict(int)
+        self.allocated: dict[int, int] = defaultdict(int)
+        self.capture: Graph | None = None
+        self._process = os.getpid()
+        self._streams: list[Stream] = []
+        self._current = 0
+        self._free: dict[Any, list[Any]] = defaultdict(list)
+        self._late: list[tuple[Any, Any, list[Callable[[], bool]]]] = []
+        self._pinned: dict[int, _Pinned] = {}
+        self._polls = 0
+        self._defaults = [Stream(n, machine=self, default=True) for n in range(devices)]
+        self._selected = list(self._defaults)
+
+    # Devices.
+
+    def check(self) -> None:
+        """See that the process is the one that the GPU belongs to."""
+        if os.getpid() != self._process:
+            raise CUDAError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+                "multiprocessing, you must use the 'spawn' start method"
+            )
+
+    def index(self, device: Any = None) -> int:
+        """The number of a device, of the current one unless it is given."""
+        if device is None:
+            return self._current
+        if isinstance(device, int):
+            found = device
+        else:
+            device = torch.device(device)
+            assert device.type == "cuda", device
+            found = self._current if device.index is None else device.index
+        if not 0 <= found < self.devices:
+            raise CUDAError("CUDA error: invalid device ordinal")
+        return found
+
+    def set_device(self, device: Any) -> None:
+        """As `cudaSetDevice`, which opens a context."""
+        self.check()
+        self._current = self.index(device)
+        self.contexts.add(self._current)
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        """As `torch.cuda.device`, which opens no context when it goes back."""
+        before = self._current
+        self.set_device(device)
+        try:
+            yield
+        finally:
+            self._current = before
+
+    def visit(self, device: int) -> None:
+        """What streams and events do: make a device the current one, and the one before again."""
+        self.check()
+        self.contexts |= {device, self._current}
+
+    # Streams.
+
+    def stream(self, device: Any = None) -> Stream:
+        """The current stream of a device."""
+        self.check()
+        return self._selected[self.index(device)]
+
+    def set_stream(self, stream: Stream) -> None:
+        """Makes a stream the current one, and its device."""
+        if stream.device.index != self._current:
+            self.set_device(stream.device)
+        self._selected[stream.device.index] = stream
+
+    @contextmanager
+    def using(self, stream: Stream) -> Iterator[Stream]:
+        """A stream's ``with``."""
+        before, device = self._selected[stream.device.index], self._current
+        self.set_stream(stream)
+        try:
+            yield stream
+        finally:
+            self.set_stream(before)
+            if device != self._current:
+                self.set_device(device)
+
+    def add(self, stream: Stream) -> int:
+        """Takes a new stream in, at any place of the order; returns its number."""
+        self._streams.insert(self.rng.randint(0, len(self._streams)), stream)
+        return len(self._streams)
+
+    # Time.
+
+    def pass_time(self) -> None:
+        """The GPU goes on for as long as the host needs for a call."""
+        self.check()
+        pace = self.schedule.pace
+        if pace == float("inf"):
+            steps = sys.maxsize
+        else:
+            steps = int(self.rng.expovariate(1 / pace)) if pace else 0
+        while steps and self.step():
+            steps -= 1
+
+    def step(self) -> bool:
+        """Runs one thing; whether anything could run."""
+        can = [stream for stream in self._streams if stream.can_go_on]
+        if not can:
+            return False
+        (can[0] if self.schedule.starve else self.rng.choice(can)).go_on()
+        return True
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """The host waits."""
+        self.refuse_while_capturing()
+        while not done():
+            if not self.step():
+                raise CUDAError("the GPU would wait for ever")
+
+    def poll(self, done: Callable[[], bool]) -> bool:
+        """The host looks. Whoever looks again and again is not held off for ever."""
+        self.refuse_while_capturing()
+        self.pass_time()
+        self._polls = 0 if done() else self._polls + 1
+        if self._polls > 1:
+            for _ in range(self.rng.randint(1, 20)):
+                self.step()
+        return done()
+
+    def synchronize(self, device: Any = None) -> None:
+        """The host waits for all that a device has to do."""
+        self.visit(self.index(device))
+        streams = [one for one in self._streams if one.device.index == self.index(device)]
+        self.wait(lambda: not any(stream.queue for stream in streams))
+
+    def refuse_while_capturing(self) -> None:
+        """As CUDA does where something looks at the GPU during a capture, which is lost by it."""
+        if self.capture is not None:
+            self.capture.broken = True
+            raise CUDAError("CUDA error: operation not permitted when stream is capturing")
+
+    # Memory.
+
+    def take(self, size: int, stream: Stream) -> Block:
+        """Memory for use on a stream; its content is anything."""
+        self.visit(stream.device.index)
+        size = -(-max(size, 1) // _ROUND) * _ROUND
+        late, self._late = self._late, []
+        for place, raw, marks in late:
+            if all(mark() for mark in marks):
+                self._free[place].append(raw)
+            else:
+                self._late.append((place, raw, marks))
+        free = self._free[stream, size]
+        if self.capture is not None:  # from a pool of the graph's own
+            free = []
+        if free:
+            raw = free.pop(self.rng.randrange(len(free)))
+        else:
+            raw = torch.full((size,), FRESH, dtype=torch.uint8, device="cpu")
+            self.allocated[stream.device.index] += size
+        return Block(self, raw, stream)
+
+    def free(self, block: Block) -> None:
+        """Takes memory back: its stream may write to it from now on, others when they are done."""
+        if os.getpid() != self._process or self is not machine():
+            return
+        place, raw = (block.stream, len(block.raw)), block.raw
+        if self.capture is not None or block.of_graph:
+            return  # the graph keeps it
+        others = [stream for stream in block.used if stream is not block.stream]
+        if others:
+            self.visit(block.stream.device.index)
+            marks = [stream.mark() for stream in others]
+            self._late.append((place, raw, marks))
+            return
+        block.stream.queue.append(lambda: raw.fill_(FREED))
+        self._free[place].append(raw)
+
+    def memory(self, device: Any = None) -> int:
+        """Bytes of a device that its allocator has taken from it, as ``memory_reserved``."""
+        return self.allocated[self.index(device)]
+
+    def register(self, array: np.ndarray[Any, Any]) -> None:
+        """Makes an array page-locked, as ``cudaHostRegister``, for as long as it lives.
+
+        A copy that runs when it is gone is a fault.
+        """
+        self._register(array, pooled=False)
+
+    def _register(self, array: np.ndarray[Any, Any], pooled: bool) -> None:
+        self.refuse_while_capturing()
+        if not self.contexts:
+            self.contexts.add(self._current)
+        start = array.__array_interface__["data"][0]
+        self._pinned[start] = _Pinned(start + array.nbytes, weakref.ref(array), pooled)
+        weakref.finalize(array, self._pinned.pop, start, None)
+
+    def pinned(self, tensor: torch.Tensor) -> _Pinned | None:
+        """The page-locked memory that holds a tensor; None if none does."""
+        at = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
+        for start, found in self._pinned.items():
+            if start <= at < found.end:
+                return found
+        return None
+
+    def new_pinned(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """A page-locked tensor of torch's own pool, which keeps it until copies have run."""
+        self.check()
+        count = size.numel()
+        if count * dtype.itemsize > self.host_memory:
+            raise CUDAError("CUDA error: out of memory")
+        array = np.full(max(count * dtype.itemsize, 1), FRESH, np.uint8)
+        self._register(array, pooled=True)
+        return torch.from_numpy(array)[: count * dtype.itemsize].view(dtype).view(size)
+
+    def when_read(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+        """What a copy will read of host memory, when it runs."""
+        found = self.pinned(tensor)
+        array = None if found is None else found.array()
+        if found is None or array is None:
+            self.pageable += 1
+            now = tensor.clone()
+            return lambda: now
+        at, shape, strides, dtype = (
+            tensor.data_ptr() - array.__array_interface__["data"][0],
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+        )
+        kept = array if found.pooled else None
+        reference = found.array
+
+        def read() -> torch.Tensor | None:
+            memory = reference() if kept is None else kept
+            if memory is None:
+                self.faults.append("a copy has read memory that was gone")
+                return None
+            usable = (len(memory) - at) // dtype.itemsize * dtype.itemsize
+            flat = torch.from_numpy(memory[at : at + usable]).view(dtype)
+            return flat.as_strided(shape, strides)
+
+        return read
+
+
+class _Pinned(NamedTuple):
+    end: int
+    array: Callable[[], Any]
+    pooled: bool
+
+
+class Stream:
+    """`torch.Stream`, and `torch.cuda.Stream`."""
+
+    def __init__(
+        self,
+        device: Any = None,
+        *,
+        priority: int = 0,
+        machine: GPUs | None = None,
+        default: bool = False,
+    ) -> None:
+        self.machine = machine or _machine()
+        self.device = torch.device("cuda", self.machine.index(device))
+        self.queue: deque[Any] = deque()
+        self.stream_id = self.cuda_stream = self.machine.add(self)
+        if not default:
+            self.machine.visit(self.device.index)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the next thing in its queue can run."""
+        return bool(self.queue) and (not isinstance(self.queue[0], _Wait) or self.queue[0].mark())
+
+    def go_on(self) -> None:
+        """Runs the next thing in its queue."""
+        what = self.queue.popleft()
+        if not isinstance(what, _Wait):
+            with _disable_current_modes():
+                what()
+
+    def run(self, work: Callable[[], Any]) -> None:
+        """Puts work into the queue, or into the graph that is captured."""
+        capture = self.machine.capture
+        if capture is not None and capture.stream is self:
+            capture.work.append(work)
+        else:
+            self.queue.append(work)
+        self.machine.pass_time()
+
+    def mark(self) -> Callable[[], bool]:
+        """Says whether all that is in the queue now has been done."""
+        done: list[bool] = []
+        self.queue.append(lambda: done.append(True))
+        return lambda: bool(done)
+
+    def wait_event(self, event: Event) -> None:
+        """As torch's."""
+        self.machine.visit(self.device.index)
+        capture = self.machine.capture
+        if capture is not None and (capture.stream is self) != event.captured:
+            capture.broken = True
+            raise CUDAError("CUDA error: dependency created on uncaptured work in another stream")
+        if not event.captured:
+            self.queue.append(_Wait(event.mark))
+        self.machine.pass_time()
+
+    def wait_stream(self, other: Stream) -> None:
+        """As torch's."""
+        self.wait_event(other.record_event())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """As torch's."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """As torch's."""
+        self.machine.visit(self.device.index)
+        self.machine.spins += bool(self.queue)
+        self.machine.wait(lambda: not self.queue)
+
+    def query(self) -> bool:
+        """As torch's."""
+        return self.machine.poll(lambda: not self.queue)
+
+    def __enter__(self) -> Stream:
+        self._entered = self.machine.using(self)
+        return self._entered.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        self._entered.__exit__(*exc)
+
+    def __repr__(self) -> str:
+        return f"<simulated stream {self.stream_id} of {self.device}>"
+
+
+@dataclass
+class _Wait:
+    mark: Callable[[], bool]
+
+
+class Event:
+    """`torch.Event`, and `torch.cuda.Event`."""
+
+    def __init__(self, device: Any = None, **options: Any) -> None:
+        self.mark: Callable[[], bool] = lambda: True
+        self.captured = False
+        self._device: int | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """As torch's."""
+        stream = _machine().stream() if stream is None else stream
+        self._device = stream.device.index
+        stream.machine.visit(self._device)
+        capture = stream.machine.capture
+        self.captured = capture is not None and capture.stream is stream
+        if not self.captured:
+            self.mark = stream.mark()
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """As torch's."""
+        (_machine().stream() if stream is None else stream).wait_event(self)
+
+    def query(self) -> bool:
+        """As torch's."""
+        return _machine().poll(self.mark)
+
+    def synchronize(self) -> None:
+        """As torch's."""
+        here = _machine()
+        here.spins += not self.mark()
+        here.wait(self.mark)
+
+    def __del__(self) -> None:
+        here = machine()
+        if self._device is not None and here is not None:
+            if os.getpid() != here._process:
+                here.faults.append("an event was freed after a fork")
+            else:
+                here.visit(self._device)
+
+
+class Graph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], Any]] = []
+        self.broken = False
+        self.stream: Stream | None = None
+
+    def replay(self) -> None:
+        """As torch's."""
+        stream = _machine().stream()
+        for work in self.work:
+            stream.run(work)
+
+
+@contextmanager
+def _capture(graph: Graph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph`."""
+    here = _machine()
+    here.synchronize()
+    with here.using(Stream(here.index())) as stream:
+        graph.stream, here.capture = stream, graph
+        try:
+            yield
+        finally:
+            here.capture = None
+    if graph.broken:
+        raise CUDAError("CUDA error: operation failed due to a previous error during capture")
+
+
+class Block:
+    """Memory of a tensor and its views; free when they are gone."""
+
+    def __init__(self, home: GPUs, raw: torch.Tensor, stream: Stream) -> None:
+        self.home, self.raw, self.stream = home, raw, stream
+        self.used: set[Stream] = set()
+        self.of_graph = home.capture is not None
+
+    def __del__(self) -> None:
+        self.home.free(self)
+
+
+class GPUTensor(torch.Tensor):
+    """A tensor on a simulated GPU.
+
+    Attributes:
+        memory: The CPU tensor that stands for it.
+        block: What that is a part of.
+    """
+
+    memory: torch.Tensor
+    block: Block
+
+    @staticmethod
+    def __new__(cls, memory: torch.Tensor, block: Block) -> GPUTensor:
+        made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            memory.shape,
+            strides=memory.stride(),
+            storage_offset=memory.storage_offset(),
+            dtype=memory.dtype,
+            device=block.stream.device,
+        )
+        made.memory, made.block = memory, block
+        return made  # type: ignore[no-any-return]
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"<{tuple(self.shape)} {self.dtype} on simulated {self.device}>"
+
+    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
+        """As torch's."""
+        self.block.used.add(stream)
+
+    # These want a guard of the device from C++, which a torch without CUDA has not.
+
+    def copy_(self, source: Any, non_blocking: bool = False) -> Any:  # type: ignore[override]
+        return aten.copy_.default(self, source, non_blocking)
+
+    def contiguous(self, memory_format: Any = torch.contiguous_format) -> Any:
+        if self.is_contiguous(memory_format=memory_format):
+            return self
+        return aten.clone.default(self, memory_format=memory_format)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, torch.Tensor):
+            return aten.index.Tensor(self, [index])
+        with _disable_current_modes():
+            return GPUTensor(self.memory[index], self.block)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, torch.Tensor):
+            aten.index_put_.default(self, [index], value)
+        elif isinstance(value, torch.Tensor):
+            aten.copy_.default(self[index], value)
+        else:
+            aten.fill_.Scalar(self[index], value)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+
+def _empty(like: torch.Tensor, device: Any) -> GPUTensor:
+    """A tensor of another one's shape, strides and dtype on the current stream."""
+    here = _machine()
+    size = sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) + 1
+    size = size * like.dtype.itemsize if like.numel() else 0
+    block = here.take(size, here.stream(device))
+    memory = block.raw[:size].view(like.dtype).as_strided(like.shape, like.stride())
+    return GPUTensor(memory, block)
+
+
+def _nothing(value: Any) -> Any:
+    """A CPU tensor in the place of any, to see what an operation makes of it."""
+    if not isinstance(value, GPUTensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
+
+
+def _host(value: Any) -> Any:
+    """What stands for an argument when work runs: memory, or what pageable memory holds now."""
+    if isinstance(value, GPUTensor):
+        return value.memory
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _stream_of(tensors: list[GPUTensor]) -> Stream:
+    return _machine().stream(tensors[0].device)
+
+
+def _finish(tensors: list[GPUTensor]) -> None:
+    """The host wants values, so waits for the stream that makes them."""
+    stream = _stream_of(tensors)
+    stream.machine.wait(lambda: not stream.queue)
+
+
+#: What gives values to the host.
+_TO_HOST = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
+
+_FACTORIES_OF_NOTHING = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+
+
+def _dispatch(func: Any, args: Any, kwargs: Any) -> Any:
+    with _disable_current_modes():
+        return _run(func, args, kwargs)
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    here = _machine()
+    here.pass_time()
+    name = func._schema.name.removeprefix("aten::")
+    leaves = pytree.tree_leaves((args, kwargs))
+    there = [one for one in leaves if isinstance(one, GPUTensor)]
+    device = kwargs.get("device")
+    if kwargs.get("pin_memory"):
+        like = func(*args, **{**kwargs, "pin_memory": False, "device": "cpu"})
+        if device is not None and torch.device(device).type != "cpu":
+            raise CUDAError("Only dense CPU tensors can be pinned")
+        return here.new_pinned(like.shape, like.dtype)
+    if name == "_pin_memory":
+        (source, *_) = args
+        if isinstance(source, GPUTensor):
+            raise CUDAError("cannot pin a tensor that is not on the CPU")
+        return here.new_pinned(source.shape, source.dtype).copy_(source)
+    if func in _TO_HOST:
+        _finish(there)
+        return func(*pytree.tree_map(_host, args), **pytree.tree_map(_host, kwargs))
+    if name == "copy_":
+        return _copy(*args)
+    if name == "_to_copy" and (device is not None or not there):
+        target = torch.device(device)
+        if target.type == "cpu":
+            _finish(there)
+            return func(args[0].memory, **{**kwargs, "non_blocking": False})
+        like = func(_nothing(args[0]), **{**kwargs, "device": "cpu", "non_blocking": False})
+        return _copy(_empty(like, target), args[0], kwargs.get("non_blocking", False))
+    if func.is_view:
+        (first, *rest) = args
+        return pytree.tree_map_only(
+            torch.Tensor,
+            lambda found: GPUTensor(found, first.block),
+            func(first.memory, *rest, **kwargs),
+        )
+    if func._schema.is_mutable:
+        arguments = pytree.tree_map(_host, (args, kwargs))
+        stream = _stream_of(there)
+        stream.run(lambda: func(*arguments[0], **arguments[1]))
+        return kwargs["out"] if "out" in kwargs else args[0]
+    on_host = {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
+    likes = func(*pytree.tree_map(_nothing, args), **pytree.tree_map(_nothing, on_host))
+    place = there[0].device if device is None else device
+    found = pytree.tree_map_only(torch.Tensor, lambda like: _empty(like, place), likes)
+    if name not in _FACTORIES_OF_NOTHING:
+        arguments = pytree.tree_map(_host, (args, on_host))
+        outputs = pytree.tree_leaves(found)
+
+        def compute() -> None:
+            results = pytree.tree_leaves(func(*arguments[0], **arguments[1]))
+            for out, result in zip(outputs, results, strict=True):
+                out.memory.copy_(result)
+
+        here.stream(place).run(compute)
+    return found
+
+
+def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    """A copy between any two devices."""
+    here = _machine()
+    if not isinstance(target, GPUTensor):
+        _finish([source])
+        return target.copy_(source.memory)
+    memory = target.memory
+    if isinstance(source, GPUTensor):
+        from_gpu = source.memory
+        stream = here.stream(source.device)
+    else:
+        stream = here.stream(target.device)
+        here.copies[stream] += 1
+        read = here.when_read(source)
+
+        def copy() -> None:
+            found = read()
+            if found is not None:
+                memory.copy_(found)
+
+        stream.run(copy)
+        return target
+    stream.run(lambda: memory.copy_(from_gpu))
+    return target
+
+
+class _Mode(TorchDispatchMode):
+    """Sees what makes a tensor on the GPU, or page-locked memory, of none that is there."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it, torch would import it, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        on_gpu = device is not None and torch.device(device).type == "cuda"
+        pins = kwargs.get("pin_memory") or func._schema.name == "aten::_pin_memory"
+        leaves = pytree.tree_leaves((args, kwargs))
+        if on_gpu or pins or any(isinstance(one, GPUTensor) for one in leaves):
+            return _dispatch(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+_MACHINES: list[GPUs] = []
+
+
+def machine() -> GPUs | None:
+    """The simulated machine; None outside of `simulated`."""
+    return _MACHINES[-1] if _MACHINES else None
+
+
+def _machine() -> GPUs:
+    found = machine()
+    assert found is not None, "outside of simulated()"
+    return found
+
+
+@contextmanager
+def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GPUs]:
+    """Has torch find GPUs, simulated ones.
+
+    Args:
+        schedule: When their work runs; None for at once.
+        devices: How many there are.
+    """
+    here = GPUs(schedule or Schedule(float("inf"), False, 0), devices)
+    cuda: dict[str, Any] = {
+        "Stream": Stream,
+        "Event": Event,
+        "CUDAGraph": Graph,
+        "graph": _capture,
+        "device": here.device,
+        "stream": here.using,
+        "set_stream": here.set_stream,
+        "set_device": here.set_device,
+        "current_stream": here.stream,
+        "current_device": here.index,
+        "device_count": lambda: devices,
+        "is_available": lambda: True,
+        "is_initialized": lambda: bool(here.contexts),
+        "synchronize": here.synchronize,
+        "memory_reserved": here.memory,
+        "get_device_name": lambda device=None: "a simulated GPU",
+        "is_current_stream_capturing": lambda: (
+            here.capture is not None and here.capture.stream is here.stream()
+        ),
+        "_lazy_init": here.check,
+        "_sleep": lambda cycles: [here.stream().run(lambda: None) for _ in range(30)],
+    }
+    accelerator: dict[str, Any] = {
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "is_available": lambda: True,
+        "device_count": lambda: devices,
+        "current_device_index": here.index,
+        "set_device_index": here.set_device,
+        "current_stream": here.stream,
+        "set_stream": here.set_stream,
+        "synchronize": here.synchronize,
+    }
+    to = torch.Tensor.to
+
+    def numbered(value: Any) -> Any:
+        if isinstance(value, (str, torch.device)) and str(value) == "cuda":
+            return torch.device("cuda", here.index())
+        return value
+
+    tensor = {
+        "to": lambda one, *args, **kwargs: to(
+            one, *map(numbered, args), **{name: numbered(kwargs[name]) for name in kwargs}
+        ),
+        "cuda": lambda one: to(one, numbered("cuda")),
+        "is_pinned": lambda one, device=None: (
+            not isinstance(one, GPUTensor) and here.pinned(one) is not None
+        ),
+        "is_cuda": property(lambda one: isinstance(one, GPUTensor)),
+    }
+    torch._C._ensureCUDADeviceGuardSet()
+    transfer.copy_stream.cache_clear()
+    _MACHINES.append(here)
+    try:
+        with (
+            mock.patch.multiple(torch, Stream=Stream, Event=Event),
+            mock.patch.multiple(torch.cuda, create=True, **cuda),
+            mock.patch.multiple(torch.accelerator, **accelerator),
+            mock.patch.multiple(torch.Tensor, **tensor),
+            mock.patch.object(transfer, "_POLL", 0.0),
+            _Mode(),
+        ):
+            yield here
+    finally:
+        _MACHINES.pop()
+        transfer.copy_stream.cache_clear()

@@ -1,0 +1,151 @@
+"""Each protection of the device path, taken out: some program must notice on some schedule.
+
+A mutant is a line of the code written otherwise. These are tests of the tests in
+device_programs.py, which pass with the code as it is (test_device_simulated.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import random
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import device_programs as programs  # noqa: E402
+import simgpu  # noqa: E402
+
+from fastdata.device import delivery, transfer  # noqa: E402
+
+pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
+
+
+class Mutant(NamedTuple):
+    """A change of the code.
+
+    Attributes:
+        owner: The class, or module, that has the function.
+        name: The function.
+        line: What stands in it, once.
+        instead: What stands there in the mutant.
+        program: Who is to notice.
+        options: Of the program.
+    """
+
+    owner: Any
+    name: str
+    line: str
+    instead: str
+    program: Callable[..., None]
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+MUTANTS = {
+    "the copy does not wait for what the consumer had given its stream": Mutant(
+        transfer.Transfer, "_send", "stream.wait_stream(consumer)\ntry", "try", programs.passes
+    ),
+    "copies run on the consumer's stream": Mutant(
+        transfer.Transfer, "_send", "with on_stream(stream):", "if True:", programs.passes
+    ),
+    "staging is filled again before it was copied": Mutant(
+        transfer.Transfer,
+        "_send",
+        "slot.release(wait=True)",
+        "slot.busy = False",
+        programs.passes,
+        {"pin": False},
+    ),
+    "memory of a copy that failed is free while others run": Mutant(
+        transfer.Transfer, "_send", "stream.synchronize()", "pass", programs.failing
+    ),
+    "what is copied is not kept": Mutant(
+        transfer.Transfer,
+        "_copy",
+        "slot.sources.append(source)\nreturn",
+        "return",
+        programs.passes,
+        {"pin": True, "dtype": None},
+    ),
+    "what is copied, to be normalised, is not kept": Mutant(
+        transfer.Transfer,
+        "_copy",
+        "slot.sources.append(source)\nself._finish",
+        "self._finish",
+        programs.passes,
+        {"pin": True, "dtype": "float32"},
+    ),
+    "what is copied is not kept until it was": Mutant(
+        transfer._Slot, "release", "elif not self.copied.query():", "elif False:", programs.passes
+    ),
+    "a pass does not wait for its last copies": Mutant(
+        transfer.Transfer,
+        "close",
+        "slot.release(wait=True)",
+        "slot.sources.clear()",
+        programs.passes,
+        {"pin": True, "leave": 0.0},
+    ),
+    "a thread that waits for the GPU takes a core": Mutant(
+        transfer._Slot, "release", "time.sleep(_POLL)", "self.copied.synchronize()", programs.passes
+    ),
+    "a batch is used before it is there": Mutant(
+        transfer.Arrival, "take", "current.wait_event(self._copied)", "pass", programs.passes
+    ),
+    "the allocator does not know of another stream": Mutant(
+        transfer.Arrival,
+        "take",
+        "tensor.record_stream(current)",
+        "pass",
+        programs.passes,
+        {"streams": 3},
+    ),
+    "memory of batches that nobody wants is free while they are written": Mutant(
+        delivery.DeviceIterator,
+        "close",
+        "self._transfer.close()",
+        "[self._transfer._slots.clear() for _ in '1' if self._sent]",
+        programs.passes,
+        {"leave": 0.3, "prefetch": 3},
+    ),
+}
+
+
+def mutated(mutant: Mutant) -> Any:
+    """The function with the line changed."""
+    function = getattr(mutant.owner, mutant.name)
+    source = textwrap.dedent(inspect.getsource(function))
+    pattern = r"\n\s*".join(map(re.escape, mutant.line.split("\n")))
+    found = list(re.finditer(pattern, source))
+    assert len(found) == 1, f"{mutant.line!r} stands {len(found)} times in {mutant.name}"
+    start, end = found[0].span()
+    (indent,) = re.findall(r"^ *", source[source.rindex("\n", 0, start) + 1 :])
+    changed = source[:start] + mutant.instead.replace("\n", f"\n{indent}") + source[end:]
+    names: dict[str, Any] = {}
+    code = compile(f"from __future__ import annotations\n{changed}", mutant.name, "exec")
+    exec(code, vars(inspect.getmodule(function)), names)
+    return names[mutant.name]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_missing_protection_is_noticed(name: str) -> None:
+    mutant = MUTANTS[name]
+    with mock.patch.object(mutant.owner, mutant.name, mutated(mutant)):
+        for number, schedule in enumerate(simgpu.schedules(100)):
+            with simgpu.simulated(schedule) as gpus:
+                noticed = False
+                try:
+                    mutant.program(gpus, random.Random(number), **mutant.options)
+                except (AssertionError, simgpu.CUDAError):
+                    noticed = True
+                if noticed:
+                    gc.collect()  # iterators of the program want the simulated GPU to end
+                    return
+    pytest.fail("no schedule shows it")
