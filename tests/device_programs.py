@@ -127,7 +127,7 @@ def passes(gpus: simgpu.GPUs, rng: random.Random, **options: Any) -> None:
 def failing(gpus: simgpu.GPUs, rng: random.Random) -> None:
     """A batch whose copies fail half way: its pixels have been sent, its labels cannot be."""
     source = Numbered(gpus, rng, pin=True)
-    iterator = iter(DeviceLoader((source.batch(number) for number in range(COUNT)), "cuda"))
+    iterator: Any = iter(DeviceLoader((source.batch(number) for number in range(COUNT)), "cuda"))
     reader = Reader(1)
     mine: list[Any] = []
     for number in range(COUNT):
@@ -138,6 +138,7 @@ def failing(gpus: simgpu.GPUs, rng: random.Random) -> None:
             mine += [torch.full((2, 3, 4, 4), 77, dtype=torch.uint8, device="cuda") for _ in "123"]
             continue
         reader.read(number, pixels, labels)
+    iterator.close()  # its error keeps it alive, by a circle
     torch.accelerator.synchronize()
     assert mine and all(bool((one == 77).all()) for one in mine), "written over"
     reader.check()
