@@ -45,6 +45,17 @@ def test_used_for_photographs(sampling, stride):
     assert regions(encode(picture(500, 375, 1), sampling, 90), stride) == 1
 
 
+@pytest.mark.parametrize("quality", [75, 90, 98])
+def test_blocks_whose_last_coefficient_is_not_zero(quality):
+    # What follows is the next block's DC difference, and no second symbol of a look-up.
+    noise = np.random.default_rng(quality).integers(0, 256, (128, 500, 3), np.uint8)
+    jpeg = encode(noise, "4:4:4", quality)
+    before = _native.vector_regions()
+    got = decode_jpeg(jpeg, seek_points=seek_points(jpeg, 128), fallback="never")
+    assert _native.vector_regions() == before + 1  # and was not given up half-way
+    assert np.array_equal(got, pillow(jpeg))
+
+
 def test_used_where_more_bytes_follow_the_image():
     assert regions(encode(picture(500, 375, 1), "4:4:4", 90) + bytes(20000), 128) == 1
 

@@ -42,27 +42,54 @@ constexpr uint32_t kIdlePlan = kVectorStreams - 1;
 std::atomic<VectorUse> used{VectorUse::measured};
 std::atomic<uint64_t> regions{0};
 
-void build_lookup(const HuffmanSpec& spec, bool dc, uint16_t* out) {
-  constexpr uint16_t kSlow = kVectorSlow << 9;
-  const int used = for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry,
-                                                              int span) {
-    const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
-    const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
-    const bool fits = length + size <= kMaxLength;
-    std::fill_n(out + entry, span,
-                fits ? static_cast<uint16_t>((length + size) | size << 5 | advance << 9) : kSlow);
-  });
+constexpr uint32_t entry_of(int length, int size, uint32_t advance) {
+  return static_cast<uint32_t>(length | size << 5 | length << 16) | advance << 9;
+}
+
+/// A symbol of an entry, the first: what is left of it where a second one has joined it.
+struct FirstSymbol {
+  explicit FirstSymbol(uint32_t entry)
+      : length(entry >> 16 & 31), size(entry >> 5 & 15), advance(entry >> 9 & 127) {}
+  uint32_t length, size, advance;
+};
+
+/// Gives AC entries the second symbols that their bits hold.
+void join_symbols(uint32_t* lookup) {
+  constexpr uint32_t kEntries = VectorTables::kEntries;
+  for (uint32_t bits = 0; bits < kEntries; bits++) {
+    const FirstSymbol first(lookup[bits]);
+    if (first.advance >= kVectorEndOfBlock || first.length >= kVectorLookupBits) continue;
+    const FirstSymbol second(lookup[bits << first.length & (kEntries - 1)]);
+    const uint32_t code = second.length - second.size, length = first.length + second.length;
+    const bool joins = second.advance == kVectorEndOfBlock || second.advance == 1;
+    if (joins && first.length + code <= kVectorLookupBits && length <= kMaxLength)
+      lookup[bits] = (lookup[bits] & ~31u) | length | second.size << 21 | second.advance << 25;
+  }
+}
+
+void build_lookup(const HuffmanSpec& spec, bool dc, uint32_t* out) {
+  constexpr uint32_t kSlow = entry_of(0, 0, kVectorSlow);
+  const int used =
+      for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+        const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
+        const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
+        const bool fits = length + size <= kMaxLength;
+        std::fill_n(out + entry, span, fits ? entry_of(length + size, size, advance) : kSlow);
+      });
   std::fill(out + used, out + VectorTables::kEntries, kSlow);
+  if (!dc) join_symbols(out);
 }
 
 }  // namespace
 
 void VectorTables::build(const EntropyTables& tables) {
   const JpegHeader& header = *tables.header;
-  for (int i = 0; i < 4; i++) {
-    if (tables.dc_used >> i & 1) build_lookup(header.dc[i], true, lookup + i * kEntries);
-    if (tables.ac_used >> i & 1)
-      build_lookup(header.ac[i], false, lookup + kAcTables + i * kEntries);
+  for (int i = 0; i < 8; i++) {
+    const bool is_dc = i < 4, is_used = (is_dc ? tables.dc_used : tables.ac_used) >> i % 4 & 1;
+    const HuffmanSpec& spec = is_dc ? header.dc[i] : header.ac[i - 4];
+    if (!is_used || spec == built[i]) continue;
+    build_lookup(spec, is_dc, lookup + i * kEntries);
+    built[i] = spec;
   }
   const int blocks = header.blocks_per_mcu;
   for (int b = 0; b < kVectorStreams; b++) {
@@ -99,9 +126,8 @@ bool steps_are_fast() {
   constexpr uint32_t kDistance = kBlocks * kBlockSize + 32;
   // Every symbol is a bit long and a coefficient, or a DC difference, of zero.
   const auto tables = std::make_unique<VectorTables>();
-  std::fill_n(tables->lookup, VectorTables::kAcTables, uint16_t{1});
-  std::fill_n(tables->lookup + VectorTables::kAcTables, VectorTables::kAcTables,
-              uint16_t{1 | 1 << 9});
+  std::fill_n(tables->lookup, VectorTables::kAcTables, entry_of(1, 0, 0));
+  std::fill_n(tables->lookup + VectorTables::kAcTables, VectorTables::kAcTables, entry_of(1, 0, 1));
   std::fill_n(tables->ac, kVectorStreams, VectorTables::kAcTables);
   std::fill_n(tables->dc, kVectorStreams, 0);
   std::fill_n(tables->next, kVectorStreams, 0);

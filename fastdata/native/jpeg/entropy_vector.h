@@ -20,7 +20,7 @@ namespace fastdata {
 
 constexpr int kVectorStreams = 16;
 constexpr int kVectorLookupBits = 11;  // 10 and 12 cost 3% and 1% of all
-constexpr int kVectorTurns = 3;        // symbols of each stream to a load; 2 and 4 cost 3% and 6%
+constexpr int kVectorTurns = 3;        // look-ups of each stream to a load; 2 and 4 cost 3% and 6%
 
 /// MCUs from a seek point on, in one MCU row.
 struct SeekSegment {
@@ -46,26 +46,35 @@ class SegmentSink {
   virtual void decoded(const SeekSegment& segment, int16_t* coefficients) = 0;
 };
 
-// A look-up entry, by bits: 0-4 length of the code and its extra bits, 5-8 how many of
-// these are extra, 9-15 how far the symbol advances in the block: run + 1, kVectorEndOfBlock,
-// kVectorSlow (the code is longer than the look-up or does not exist, or it and its extra
-// bits are longer than a turn's share of a load). Indices count from 1, so that 64 is a
-// block's last coefficient, more an end of block (or a run beyond it), and bit 7 a slow
-// symbol.
+// A look-up entry is one symbol or, where the look-up's bits hold them, two: an AC symbol and an
+// end of block, or a coefficient that follows without zeros. By bits:
+//    0-4   length of the codes and their extra bits
+//    5-8   how many extra bits the first symbol has
+//    9-15  how far it advances in the block: run + 1, kVectorEndOfBlock, kVectorSlow (the code is
+//          longer than the look-up or does not exist, or it and its extra bits are longer than a
+//          turn's share of a load)
+//   16-20  length of the first code and its extra bits
+//   21-24  how many extra bits the second symbol has
+//   25-31  how far that advances: 0 (there is none), 1, kVectorEndOfBlock
+// Indices count from 1, so that 64 is a block's last coefficient, more an end of block (or a run
+// beyond it), and bit 7 a slow symbol. Where the first of two symbols is a block's last
+// coefficient, the second is no AC symbol: the slow path takes the first alone.
 constexpr uint32_t kVectorEndOfBlock = 64;
 constexpr uint32_t kVectorSlow = 127;
 
 struct VectorTables {
   static constexpr int kEntries = 1 << kVectorLookupBits;
   static constexpr int kAcTables = 4 * kEntries;  // behind the DC tables
-  static constexpr int kIdle = 8 * kEntries;      // entries that stand still
+  static constexpr int kIdle = 8 * kEntries;      // an entry that stands still
 
+  /// Makes the look-ups anew where the codes are not those of the image before.
   void build(const EntropyTables& tables);
 
-  alignas(64) uint16_t lookup[kIdle + 2] = {};  // read four bytes at a time
+  alignas(64) uint32_t lookup[kIdle + 1] = {};
   // By block of the MCU: where its look-ups are, and the block after it. The last place is
   // an idle lane's.
   alignas(64) uint32_t dc[kVectorStreams], ac[kVectorStreams], next[kVectorStreams];
+  HuffmanSpec built[8];  // what the look-ups are of
 };
 
 /// What the loop keeps in registers.

@@ -23,6 +23,14 @@ FASTDATA_INLINE I shift_out(I bits, Half counts) {
 constexpr uint32_t kLowBits[16] = {0,    1,     3,     7,     0xF,   0x1F,   0x3F,   0x7F,
                                    0xFF, 0x1FF, 0x3FF, 0x7FF, 0xFFF, 0x1FFF, 0x3FFF, 0x7FFF};
 
+/// The value of extra bits, the lowest of `bits` that `mask` has (T.81, F.2.2.1, EXTEND), in 16
+/// bits.
+FASTDATA_INLINE I extra_bits(I bits, I mask) {
+  const I extra = _mm512_and_si512(bits, mask);
+  const __mmask16 negative = _mm512_cmple_epu32_mask(extra, _mm512_srli_epi32(mask, 1));
+  return sub16(extra, _mm512_maskz_mov_epi32(negative, mask));
+}
+
 VectorStop decode_vector(VectorLanes& lanes) {
   const VectorTables& tables = *lanes.tables;
   const uint8_t* const bytes = lanes.bytes;
@@ -42,36 +50,39 @@ VectorStop decode_vector(VectorLanes& lanes) {
       first = shift_out(first, lower(skip));
       second = shift_out(second, upper(skip));
       const I bits = _mm512_permutex2var_epi32(first, odd, second);  // the upper half of each
-      // Entries are of 16 bits: the upper half is another's.
       const I entry = _mm512_mask_i32gather_epi32(
           zero(), 0xFFFF, add32(_mm512_srli_epi32(bits, 32 - kVectorLookupBits), lookup),
-          tables.lookup, 2);
+          tables.lookup, 4);
       const I length = _mm512_and_si512(entry, set32(31));
       const I advance = _mm512_maskz_srli_epi16(0x55555555, entry, 9);
-      // The extra bits, and their value (T.81, F.2.2.1, EXTEND), in 16 bits.
-      const I mask = permute32(_mm512_srli_epi32(entry, 5), low_bits);
-      const I extra = _mm512_and_si512(_mm512_rolv_epi32(bits, entry), mask);
-      const __mmask16 negative = _mm512_cmple_epu32_mask(extra, _mm512_srli_epi32(mask, 1));
-      const I value = sub16(extra, _mm512_maskz_mov_epi32(negative, mask));
+      const I then = _mm512_srli_epi32(entry, 25);
+      const I value = extra_bits(_mm512_rolv_epi32(bits, _mm512_srli_epi32(entry, 16)),
+                                 permute32(_mm512_srli_epi32(entry, 5), low_bits));
+      const I behind = extra_bits(_mm512_rolv_epi32(bits, entry),
+                                  permute32(_mm512_srli_epi32(entry, 21), low_bits));
 
-      const I at = add32(index, advance);
-      const __mmask16 inside = _mm512_cmple_epu32_mask(at, block_size);
-      const __mmask16 ends = _mm512_cmpge_epu32_mask(at, block_size);
+      const I at = add32(index, advance), after = add32(at, then);
+      const __mmask16 full = _mm512_cmpge_epu32_mask(at, block_size);
+      const __mmask16 ends = _mm512_cmpge_epu32_mask(after, block_size);
+      const __mmask16 beyond = _mm512_cmpgt_epu32_mask(at, block_size);
+      const __mmask16 slow = _mm512_test_epi32_mask(at, set32(128)) |
+                             _mm512_mask_cmplt_epu32_mask(beyond, advance, block_size) |
+                             _mm512_mask_test_epi32_mask(full, then, then);
+      const auto inside = static_cast<__mmask16>(~(beyond | slow));
 #ifdef FASTDATA_CHECK_LANES
       alignas(64) uint32_t read[kVectorStreams], written[kVectorStreams];
       store(read, position);
       store(written, add32(block, at));
       check_lanes(lanes, read, written, inside);
 #endif
-      // Writes a zero behind each coefficient, too: a later one's place, or the next block's.
-      _mm512_mask_i32scatter_epi32(coefficients, inside, add32(block, at), value, 2);
-      const __mmask16 slow =
-          _mm512_test_epi32_mask(at, set32(128)) |
-          _mm512_mask_cmplt_epu32_mask(static_cast<__mmask16>(~inside), advance, block_size);
+      // A symbol alone writes a zero behind its coefficient: a later one's place, or the next
+      // block's.
+      _mm512_mask_i32scatter_epi32(coefficients, inside, add32(block, at),
+                                   _mm512_or_si512(value, sll32<16>(behind)), 2);
       const __mmask16 ended = _mm512_mask_cmpeq_epi32_mask(ends, block, last_block);
       if (FASTDATA_LIKELY(_kortestz_mask16_u8(slow, ended))) {
         position = add32(position, length);
-        index = _mm512_mask_mov_epi32(at, ends, one);
+        index = _mm512_mask_mov_epi32(after, ends, one);
         block = _mm512_mask_add_epi32(block, ends, block, block_size);
         plan = _mm512_mask_permutexvar_epi32(plan, ends, plan, next);
         lookup = _mm512_mask_permutexvar_epi32(permute32(plan, ac), ends, plan, dc);
@@ -81,7 +92,7 @@ VectorStop decode_vector(VectorLanes& lanes) {
       // The same, but for the slow lanes.
       const __mmask16 taken = static_cast<__mmask16>(~slow), done = ends & taken;
       position = _mm512_mask_add_epi32(position, taken, position, length);
-      index = _mm512_mask_mov_epi32(_mm512_mask_mov_epi32(index, taken, at), done, one);
+      index = _mm512_mask_mov_epi32(_mm512_mask_mov_epi32(index, taken, after), done, one);
       block = _mm512_mask_add_epi32(block, done, block, block_size);
       plan = _mm512_mask_permutexvar_epi32(plan, done, plan, next);
       lookup = _mm512_mask_permutexvar_epi32(lookup, taken, plan, ac);

@@ -25,6 +25,8 @@ struct HuffmanSpec {
   bool present = false;
   std::array<uint8_t, 17> counts{};    // counts[l]: codes of length l, l = 1..16
   std::array<uint8_t, 256> symbols{};  // in order of increasing code length
+
+  bool operator==(const HuffmanSpec&) const = default;
 };
 
 struct Component {
