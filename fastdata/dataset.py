@@ -20,10 +20,16 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.blobs import Blobs
-from fastdata.storage.files import check_regular
+from fastdata.storage.files import read_file
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import Manifest
-from fastdata.storage.probe import ImageInfo, open_image
+from fastdata.storage.probe import (
+    DEFAULT_MAX_PIXELS,
+    DEFAULT_MAX_SCANS,
+    ImageInfo,
+    Limits,
+    open_image,
+)
 from fastdata.transforms.descriptions import Schedule
 
 
@@ -58,6 +64,12 @@ class ImageDataset:
             ``dataset[i]`` and `read` always check.
         dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
             than the target: faster, other pixels.
+        max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
+            an error of its sample, as a damaged one is. Default: where Pillow begins to warn of
+            decompression bombs. None for no limit of fastdata's; what Pillow decodes it still
+            refuses beyond twice its ``Image.MAX_IMAGE_PIXELS``.
+        max_scans: Most scans of a JPEG that is decoded: each of a progressive one goes over all
+            its pixels. None for no limit.
         seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a
             loader's first epoch, which make the next ones faster; None for 256 MiB, about
             180,000 photographs of ImageNet's size; 0 for none.
@@ -73,6 +85,7 @@ class ImageDataset:
         path: The folder that was asked for; of a URL its text without credentials.
         classes: Class names; a label is an index into them.
         folder: The dataset of torchvision's, if it is one.
+        limits: What an image may cost.
 
     Raises:
         DatasetError: There is no finished dataset at ``path``.
@@ -91,6 +104,8 @@ class ImageDataset:
         staged: bool = True,
         check: bool = True,
         dct_scaling: bool = False,
+        max_pixels: int | None = DEFAULT_MAX_PIXELS,
+        max_scans: int | None = DEFAULT_MAX_SCANS,
         seek_cache_bytes: int | None = None,
         seek_cache_file: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -120,6 +135,10 @@ class ImageDataset:
             if switch not in (True, False):
                 raise UsageError(f"{name}={switch!r}", "Give True or False.")
         self.check, self.dct_scaling = check, dct_scaling
+        for name, limit in (("max_pixels", max_pixels), ("max_scans", max_scans)):
+            if limit is not None and (type(limit) is not int or limit < 1):
+                raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
+        self.limits = Limits(max_pixels, max_scans)
         self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
         self._staged = staged
         self._cache = RANGES if cache is None else cache
@@ -273,13 +292,17 @@ class ImageDataset:
         path, _ = self._file(index)
         try:
             if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
-                check_regular(path)  # another loader may take what is no file
+                self.limits.check(read_file(path))  # another loader may take what is no file
             image: Image.Image = self.folder.loader(path)
+            if isinstance(image, Image.Image):
+                self.limits.check_size(*image.size)
         except FileNotFoundError:
             raise DatasetError(
                 f"{path}: sample {index}: the file is missing",
                 "Put it back, or make torchvision's dataset anew.",
             ) from None
+        except SampleError as error:
+            raise SampleError(f"{path}: sample {index}: it {error.what}", error.hint) from None
         except Exception as error:  # Pillow's plugins raise almost anything
             raise SampleError(
                 f"{path}: sample {index}: {error}",
@@ -306,11 +329,13 @@ class ImageDataset:
             SampleError: They cannot be decoded.
         """
         try:
-            return open_image(data, ImageInfo(row.encoding, row.width, row.height, row.channels))
+            info = ImageInfo(row.encoding, row.width, row.height, row.channels)
+            return open_image(data, info, self.limits)
         except SampleError as error:
             raise SampleError(
                 f"{self.location}: sample {index} ({printable(row.key)}) {error.what}",
-                "Find all such samples with fastdata verify; pack without them by --skip-bad.",
+                error.hint
+                or "Find all such samples with fastdata verify; pack without them by --skip-bad.",
             ) from None
 
     def row(self, index: int) -> Row:

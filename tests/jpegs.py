@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -85,6 +86,24 @@ def _transpose_sampling(pixels: np.ndarray, quality: int, **options) -> bytes:
     assert data[at + 7] == 0x21
     data[at + 7] = 0x12
     return bytes(data)
+
+
+def requantised(data: bytes, step: Callable[[int], int]) -> bytes:
+    """The JPEG with other quantisation tables: steps by their place in the zig-zag order."""
+    head, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        segment = data[at:end]
+        if segment[1] == 0xDB:
+            tables = b""
+            for number in segment[4::65]:  # of 8 bits, as encoders write them
+                steps = [step(k) for k in range(64)]
+                wide = max(steps) > 255
+                values = b"".join(value.to_bytes(1 + wide, "big") for value in steps)
+                tables += bytes([wide << 4 | number]) + values
+            segment = b"\xff\xdb" + (len(tables) + 2).to_bytes(2, "big") + tables
+        head, at = head + segment, end
+    return head + data[at:]
 
 
 def pillow(data: bytes) -> np.ndarray:

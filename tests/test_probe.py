@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import compress, crc32
 
 import pytest
 from containers import jpeg, originals
@@ -333,4 +334,40 @@ def test_the_alpha_of_a_palette_is_no_warning() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"text", jpeg()[:-2]])
 def test_what_is_no_whole_image(data: bytes) -> None:
     with pytest.raises(SampleError):
+        probe(data)
+
+
+def png(pixels: bytes, *, end: bool = True) -> bytes:
+    """A grey PNG of 8 x 4 pixels whose checksums are right: its compressed pixel data, as given."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 8, 4, 8, 0, 0, 0, 0)
+    chunks = [chunk(b"IHDR", header), chunk(b"IDAT", pixels), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks if end else chunks[:-1])
+
+
+ROWS = bytes(9) * 4
+
+
+def test_png_that_decodes() -> None:
+    assert probe(png(compress(ROWS))) == ImageInfo("png", 8, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png(b""),
+        png(b"no compressed data"),
+        png(compress(ROWS[:20])),
+        png(compress(ROWS)[:-8]),
+        png(compress(b"\x09" + ROWS[1:])),
+        png(compress(ROWS), end=False),
+        png(compress(ROWS)).replace(b"IDAT", b"IDAT\0", 1),
+    ],
+    ids=["empty", "garbage", "two rows", "cut short", "filter 9", "no end", "checksum"],
+)
+def test_png_whose_pixels_do_not_decode_is_refused(data: bytes) -> None:
+    with pytest.raises(SampleError, match="cannot be decoded"):
         probe(data)

@@ -23,7 +23,7 @@ from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import is_tmpfs
 from fastdata.storage.manifest import WORK_NAME, has_manifest
-from fastdata.storage.probe import is_image_name
+from fastdata.storage.probe import Limits, is_image_name
 
 #: Samples whose sizes, or share in the page cache, stand for those of all.
 _ASKED = 1_000
@@ -135,7 +135,7 @@ def _open_tree(path: Path, files: list[str], share: float) -> Opened:
         stage_bytes=size + samples * _PAGE,
         in_memory=is_tmpfs(path),
     )
-    source = FolderSource([(file, 0) for file in files], None)
+    source = FolderSource([(file, 0) for file in files], None, Limits())
     return _with_cached_share(Opened(source, None, files, data))
 
 

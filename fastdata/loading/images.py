@@ -215,7 +215,7 @@ def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Image
         size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes
         file = None if options.seek_cache_file is None else Path(options.seek_cache_file)
         cache = SeekCache(str(folder.root), size, file) if learns and size else None
-        return FolderSource(files.samples, cache)
+        return FolderSource(files.samples, cache, options.limits)
 
     files = Files(folder)
     found = _images(f"{name} of {len(files.samples)} files", dataset, options, opener)

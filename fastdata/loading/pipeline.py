@@ -179,7 +179,23 @@ class Pipeline:
             else:
                 batch.probe = self._engine.probe(gathered.extents)
         else:
+            self._refuse_large(batch, gathered.widths, gathered.heights)
             self._decode(batch)
+
+    def _refuse_large(
+        self, batch: Batch, widths: npt.NDArray[np.int32], heights: npt.NDArray[np.int32]
+    ) -> None:
+        """Fails the samples that are beyond the limit of pixels."""
+        limits = self._source.limits
+        if limits.max_pixels is None:
+            return
+        pixels = np.multiply(widths, heights, dtype=np.int64)
+        for slot in np.flatnonzero(pixels > limits.max_pixels).tolist():
+            try:
+                limits.check_size(int(widths[slot]), int(heights[slot]))
+            except SampleError as error:
+                problem = self._source.problem(int(batch.planned.indices[slot]), f"it {error.what}")
+                batch.failed.setdefault(slot, SampleError(problem.what, error.hint))
 
     def _new_batch(self, planned: Planned, key: int, gathered: Gathered) -> Batch:
         return Batch(planned, key, gathered)
@@ -379,6 +395,7 @@ class Pipeline:
             elif not widths[slot]:
                 pillow[slot] = True
                 self._source.declined(index, code)
+        self._refuse_large(batch, widths, heights)
         unknown = np.flatnonzero(widths == 0)
         # So that a crop can be drawn. Pillow says how large they are, and it is drawn anew.
         widths[unknown] = heights[unknown] = _ANY_SIZE

@@ -27,7 +27,7 @@ from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.files import read_file
-from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image
+from fastdata.storage.probe import ENCODINGS, ImageInfo, Limits, open_image
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
 _NATIVE = np.isin(ENCODINGS, ("jpeg", "raw"))
@@ -63,10 +63,12 @@ class Source(ABC):
     Attributes:
         stride: Pixels between the seek points to build for samples without any; 0: build none.
         tells_fallback: Whether the next sample that Pillow decodes is to be warned of.
+        limits: What an image may cost.
     """
 
     stride = 0
     tells_fallback = False
+    limits = Limits()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -139,6 +141,7 @@ class PackedSource(Source):
 
     def __init__(self, dataset: ImageDataset) -> None:
         self._dataset = dataset
+        self.limits = dataset.limits
         self._table = dataset.blobs.extents()
         self._told = False
         # Progressive JPEGs have no seek points where the others have, and are Pillow's.
@@ -237,10 +240,17 @@ class FolderSource(Source):
     Args:
         samples: (path, label) of each.
         cache: Keeps seek points; None to build none.
+        limits: What an image may cost.
     """
 
-    def __init__(self, samples: Sequence[tuple[Any, int]], cache: SeekCache | None) -> None:
+    def __init__(
+        self,
+        samples: Sequence[tuple[Any, int]],
+        cache: SeekCache | None,
+        limits: Limits,
+    ) -> None:
         self._samples = samples
+        self.limits = limits
         self._cache = cache
         self.stride = 0 if cache is None else cache.stride
         self._sizes = np.zeros((len(samples), 2), np.int32)  # (width, height)
@@ -284,9 +294,10 @@ class FolderSource(Source):
         except OSError as error:
             raise self._unreadable(index, error) from None
         try:
-            return open_image(data, ImageInfo("", 0, 0, 3))
+            return open_image(data, ImageInfo("", 0, 0, 3), self.limits)
         except SampleError as error:
-            raise self.problem(index, error.what) from None
+            problem = self.problem(index, error.what)
+            raise SampleError(problem.what, error.hint or problem.hint) from None
 
     def _unreadable(self, index: int, error: OSError) -> FastdataError:
         detail = f"it cannot be read: {error.strerror or error}"

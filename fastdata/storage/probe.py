@@ -10,7 +10,9 @@ looked at but for its end; that is left to ``fastdata verify``.
 from __future__ import annotations
 
 import io
+import re
 import warnings
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul, or_
 from typing import NamedTuple
@@ -51,7 +53,7 @@ def is_image_name(name: str) -> bool:
 _SOF0, _SOF1, _SOF2 = 0xC0, 0xC1, 0xC2
 _FRAMES = {_SOF0: "jpeg", _SOF1: "jpeg", _SOF2: "jpeg-progressive"}
 _NOT_SOF = (0xC4, 0xC8, 0xCC)  # DHT, JPG, DAC: between the SOF markers, but none of them
-_DHT, _SOI, _SOS, _DQT, _DRI, _TEM = 0xC4, 0xD8, 0xDA, 0xDB, 0xDD, 0x01
+_DHT, _SOI, _EOI, _SOS, _DQT, _DRI, _TEM = 0xC4, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0x01
 _APP0, _APP1, _APP2, _APP14 = 0xE0, 0xE1, 0xE2, 0xEE
 #: Segments that say nothing of whether the image decodes: APPn and COM.
 _SKIPPED = frozenset((*range(0xE0, 0xF0), 0xFE))
@@ -83,8 +85,8 @@ def probe(data: bytes) -> ImageInfo:
 
     A JPEG is whole if its headers are what Pillow decodes and an end marker follows its
     first scan; the entropy-coded data between, and headers of later scans, are not decoded
-    (``fastdata verify`` does that). A PNG's chunk checksums are verified. Anything else is
-    decoded.
+    (``fastdata verify`` does that). Anything else is decoded; of a PNG the chunks' checksums
+    are verified, too.
 
     Args:
         data: The bytes of one image file.
@@ -315,9 +317,9 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
                 encoding = _jpeg_encoding(data)
             info = ImageInfo(encoding, *image.size, _CHANNELS.get(image.mode, 3))
             if encoding == "png":
-                image.verify()
-            else:
-                image.load()
+                image.verify()  # the checksums of all chunks, some of which decoding skips
+                image = Image.open(io.BytesIO(data))
+            image.load()
     except UnidentifiedImageError:
         raise SampleError(f"not an image (starts with {data[:8]!r})") from None
     except Exception as error:  # Pillow's decoders raise almost anything on broken bytes
@@ -341,7 +343,77 @@ def _jpeg_encoding(data: bytes) -> str:
     return "jpeg-other"
 
 
-def open_image(data: bytes, info: ImageInfo) -> Image.Image:
+#: Where Pillow begins to warn of decompression bombs (`PIL.Image.MAX_IMAGE_PIXELS`).
+DEFAULT_MAX_PIXELS = 89_478_485
+#: libjpeg's own progressive JPEGs have 10, or 6 if they are grey (jcparam.c).
+DEFAULT_MAX_SCANS = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an image may cost to decode, so that none holds up a batch for long.
+
+    Attributes:
+        max_pixels: Its width times its height; None for no limit.
+        max_scans: Scans of a JPEG, each of which goes over all its pixels; None for no limit.
+    """
+
+    max_pixels: int | None = DEFAULT_MAX_PIXELS
+    max_scans: int | None = DEFAULT_MAX_SCANS
+
+    def check(self, data: bytes) -> None:
+        """Raises unless an image is within the limits; reads no more than its markers.
+
+        Args:
+            data: The bytes of one image; of formats that only Pillow knows anything passes, as
+                their size is found when they are opened.
+
+        Raises:
+            SampleError: It is not; the hint names the argument that would let it pass.
+        """
+        encoding, width, height, *_ = _native.probe(data)
+        self.check_size(width, height)
+        if encoding != "jpeg" or self.max_scans is None:
+            return
+        # Nearly always all that look like scans are few enough, and that takes microseconds.
+        if data.count(b"\xff\xda") > self.max_scans and (scans := _scans(data)) > self.max_scans:
+            raise SampleError(
+                f"has {scans} scans, more than max_scans={self.max_scans}",
+                'Give ImageDataset a larger max_scans, or leave such samples out: on_error="skip".',
+            )
+
+    def check_size(self, width: int, height: int) -> None:
+        """Raises if an image is too large.
+
+        Raises:
+            SampleError: It is; the hint names the argument that would let it pass.
+        """
+        if self.max_pixels is not None and width * height > self.max_pixels:
+            raise SampleError(
+                f"has {width} x {height} pixels, more than max_pixels={self.max_pixels}",
+                "Give ImageDataset a larger max_pixels, or leave such samples out: "
+                'on_error="skip".',
+            )
+
+
+#: In a scan, what is neither data nor a restart marker.
+_MARKER_IN_SCAN = re.compile(rb"\xff[^\0\xd0-\xd7\xff]", re.DOTALL)
+
+
+def _scans(data: bytes) -> int:
+    """How many scans a JPEG has; not those of a thumbnail in a segment of its own."""
+    found, at = 0, 2
+    while marker := _MARKER_IN_SCAN.search(data, at):
+        at, kind = marker.end(), data[marker.start() + 1]
+        if kind == _EOI:
+            break
+        found += kind == _SOS
+        if kind != _TEM and kind != _SOI:
+            at += max(2, int.from_bytes(data[at : at + 2], "big"))
+    return found
+
+
+def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Image.Image:
     """Decodes an image to RGB, as torchvision's default loader does.
 
     Safe to call from several threads.
@@ -349,15 +421,18 @@ def open_image(data: bytes, info: ImageInfo) -> Image.Image:
     Args:
         data: The bytes of one image in ``info.encoding``.
         info: What the index says of it; only raw pixels need its size.
+        limits: What it may cost; None for no limits but Pillow's own.
 
     Returns:
         A loaded image of mode RGB, ``info.width`` x ``info.height``. An EXIF orientation
         is not applied; the EXIF data is in its ``info``, as Pillow has it.
 
     Raises:
-        SampleError: The bytes cannot be decoded.
+        SampleError: The bytes cannot be decoded, or the image is beyond the limits.
     """
     try:
+        if limits is not None and info.encoding != "raw":
+            limits.check(data)
         if info.encoding == "raw":
             return Image.frombytes("RGB", (info.width, info.height), data)
         # Pillow parses EXIF when it opens a JPEG, for the resolution, and warns where it is
@@ -366,12 +441,16 @@ def open_image(data: bytes, info: ImageInfo) -> Image.Image:
         # get to see the EXIF data; who asks for it later still has it, warning and all.
         without, exif = _split_exif(data)
         image = Image.open(io.BytesIO(without))
+        if limits is not None:
+            limits.check_size(*image.size)
         if exif:
             image.info["exif"] = exif
         if isinstance(image.info.get("transparency"), bytes):
             # A palette's alpha; converting to RGB would drop it with a warning.
             del image.info["transparency"]
         return image.convert("RGB")
+    except SampleError:
+        raise
     except Exception as error:
         raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
 

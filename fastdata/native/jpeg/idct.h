@@ -55,15 +55,30 @@ constexpr int kLastInCorner = 9;
 using IdctRow = void (*)(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out,
                          size_t stride);
 
-/// The same to size x size samples a block, size 4, 2 or 1 (jidctred.c): for scaled
+/// One block in natural order to 8 rows of 8 samples, on the scalar path. It keeps the
+/// coefficients.
+void idct_block_scalar(const int16_t* coefficients, const uint16_t quantisation[64], uint8_t* out,
+                       size_t stride);
+
+/// A row to size x size samples a block, size 4, 2 or 1 (jidctred.c): for scaled
 /// decoding.
 void idct_row_scaled(const BlockRow& row, const uint16_t quantisation[64], int size, uint8_t* out,
                      size_t stride);
 
-/// A block that is its DC coefficient alone has one value throughout.
+// Note [Overflow]: coefficients that no encoder makes, times quantisation tables that none writes,
+// overflow. What libjpeg-turbo's vector code for x86-64 (jidctint-avx2.asm) then gives is the
+// oracle, on every level. It works on words: products wrap, as do the sums of two inputs that
+// each pass begins with, and the results of a pass saturate. If a block's rows 1 to 7 are zero, the
+// first pass is a shift by 2 instead, which wraps; that makes a difference only beyond
+// kMaxUnshifted, where the vector paths leave the block to the scalar one.
+constexpr int kMaxUnshifted = 1 << 13;  // of row 0: from -kMaxUnshifted, below kMaxUnshifted
+
+FASTDATA_INLINE int16_t wrap16(uint32_t value) { return static_cast<int16_t>(value); }
+
+/// A block that is its DC coefficient alone has one value throughout. Note [Overflow]
 FASTDATA_INLINE uint8_t idct_dc_only(int16_t dc, uint16_t quantum) {
-  const int value = static_cast<int16_t>(dc * quantum);
-  const int level = ((value + 4) >> 3) + 128;
+  const int value = wrap16(static_cast<uint32_t>(dc * quantum) << 2);
+  const int level = ((value + 16) >> 5) + 128;
   return static_cast<uint8_t>(level < 0 ? 0 : level > 255 ? 255 : level);
 }
 

@@ -13,30 +13,23 @@ FASTDATA_INLINE I pair(int a, int b) {
                                 static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
 }
 
-/// Half of idct_columns: the even inputs and the odd ones in pairs, as words; the eight
-/// outputs as 32-bit integers.
+/// Half of idct_columns: the sum and difference of inputs 0 and 4, then inputs in pairs, then the
+/// sums of inputs 7 and 3, 5 and 1, as words; the eight outputs as 32-bit integers.
 template <int kShift, bool kCorner>
-FASTDATA_INLINE void idct_pairs(I e04, I e26, I o17, I o35, I* out) {
-  // With the rotation's common factor multiplied out (z5 = (i0+i1+i2+i3) * 1.1758...),
-  // each odd output is a sum of four products; a and b are the parts that recur.
-  constexpr int a = kF1_175875602 - kF1_961570560;
-  constexpr int b = kF1_175875602 - kF0_390180644;
+FASTDATA_INLINE void idct_pairs(I e04, I e26, I o17, I o35, I z34, I* out) {
   const I round = set32(1 << (kShift - 1));
-  const I e0 = madd_add(round, e04, pair(1 << kIdctBits, 1 << kIdctBits));
-  const I e1 = kCorner ? e0 : madd_add(round, e04, pair(1 << kIdctBits, -(1 << kIdctBits)));
+  const I e0 = madd_add(round, e04, pair(1 << kIdctBits, 0));
+  const I e1 = kCorner ? e0 : madd_add(round, e04, pair(0, 1 << kIdctBits));
   const I e2 = madd(e26, pair(kF0_541196100, kF0_541196100 - kF1_847759065));
   const I e3 = madd(e26, pair(kF0_541196100 + kF0_765366865, kF0_541196100));
   const I t10 = add32(e0, e3), t13 = sub32(e0, e3), t11 = add32(e1, e2), t12 = sub32(e1, e2);
-  const I o0 =
-      madd_add(madd(o17, pair(kF1_175875602 - kF0_899976223, kF0_298631336 - kF0_899976223 + a)),
-               o35, pair(a, kF1_175875602));
-  const I o1 = madd_add(madd(o17, pair(b, kF1_175875602)), o35,
-                        pair(kF1_175875602 - kF2_562915447, kF2_053119869 - kF2_562915447 + b));
-  const I o2 = madd_add(madd(o17, pair(kF1_175875602, a)), o35,
-                        pair(kF3_072711026 - kF2_562915447 + a, kF1_175875602 - kF2_562915447));
-  const I o3 =
-      madd_add(madd(o17, pair(kF1_501321110 - kF0_899976223 + b, kF1_175875602 - kF0_899976223)),
-               o35, pair(kF1_175875602, b));
+  // The rotation's common factor is multiplied out (z5 = (z3 + z4) * 1.1758...).
+  const I z3 = madd(z34, pair(kF1_175875602 - kF1_961570560, kF1_175875602));
+  const I z4 = madd(z34, pair(kF1_175875602, kF1_175875602 - kF0_390180644));
+  const I o0 = madd_add(z3, o17, pair(-kF0_899976223, kF0_298631336 - kF0_899976223));
+  const I o1 = madd_add(z4, o35, pair(-kF2_562915447, kF2_053119869 - kF2_562915447));
+  const I o2 = madd_add(z3, o35, pair(kF3_072711026 - kF2_562915447, -kF2_562915447));
+  const I o3 = madd_add(z4, o17, pair(kF1_501321110 - kF0_899976223, -kF0_899976223));
   out[0] = sra32<kShift>(add32(t10, o3));
   out[7] = sra32<kShift>(sub32(t10, o3));
   out[1] = sra32<kShift>(add32(t11, o2));
@@ -50,11 +43,16 @@ FASTDATA_INLINE void idct_pairs(I e04, I e26, I o17, I o35, I* out) {
 /// Eight-point transforms down the columns of v[0..7]; kCorner: v[4..7] are zero.
 template <int kShift, bool kCorner>
 FASTDATA_INLINE void idct_columns(I* v) {
-  const I v4 = kCorner ? zero() : v[4], v5 = kCorner ? zero() : v[5];
-  const I v6 = kCorner ? zero() : v[6], v7 = kCorner ? zero() : v[7];
+  const I v5 = kCorner ? zero() : v[5], v6 = kCorner ? zero() : v[6];
+  const I v7 = kCorner ? zero() : v[7];
+  // Words that wrap: Note [Overflow].
+  const I sum = kCorner ? v[0] : add16(v[0], v[4]), difference = kCorner ? v[0] : sub16(v[0], v[4]);
+  const I z3 = kCorner ? v[3] : add16(v7, v[3]), z4 = kCorner ? v[1] : add16(v5, v[1]);
   I low[8], high[8];
-  idct_pairs<kShift, kCorner>(lo16(v[0], v4), lo16(v[2], v6), lo16(v[1], v7), lo16(v[3], v5), low);
-  idct_pairs<kShift, kCorner>(hi16(v[0], v4), hi16(v[2], v6), hi16(v[1], v7), hi16(v[3], v5), high);
+  idct_pairs<kShift, kCorner>(lo16(sum, difference), lo16(v[2], v6), lo16(v[1], v7), lo16(v[3], v5),
+                              lo16(z3, z4), low);
+  idct_pairs<kShift, kCorner>(hi16(sum, difference), hi16(v[2], v6), hi16(v[1], v7), hi16(v[3], v5),
+                              hi16(z3, z4), high);
   for (int i = 0; i < 8; i++) v[i] = packs32(low[i], high[i]);
 }
 
@@ -77,12 +75,31 @@ FASTDATA_INLINE void transpose(I* v) {
   v[7] = hi64(b5, b7);
 }
 
+/// What `idct_lanes` leaves to the scalar path: of `size` rows, as many columns; what is right of a
+/// corner is no block's. Note [Overflow]
+FASTDATA_NOINLINE void idct_one_by_one(const I* v, int size, const uint16_t* quantisation,
+                                       uint8_t* out, size_t stride) {
+  for (int i = 0; i < kLanes128; i++) {
+    int16_t block[64] = {};
+    for (int r = 0; r < size; r++) {
+      int16_t row[kLanes128 * 8];
+      store(row, v[r]);
+      std::memcpy(block + 8 * r, row + 8 * i, size * sizeof *row);
+    }
+    idct_block_scalar(block, quantisation, out + 8 * i, stride);
+  }
+}
+
 /// Rows of coefficients, one block in each 128-bit lane, to rows of samples; kCorner: only
 /// v[0..3] are given, the others are zero.
 template <bool kCorner>
 FASTDATA_INLINE void idct_lanes(I* v, const uint16_t* quantisation, uint8_t* out, size_t stride) {
   constexpr int kRows = kCorner ? 4 : 8;
-  for (int r = 0; r < kRows; r++) v[r] = mullo16(v[r], broadcast128(quantisation + 8 * r));
+  const I row0 = mullo16(v[0], broadcast128(quantisation));
+  if (FASTDATA_UNLIKELY(any_outside<kMaxUnshifted>(row0)))
+    return idct_one_by_one(v, kRows, quantisation, out, stride);
+  v[0] = row0;
+  for (int r = 1; r < kRows; r++) v[r] = mullo16(v[r], broadcast128(quantisation + 8 * r));
   for (int r = kRows; r < 8; r++) v[r] = zero();
   idct_columns<kColumnShift, kCorner>(v);
   transpose<kCorner>(v);

@@ -11,6 +11,12 @@ namespace {
 FASTDATA_INLINE int16x8_t mullo16(int16x8_t a, uint16x8_t b) {
   return vreinterpretq_s16_u16(vmulq_u16(vreinterpretq_u16_s16(a), b));
 }
+FASTDATA_INLINE int16x4_t add16(int16x4_t a, int16x4_t b) {
+  return vreinterpret_s16_u16(vadd_u16(vreinterpret_u16_s16(a), vreinterpret_u16_s16(b)));
+}
+FASTDATA_INLINE int16x4_t sub16(int16x4_t a, int16x4_t b) {
+  return vreinterpret_s16_u16(vsub_u16(vreinterpret_u16_s16(a), vreinterpret_u16_s16(b)));
+}
 FASTDATA_INLINE int32x4_t add32(int32x4_t a, int32x4_t b) {
   return vreinterpretq_s32_u32(vaddq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
 }
@@ -23,35 +29,35 @@ FASTDATA_INLINE int32x4_t sub32(int32x4_t a, int32x4_t b) {
 /// the other paths. kCorner: v[4..7] are zero.
 template <int kShift, bool kCorner>
 FASTDATA_INLINE void idct_four(const int16x4_t* v, int32x4_t* out) {
-  constexpr int a = kF1_175875602 - kF1_961570560;
-  constexpr int b = kF1_175875602 - kF0_390180644;
   const int32x4_t round = vdupq_n_s32(1 << (kShift - 1));
-  int32x4_t e0 = add32(round, vshll_n_s16(v[0], kIdctBits)), e1 = e0;
+  // Words that wrap: Note [Overflow] in idct.h.
+  int16x4_t sum = v[0], difference = v[0], z3 = v[3], z4 = v[1];
+  if constexpr (!kCorner) {
+    sum = add16(v[0], v[4]);
+    difference = sub16(v[0], v[4]);
+    z3 = add16(v[7], v[3]);
+    z4 = add16(v[5], v[1]);
+  }
+  const int32x4_t e0 = add32(round, vshll_n_s16(sum, kIdctBits));
+  const int32x4_t e1 = kCorner ? e0 : add32(round, vshll_n_s16(difference, kIdctBits));
   int32x4_t e2 = vmull_n_s16(v[2], kF0_541196100);
   int32x4_t e3 = vmull_n_s16(v[2], kF0_541196100 + kF0_765366865);
-  // What v[1] and v[3] give to each odd output, then what v[7] and v[5] do.
-  int32x4_t o0 = vmull_n_s16(v[1], kF1_175875602 - kF0_899976223);
-  int32x4_t o1 = vmull_n_s16(v[1], b);
-  int32x4_t o2 = vmull_n_s16(v[1], kF1_175875602);
-  int32x4_t o3 = vmull_n_s16(v[1], kF1_501321110 - kF0_899976223 + b);
-  o0 = vmlal_n_s16(o0, v[3], a);
-  o1 = vmlal_n_s16(o1, v[3], kF1_175875602 - kF2_562915447);
-  o2 = vmlal_n_s16(o2, v[3], kF3_072711026 - kF2_562915447 + a);
-  o3 = vmlal_n_s16(o3, v[3], kF1_175875602);
+  // What z3 and z4 give to the odd outputs, then what each input does.
+  int32x4_t o02 = vmull_n_s16(z3, kF1_175875602 - kF1_961570560);
+  int32x4_t o13 = vmull_n_s16(z3, kF1_175875602);
+  o02 = vmlal_n_s16(o02, z4, kF1_175875602);
+  o13 = vmlal_n_s16(o13, z4, kF1_175875602 - kF0_390180644);
+  int32x4_t o0 = vmlal_n_s16(o02, v[1], -kF0_899976223);
+  int32x4_t o1 = vmlal_n_s16(o13, v[3], -kF2_562915447);
+  int32x4_t o2 = vmlal_n_s16(o02, v[3], kF3_072711026 - kF2_562915447);
+  int32x4_t o3 = vmlal_n_s16(o13, v[1], kF1_501321110 - kF0_899976223);
   if constexpr (!kCorner) {
-    const int32x4_t v4 = vshll_n_s16(v[4], kIdctBits);
-    e0 = add32(e0, v4);
-    e1 = sub32(e1, v4);
     e2 = vmlal_n_s16(e2, v[6], kF0_541196100 - kF1_847759065);
     e3 = vmlal_n_s16(e3, v[6], kF0_541196100);
-    o0 = vmlal_n_s16(o0, v[7], kF0_298631336 - kF0_899976223 + a);
-    o1 = vmlal_n_s16(o1, v[7], kF1_175875602);
-    o2 = vmlal_n_s16(o2, v[7], a);
-    o3 = vmlal_n_s16(o3, v[7], kF1_175875602 - kF0_899976223);
-    o0 = vmlal_n_s16(o0, v[5], kF1_175875602);
-    o1 = vmlal_n_s16(o1, v[5], kF2_053119869 - kF2_562915447 + b);
-    o2 = vmlal_n_s16(o2, v[5], kF1_175875602 - kF2_562915447);
-    o3 = vmlal_n_s16(o3, v[5], b);
+    o0 = vmlal_n_s16(o0, v[7], kF0_298631336 - kF0_899976223);
+    o1 = vmlal_n_s16(o1, v[5], kF2_053119869 - kF2_562915447);
+    o2 = vmlal_n_s16(o2, v[5], -kF2_562915447);
+    o3 = vmlal_n_s16(o3, v[7], -kF0_899976223);
   }
   const int32x4_t t10 = add32(e0, e3), t13 = sub32(e0, e3);
   const int32x4_t t11 = add32(e1, e2), t12 = sub32(e1, e2);
@@ -146,6 +152,13 @@ FASTDATA_INLINE void idct_block(int16_t* block, const uint16_t* quantisation, ui
                                 size_t stride) {
   constexpr int kRows = kCorner ? 4 : 8;
   int16x8_t v[8];
+  const int16x8_t row0 = mullo16(vld1q_s16(block), vld1q_u16(quantisation));
+  const uint16x8_t shifted = vaddq_u16(vreinterpretq_u16_s16(row0), vdupq_n_u16(kMaxUnshifted));
+  if (FASTDATA_UNLIKELY(vmaxvq_u16(shifted) >= 2 * kMaxUnshifted)) {  // Note [Overflow]
+    idct_block_scalar(block, quantisation, out, stride);
+    std::memset(block, 0, 64 * sizeof *block);
+    return;
+  }
   for (int r = 0; r < kRows; r++) {
     v[r] = mullo16(vld1q_s16(block + 8 * r), vld1q_u16(quantisation + 8 * r));
     vst1q_s16(block + 8 * r, vdupq_n_s16(0));

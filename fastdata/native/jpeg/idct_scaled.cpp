@@ -20,6 +20,7 @@ constexpr int kF2_172734803 = 17799;
 constexpr int kF3_624509785 = 29692;
 
 uint8_t to_sample(int value) { return static_cast<uint8_t>(std::clamp(value + 128, 0, 255)); }
+uint32_t saturate16(int value) { return static_cast<uint32_t>(std::clamp(value, -32768, 32767)); }
 
 int descale(uint32_t sum, int shift) {
   return static_cast<int32_t>(sum + (1u << (shift - 1))) >> shift;
@@ -50,21 +51,50 @@ void idct2_1d(const uint32_t* v, int step, int shift, int* out) {
   out[1] = descale(even - odd, shift);
 }
 
-using Idct1d = void (*)(const uint32_t* v, int step, int shift, int* out);
+// On overflow (Note [Overflow] in idct.h) libjpeg-turbo's jidctred-sse2.asm is the oracle, too.
 
-void idct_2d(const uint32_t* coefficients, int size, Idct1d idct, int column_shift, int row_shift,
-             uint8_t* out, size_t stride) {
+void idct_4x4(const int16_t* coefficients, const uint32_t* dequantised, uint8_t* out,
+              size_t stride) {
   uint32_t work[4 * 8];
+  // It does not read row 4.
+  const auto zero = [&](int begin, int end) {
+    return std::all_of(coefficients + begin, coefficients + end, [](int16_t c) { return c == 0; });
+  };
+  const bool row0_alone = zero(8, 32) && zero(40, 64);
   for (int x = 0; x < 8; x++) {
     int column[4];
-    idct(coefficients + x, 8, column_shift, column);
-    for (int y = 0; y < size; y++) work[8 * y + x] = static_cast<uint32_t>(column[y]);
+    idct4_1d(dequantised + x, 8, kIdctBits - 2 + 1, column);
+    for (int y = 0; y < 4; y++)
+      work[8 * y + x] =
+          row0_alone ? static_cast<uint32_t>(wrap16(dequantised[x] << 2)) : saturate16(column[y]);
   }
-  for (int y = 0; y < size; y++) {
+  for (int y = 0; y < 4; y++) {
     int row[4];
-    idct(work + 8 * y, 1, row_shift, row);
-    for (int x = 0; x < size; x++) out[y * stride + x] = to_sample(row[x]);
+    idct4_1d(work + 8 * y, 1, kIdctBits + 2 + 3 + 1, row);
+    for (int x = 0; x < 4; x++) out[y * stride + x] = to_sample(row[x]);
   }
+}
+
+void idct_2x2(const uint32_t* dequantised, uint8_t* out, size_t stride) {
+  uint32_t work[2 * 8];
+  for (int x = 0; x < 8; x++) {
+    int column[2];
+    idct2_1d(dequantised + x, 8, kIdctBits, column);
+    // It leaves column 0 as it is.
+    for (int y = 0; y < 2; y++)
+      work[8 * y + x] = x == 0 ? static_cast<uint32_t>(column[y]) : saturate16(column[y]);
+  }
+  for (int y = 0; y < 2; y++) {
+    int row[2];
+    idct2_1d(work + 8 * y, 1, kIdctBits + 2 + 3 + 2, row);
+    for (int x = 0; x < 2; x++) out[y * stride + x] = to_sample(row[x]);
+  }
+}
+
+/// jidctred.c itself, which wraps in its table of limits, of 10 bits.
+uint8_t idct_1x1(int dc) {
+  const uint32_t level = static_cast<uint32_t>(descale(static_cast<uint32_t>(dc), 3));
+  return to_sample(static_cast<int32_t>(level << 22) >> 22);
 }
 
 }  // namespace
@@ -75,14 +105,14 @@ void idct_row_scaled(const BlockRow& row, const uint16_t quantisation[64], int s
     int16_t* block = row.coefficients + static_cast<size_t>(row.index(x)) * 64;
     uint32_t work[64];
     for (int i = 0; i < 64; i++)
-      work[i] = static_cast<uint32_t>(static_cast<int16_t>(block[i] * quantisation[i]));
-    std::memset(block, 0, 64 * sizeof *block);
+      work[i] = static_cast<uint32_t>(wrap16(static_cast<uint32_t>(block[i] * quantisation[i])));
     if (size == 1)
-      *out = to_sample(descale(work[0], 3));
+      *out = idct_1x1(block[0] * quantisation[0]);
     else if (size == 2)
-      idct_2d(work, 2, idct2_1d, kIdctBits, kIdctBits + 2 + 3 + 2, out, stride);
+      idct_2x2(work, out, stride);
     else
-      idct_2d(work, 4, idct4_1d, kIdctBits - 2 + 1, kIdctBits + 2 + 3 + 1, out, stride);
+      idct_4x4(block, work, out, stride);
+    std::memset(block, 0, 64 * sizeof *block);
   }
 }
 

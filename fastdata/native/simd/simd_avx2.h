@@ -71,6 +71,12 @@ FASTDATA_INLINE F mul_float(F a, F b) { return _mm256_mul_ps(a, b); }
 FASTDATA_INLINE F to_float(I v) { return _mm256_cvtepi32_ps(v); }
 FASTDATA_INLINE I truncated(F v) { return _mm256_cvttps_epi32(v); }
 
+/// Whether a word is not in [-kBound, kBound), a power of 2.
+template <int kBound>
+FASTDATA_INLINE bool any_outside(I v) {
+  return !_mm256_testz_si256(add16(v, set16(kBound)), set16(-2 * kBound));
+}
+
 /// Half a vector of bytes, widened; and two such, narrowed with saturation.
 FASTDATA_INLINE I load_u8_to_16(const uint8_t* p) {
   return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -25,6 +25,10 @@ FASTDATA_INLINE I mullo16(I a, I b) { return _mm512_mullo_epi16(a, b); }
 FASTDATA_INLINE I mulhi16(I a, I b) { return _mm512_mulhi_epi16(a, b); }
 FASTDATA_INLINE I madd(I a, I b) { return _mm512_madd_epi16(a, b); }
 FASTDATA_INLINE I madd_add(I sum, I a, I b) { return _mm512_dpwssd_epi32(sum, a, b); }
+template <int kBound>
+FASTDATA_INLINE bool any_outside(I v) {
+  return _mm512_test_epi16_mask(add16(v, set16(kBound)), set16(-2 * kBound));
+}
 template <int kBits>
 FASTDATA_INLINE I sra16(I v) {
   return _mm512_srai_epi16(v, kBits);
