@@ -22,6 +22,7 @@ from fastdata.transforms import (  # noqa: E402
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    ResizeKeepRatio,
     Views,
 )
 from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
@@ -36,6 +37,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
 ]
 
+# Resized to within a size, most images have zeros around them.
+PADDED = {
+    "padded": Compose([ResizeKeepRatio((32, 40), longest=1.0), CenterCrop((32, 40))]),
+    "longer side bounded": Compose([Resize(24, max_size=33), RandomCrop(30, pad_if_needed=True)]),
+}
 TRANSFORMS = {
     "crops": CROPS,
     "bicubic": RandomResizedCrop((20, 31), interpolation="bicubic"),
@@ -45,6 +51,7 @@ TRANSFORMS = {
     "centre": CenterCrop(97),
     "cifar": Compose([RandomCrop(28, padding=6, pad_if_needed=True), RandomHorizontalFlip()]),
     "resized, then cropped": Compose([Resize(30), RandomCrop(28, padding=4)]),
+    **PADDED,
 }
 
 
@@ -101,6 +108,14 @@ def test_pixels_are_pillows(name: str, kind: str) -> None:
             assert np.abs(got - want).max() <= 1
             assert labels.tolist() == dataset.labels[indices.numpy()].tolist()
         assert sorted(seen) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_what_pads_most_images_is_not_left_to_pillow(name: str) -> None:
+    loaders = [DataLoader(images(one), SAMPLES, seed=1) for one in (CROPS, PADDED[name])]
+    for loader in loaders:
+        list(loader)
+    assert loaders[0].stats().by_pillow == loaders[1].stats().by_pillow
 
 
 def test_epochs_are_cropped_differently() -> None:

@@ -19,7 +19,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import transforms as ours
 from fastdata.plan import draws
-from fastdata.transforms import pillow
+from fastdata.transforms import Compose, pillow
 from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
 from fastdata.transforms.pixels import native_program
 
@@ -66,6 +66,8 @@ def head(recipe: Recipe, image: Image.Image, keys: Keys) -> Any:
     (program,) = recipe.programs
     got = program.draw([image.width], [image.height], keys)
     pixels = pillow.render(image, got, 0, program.size, program.filter)
+    if program.pixels:  # a crop that pads most images
+        pixels = Compose(program.pixels)(Image.fromarray(pixels)).permute(1, 2, 0).numpy()
     output = program.output
     if output.as_pil:
         assert output.dtype == "uint8"

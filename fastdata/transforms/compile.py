@@ -628,11 +628,22 @@ class Reading:
                 return "it would pad what was cropped"
             if pads and self.mean is not None:
                 return "it would pad with zeros what is normalised"
+            if larger or (pads and self._resized_within(size)):
+                return "it pads most images"  # as above
             self.fixed, self.cropped = size, True
         self.steps.append(step)
         if not isinstance(step, RandomHorizontalFlip):
             self.last = name_of(step)
         return None
+
+    def _resized_within(self, size: _Pair) -> bool:
+        """Whether images were resized to sizes that differ, some of them less than ``size``."""
+        for step in reversed(self.steps):
+            if isinstance(step, ResizeKeepRatio):
+                return step.longest > 0 or geometry.is_random(step)
+            if isinstance(step, Resize):
+                return step.max_size is not None or max(size) > step.size  # type: ignore[operator]
+        return False
 
 
 def _moves(step: Transform) -> bool:
