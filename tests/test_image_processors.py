@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 import pytest
 from loader_data import SAMPLES, WITH_INDEX, images
+from recipe_packages import need
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
 from fastdata.transforms.compile import Recipe, compile_recipe
 
-if importlib.util.find_spec("transformers") is None:
-    pytest.skip("transformers is not installed (make test-recipes)", allow_module_level=True)
+need("transformers")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

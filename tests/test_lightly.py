@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,14 @@ import pytest
 import torch
 from loader_data import images
 from PIL import Image
+from recipe_packages import need
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
 from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.pixels import native_program
 
-if any(importlib.util.find_spec(name) is None for name in ("lightly", "dinov2")):
-    pytest.skip("lightly is not installed (make test-recipes)", allow_module_level=True)
+need("lightly", "dinov2")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -13,7 +13,7 @@ from loader_data import SAMPLES, images, same
 from test_pixel_programs import kolmogorov_smirnov
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DeviceLoader
 from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 FLOATS = Compose(
@@ -21,7 +21,7 @@ FLOATS = Compose(
 )
 CLASSES = 3
 
-PLACES: list[dict[str, Any]] = [{}, {"device": "cpu"}]
+PLACES: list[dict[str, Any]] = [{}, {"device": "cpu"}, {"around": "cpu"}]
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +38,20 @@ MIXES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def mixed(transform: Any, **options: Any) -> DataLoader[Any]:
-    options = {"shuffle": True, "seed": 3, "batch_transform": transform, **options}
-    return DataLoader(images(FLOATS), 10, require_native=True, **options)
+def mixed(transform: Any, around: str = "", **options: Any) -> Any:
+    """A loader with a ``batch_transform``; with ``around``, a DeviceLoader has it."""
+    options = {"shuffle": True, "seed": 3, "require_native": True, **options}
+    if not around:
+        return DataLoader(images(FLOATS), 10, batch_transform=transform, **options)
+    loader: Any = DataLoader(images(FLOATS), 10, **options)
+    return DeviceLoader(loader, around, channels_last=False, batch_transform=transform)
 
 
 def every_generator(images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device", "around"])
 @pytest.mark.parametrize("name", MIXES)
 def test_torchvisions_mix_the_loaders_batches(
     v2: Any, name: str, place: Any, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +84,7 @@ def test_torchvisions_mix_the_loaders_batches(
         assert {"box" in params for params in drawn} == {True, False}
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device", "around"])
 def test_the_same_batch_is_mixed_the_same_way(v2: Any, place: Any) -> None:
     """In every run, with any threads, and after a resume."""
     transform = MIXES["either"](v2)
@@ -96,7 +100,7 @@ def test_the_same_batch_is_mixed_the_same_way(v2: Any, place: Any) -> None:
     assert same(whole, taken + list(resumed))
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device", "around"])
 def test_each_batch_rank_and_epoch_draws_anew(place: Any) -> None:
     loaders = [mixed(every_generator, shard=(rank, 2), **place) for rank in range(2)]
     found = [draws for _ in range(3) for loader in loaders for draws in loader]
@@ -116,7 +120,20 @@ def test_a_seed_that_is_drawn_is_torchs() -> None:
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["host", "device"])
+def test_a_second_transform_draws_numbers_of_its_own() -> None:
+    def noted(images: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        first.append(every_generator(images, labels))
+        return images, labels
+
+    first: list[Any] = []
+    inner = mixed(noted)
+    second = list(DeviceLoader(inner, "cpu", batch_transform=every_generator))
+    assert len(set(first + second)) == 2 * len(second) == 12
+    assert second == list(DeviceLoader(mixed(noted), "cpu", batch_transform=every_generator))
+    assert first[:6] == list(mixed(every_generator))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device", "around"])
 def test_the_generators_go_on_as_if_nothing_had_been_drawn(place: Any) -> None:
     def fails(*batch: Any) -> Any:
         every_generator(*batch)

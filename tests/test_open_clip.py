@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from loader_data import SAMPLES, WITH_INDEX, images
+from recipe_packages import need
 from test_pixel_programs import COUNT, SIZE, assert_same_distribution, ours, theirs
 from torchvision_stub import import_torchvision
 
@@ -16,8 +16,7 @@ from fastdata import DataLoader
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms.compile import Recipe, compile_recipe
 
-if importlib.util.find_spec("open_clip") is None:
-    pytest.skip("open_clip is not installed (make test-recipes)", allow_module_level=True)
+need("open_clip")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 import torch
 from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
+from recipe_packages import need
 from test_pixel_programs import (
     COUNT,
     SIZE,
@@ -32,8 +32,7 @@ from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
-if importlib.util.find_spec("timm") is None:
-    pytest.skip("timm is not installed (make test-recipes)", allow_module_level=True)
+need("timm")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

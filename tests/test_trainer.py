@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from loader_data import SAMPLES, images
+from recipe_packages import need
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
 from fastdata.transforms import Compose, Normalize, RandomResizedCrop
 
-if importlib.util.find_spec("transformers") is None:
-    pytest.skip("transformers is not installed (make test-recipes)", allow_module_level=True)
+need("transformers")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -116,6 +116,10 @@ def test_views_go_on_from_a_state() -> None:
         (lambda: Views((CROPS, 0)), "count 0 is not a whole number of at least 1"),
         (lambda: Views((CROPS, 1)), "makes 1, which needs no list"),
         (lambda: Views(crops=[]), "makes 0"),
+        (
+            lambda: DataLoader(images(Views(Views(CROPS, LOCAL), CROPS))),
+            "name all views in one Views",
+        ),
         (lambda: Views(crops=[CROPS, "flip"]), "transform 1, 'flip', cannot be called"),
         (
             lambda: DataLoader(images(Views(crops=import_torchvision().transforms.CenterCrop(3)))),

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from PIL import ImageFilter, ImageOps
 
 
-class Recipe(NamedTuple):
+@dataclass(frozen=True)
+class Recipe:
     """One list of transforms as the script has it, and one for `fastdata.transforms.Views`."""
 
     views: Sequence[Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ class DeviceLoader:
             memory; else contiguous.
         prefetch: Batches that are sent ahead, at least 1; each has its memory on the device.
         batch_transform: Called with a batch's elements, on the device, when it is taken; what it
-            returns is the batch (MixUp, CutMix).
+            returns is the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native path,
+            what it draws is a function of (``seed``, epoch, batch), as of the loader's own.
 
     Raises:
         UsageError: Arguments contradict each other, or there is no such device. When iterating:
@@ -71,16 +73,13 @@ class DeviceLoader:
     ) -> None:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)
         self._batch_transform = batch_transform
-        self._state: _StateTracker | None = None
+        self._state: _LoaderTracker | None = None
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
-        self._state = None
-        tracker = Tracker()
-        if _keeps_state(self.loader):
-            tracker = self._state = _StateTracker(self.loader)
-        return DeviceIterator(batches, self._where, tracker, self._batch_transform)
+        self._state = _LoaderTracker(self.loader)
+        return DeviceIterator(batches, self._where, self._state, self._batch_transform)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -141,22 +140,34 @@ class DeviceLoader:
         return f"<fastdata.DeviceLoader to {self._where.describe()}, of {self.loader!r}>"
 
 
-class _StateTracker(Tracker):
-    """Keeps the state that a loader had when it gave the batch that the consumer has now."""
+class _LoaderTracker(Tracker):
+    """Keeps what belongs to the batch that the consumer has now.
+
+    Attributes:
+        valid: Whether ``reached`` is where the consumer is.
+        reached: The state that the loader had when it gave that batch.
+    """
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self.reached = loader.state_dict()
-        self.valid = True
+        self.valid = self._has_state = _keeps_state(loader)
+        # A fastdata.DataLoader's draws for a batch are functions of (seed, epoch, batch).
+        self._seeded: Callable[[], AbstractContextManager[None]]
+        self._seeded = getattr(loader, "_seeded", nullcontext)
+        self._drawing: AbstractContextManager[None]
+        self.reached, self._drawing = self.mark()
 
     def mark(self) -> Any:
-        return self._loader.state_dict()
+        return self._loader.state_dict() if self._has_state else {}, self._seeded()
 
     def reach(self, mark: Any) -> None:
-        self.reached = mark
+        self.reached, self._drawing = mark
 
     def end(self) -> None:
         self.valid = False  # the loader's own is the next epoch's
+
+    def drawing(self) -> AbstractContextManager[None]:
+        return self._drawing
 
 
 def _keeps_state(loader: Any) -> bool:

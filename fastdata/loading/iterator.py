@@ -200,8 +200,8 @@ class NativeIterator(Iterator[Any]):
         elif self._config.on_error == "zero":
             valid = np.ones(len(batch.planned.indices), np.bool_)
         self._progress.ahead = self._ahead()
-        if self._config.batch_transform is not None or self._config.mixes_bytes:
-            planned = batch.planned
+        planned = batch.planned
+        if len(planned.numbers):
             self._progress.batch_key = batch_key(self._key, planned.numbers, planned.occurrences)
         self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)

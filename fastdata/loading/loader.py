@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -30,9 +31,10 @@ from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
 from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
+from fastdata.loading.seeding import seeded
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
-from fastdata.plan.draws import epoch_key, rank_key
+from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
@@ -42,6 +44,8 @@ from fastdata.transforms.descriptions import Schedule
 T = TypeVar("T", covariant=True)
 
 _LEFT_ALONE = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
+#: Child of a batch's key, of a second transform of it; `seeded` has the first ones.
+_AGAIN = 4
 _TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader).parameters
 
 
@@ -363,6 +367,14 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         sent = replace(self._progress) if self._choice.where is not None else self._progress
         started = native.start(batches, key, sent, length)
         return self._on_device(started, ProgressTracker(sent, self._progress))
+
+    def _seeded(self) -> AbstractContextManager[None]:
+        """What a `DeviceLoader` over this loader transforms the batch given last in."""
+        if self._native is None or self._progress is None:
+            return nullcontext()
+        key = self._progress.batch_key
+        # What the loader's own has drawn for the batch is not drawn again.
+        return seeded(key if self.batch_transform is None else child(key, _AGAIN))
 
     def _numbered(self, epoch: int) -> int:
         """The epoch as it goes into random numbers: a seed that is drawn is for one epoch alone."""

@@ -462,6 +462,8 @@ class Reading:
                 # Each of ours returns a tensor, when it is called by somebody else.
                 self.kind = "own" if ours else "tensor"
             return reason
+        if isinstance(transform, Views):
+            return "it stands in another transform: name all views in one Views"
         if _views(transform) is not None:
             return "what is random before it would differ from view to view"
         found = translation.translate(transform, self.kind, self.dtype)

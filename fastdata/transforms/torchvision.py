@@ -64,7 +64,7 @@ def _held(transform: Any) -> Any:
     names say nothing: what they do when called is compared, instruction by instruction.
     """
     kind = type(transform)
-    found = getattr(vars(kind).get("__call__"), "__code__", None)
+    found = getattr(kind.__call__, "__code__", None)
     known = _calls_its_transforms.__code__
     for aspect in ("co_code", "co_names", "co_argcount", "co_kwonlyargcount"):
         if getattr(found, aspect, None) != getattr(known, aspect):
