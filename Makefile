@@ -131,8 +131,8 @@ gpu-check: setup  ## on a machine with a GPU: its tests, a step fed from DATASET
 	    --json docs/results/training.json $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.pages training docs/results > docs/feeding.md
 
-fuzz: setup  ## feed the native core damaged images, then any augmentations, under sanitizers, for SECONDS each
-	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS)
+fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads them, for SECONDS in all (TARGETS="threads")
+	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
 
 wheel: setup  ## build dist/fastdata_torch-*.whl
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .

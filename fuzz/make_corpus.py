@@ -1,6 +1,7 @@
 """Writes seeds for the fuzz targets.
 
 decode: small JPEGs of every kind, with their seek tables. augment: each operation with values.
+index: a row of an index, its seek table and its JPEG.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def main(folder: str) -> None:
     """Write them to folders below it."""
     write_decode(Path(folder) / "decode")
     write_augment(Path(folder) / "augment")
+    write_index(Path(folder) / "index")
 
 
 def write_augment(out: Path) -> None:
@@ -90,6 +92,22 @@ def write_augment(out: Path) -> None:
     write(first["mix_begin"], first["invert"], first["mix_add"])
     write(first["mix_begin"], first["mix_add"], first["mix_end"])
     write(first["mix_begin"], first["invert"], first["mix_blend"], first["mix_end"])
+
+
+def write_index(out: Path) -> None:
+    """One row each, as fuzz_index.cpp has them; its checksums are set right there."""
+    out.mkdir(parents=True, exist_ok=True)
+    for number, switches in enumerate((0xBF, 0x2F, 0x7F, 0)):
+        width, height = 17 + number, 24
+        jpeg = encode(picture(width, height, number), "4:2:0", 40)
+        table = seek_points(jpeg, 8)
+        # offset, length, heap_at; file, label, width, height; checksums; sizes of key, path and
+        # table; encoding, channels; checksum (docs/formats/index.md).
+        extent = (0, len(jpeg), 0, 0, 0, width, height, 0, 0)
+        record = struct.pack("<3q4i2I2HI2B2xI", *extent, 3, 0, len(table), 1, 3, 0)
+        heap = b"key" + table + bytes(4)
+        head = bytes([switches, 0]) + len(heap).to_bytes(2, "little")
+        (out / f"seed-{number}").write_bytes(head + record + heap + jpeg)
 
 
 def write_decode(out: Path) -> None:

@@ -1,46 +1,74 @@
 #!/bin/sh
-# Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer, and what reads datasets
+# and sources in Python.
 #
-#   fuzz/run.sh [SECONDS [TARGET]]      default 60, of each: decode, augment
+#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads, in equal shares
+#
+#   decode    any bytes as a JPEG, its seek points and a request; the SIMD levels agree
+#   augment   any operations with any values; the SIMD levels agree
+#   index     any bytes as rows of an index, of either version, and as what they point to
+#   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
+#   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)
+#   threads   the engine's threads at batches that are cancelled, closed, fail: under ThreadSanitizer
 #
 # Uses clang's libFuzzer if there is one (CXX, else clang++ or clang++-NN), else the blind
 # driver with g++. Needs Python with the built package, Pillow and numpy for the seeds
-# (PYTHON). Leaves the corpus, build and crashes under build/fuzz (WORK). RUN is put before the
-# blind driver's command; for aarch64, emulated:
+# (PYTHON). Leaves the corpus, build and crashes under build/fuzz (WORK), so that a corpus grows; starts
+# from the one in fuzz/corpus. RUN is put before the blind driver's command; for aarch64, emulated:
 #
 #   CXX=aarch64-linux-gnu-g++ RUN="qemu-aarch64 -L /usr/aarch64-linux-gnu" WORK=build/fuzz-aarch64 \
-#     ASAN_OPTIONS=detect_leaks=0 fuzz/run.sh
+#     ASAN_OPTIONS=detect_leaks=0 fuzz/run.sh 60 decode augment index
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
-if [ $# -lt 2 ]; then
-  "$0" "$seconds" decode
-  exec "$0" "$seconds" augment
+[ $# -eq 0 ] || shift
+if [ $# -ne 1 ]; then
+  [ $# -gt 0 ] || set -- decode augment index oracle readers
+  count=$#
+  for target; do
+    "$0" $(((seconds + count - 1) / count)) "$target"
+  done
+  exit
 fi
-subject=$2
+subject=$1
 python=${PYTHON:-python3}
 work=${WORK:-build/fuzz}
-mkdir -p "$work/corpus/$subject" "$work/crashes"
-
-"$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
-import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
-
-flags="-std=c++20 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
-flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"
-sources=$(find fastdata/native -name '*.cpp' ! -path '*/python/*')
 
 clang=${CXX:-}
 for name in clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14; do
   [ -n "$clang" ] || ! command -v "$name" >/dev/null || clang=$name
 done
+compiler=${clang:-g++}
 
-build() { # compiler, compile flags, link flags, target, the target's own sources
-  target=$4
-  # The core is compiled once for all targets.
-  objects=$work/$(basename "$1").objects
+inputs=$subject sanitizers=address,undefined libraries=
+case "$subject" in
+readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
+threads) inputs=decode sanitizers=thread ;;
+oracle)
+  inputs=decode libraries=-ljpeg
+  if ! printf '#include <cstdio>\n#include <jpeglib.h>\nint main() {}\n' |
+    "$compiler" -x c++ - -ljpeg -o /dev/null 2>/dev/null; then
+    echo "fuzz oracle: skipped, as libjpeg-turbo's headers are not here: apt-get install libjpeg62-turbo-dev"
+    exit
+  fi
+  ;;
+esac
+mkdir -p "$work/corpus/$inputs" "$work/crashes" "fuzz/corpus/$inputs"
+
+"$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
+import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
+
+flags="-std=c++20 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
+flags="$flags -fsanitize=$sanitizers -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"
+sources=$(find fastdata/native -name '*.cpp' ! -path '*/python/*')
+
+build() { # compile flags, link flags, target, the target's own sources
+  target=$3
+  # The core is compiled once for all targets with the same sanitizers.
+  objects=$work/$(basename "$compiler").$sanitizers
   mkdir -p "$objects"
   linked= stale=
-  for source in $sources $5; do
+  for source in $sources $4; do
     object=$objects/$(basename "$source" .cpp).o
     linked="$linked $object"
     if [ ! -e "$object" ] || [ -n "$(find "$source" fastdata/native \( -path "$source" \
@@ -50,23 +78,38 @@ build() { # compiler, compile flags, link flags, target, the target's own source
   done
   # shellcheck disable=SC2086
   printf '%s\n' $stale | xargs -r -n 2 -P "$(nproc)" \
-    sh -c "\"\$0\" $flags $2 -c \"\$1\" -o \"\$2\"" "$1"
+    sh -c "\"\$0\" $flags $1 -c \"\$1\" -o \"\$2\"" "$compiler"
   # shellcheck disable=SC2086
-  "$1" $flags $3 $linked -o "$target" -lpthread
+  "$compiler" $flags $2 $linked -o "$target" $libraries -lpthread
 }
 
-case "$clang" in
+case "$subject.$compiler" in
+threads.*)
+  build "" "" "$work/threads" "fuzz/threads.cpp"
+  exec "$work/threads" "$seconds" "$work/seeds/$inputs"/*
+  ;;
 *clang*)
   # Edge counters only: tracing comparisons, libFuzzer's default, halves the speed.
-  build "$clang" -fsanitize-coverage=inline-8bit-counters,pc-table -fsanitize=fuzzer \
+  build "-fsanitize-coverage=inline-8bit-counters,pc-table" -fsanitize=fuzzer \
     "$work/fuzz_$subject" "fuzz/fuzz_$subject.cpp"
-  exec "$work/fuzz_$subject" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+  "$work/fuzz_$subject" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
     -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/crashes/" \
-    "$work/corpus/$subject" "$work/seeds/$subject"
+    "$work/corpus/$inputs" "fuzz/corpus/$inputs" "$work/seeds/$inputs" >"$work/$subject.log" 2>&1 || {
+    status=$?
+    tail -60 "$work/$subject.log"
+    exit $status
+  }
+  awk -v target="$subject" '
+    /PC tables/ { edges = $(NF - 1); sub(/.*\(/, "", edges) }
+    /DONE/ { for (i = 1; i < NF; i++) if ($i == "cov:") covered = $(i + 1) }
+    /number_of_executed_units/ { runs = $2 }
+    /stat::(compared|refused)/ { more = more "; " substr($1, 7) " " $2 }
+    END { printf "fuzz %s: %d executions, %d of %d edges (%d%%)%s\n", target, runs, covered, edges,
+          100 * covered / edges, more }' "$work/$subject.log"
   ;;
 *)
-  build "${CXX:-g++}" "" "" "$work/blind_$subject" "fuzz/fuzz_$subject.cpp fuzz/driver.cpp"
+  build "" "" "$work/blind_$subject" "fuzz/fuzz_$subject.cpp fuzz/driver.cpp"
   # shellcheck disable=SC2086
-  exec ${RUN:-} "$work/blind_$subject" "$seconds" "$work/seeds/$subject"/*
+  exec ${RUN:-} "$work/blind_$subject" "$seconds" "$work/seeds/$inputs"/*
   ;;
 esac

@@ -191,6 +191,7 @@ Engine::~Engine() {
   if (pool_ && pool_->owner == getpid()) delete pool_;
 }
 
+// One thread at a time: the pool is made here. Python calls it with its lock held.
 std::unique_ptr<Batch> Engine::submit(std::shared_ptr<Task> task) {
   if (!pool_ || pool_->owner != getpid()) pool_ = new Pool(threads_);
   auto batch = std::make_unique<Batch>(std::move(task));

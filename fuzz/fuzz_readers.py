@@ -1,0 +1,168 @@
+"""Fuzzes what reads datasets and sources: a result, or an error of fastdata's, whatever the bytes.
+
+    python fuzz/fuzz_readers.py [SECONDS [SEED]]
+
+Small datasets in each container, and sources of each kind that `fastdata convert` takes, have
+bytes flipped, cut out, repeated and overwritten in one of their files. Datasets are then opened,
+verified, described and read, sources packed, by the commands that people use. Any other exception,
+a crash of the process, or a case that takes over 30 seconds is a finding: it ends the run and stays
+in its folder.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from click.testing import CliRunner
+from containers import pack_tree
+from jpegs import encode, picture
+from PIL import Image
+
+from fastdata import ImageDataset
+from fastdata.cli import cli
+from fastdata.errors import FastdataError
+
+CONTAINERS = ("lmdb", "parquet", "shards", "folder")
+#: Seconds that a case may take.
+LIMIT = 30
+
+
+def main() -> None:
+    """Fuzzes for some seconds; exits with 1 at the first finding."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 32)
+    rng = random.Random(seed)
+    warnings.simplefilter("ignore")
+    root = Path(tempfile.mkdtemp(prefix="fastdata-fuzz-"))
+    targets = make_seeds(root / "seeds")
+    print(f"fuzz readers: seed {seed}, in {root}", flush=True)
+    done: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        name = rng.choice(sorted(targets))
+        seed_folder, use = targets[name]
+        case = root / "case"
+        shutil.rmtree(case, ignore_errors=True)
+        shutil.copytree(seed_folder, case)
+        files = sorted(path for path in case.rglob("*") if path.is_file())
+        damaged = rng.choice(files)
+        damaged.write_bytes(damage(damaged.read_bytes(), rng))
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        try:
+            use(case, root / "out")
+        except BaseException:
+            traceback.print_exc()
+            sys.exit(f"fuzz readers: {name}, {damaged}: see {case}")
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            shutil.rmtree(root / "out", ignore_errors=True)
+        done[name] += 1
+    shutil.rmtree(root)
+    each = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
+    print(f"fuzz readers: {done.total()} executions: {each}")
+
+
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """The bytes, changed in a few places, half of the time near one of their ends."""
+    out = bytearray(data)
+    for _ in range(1 << rng.randrange(4)):
+        if not out:
+            break
+        near = min(len(out), rng.choice((200, len(out))))
+        at = rng.randrange(near)
+        if rng.random() < 0.3:
+            at = len(out) - 1 - at
+        length = rng.choice((1, 2, 4, 8, rng.randrange(1, 64)))
+        match rng.randrange(7):
+            case 0 | 1:
+                out[at] ^= 1 << rng.randrange(8)
+            case 2:
+                out[at : at + length] = rng.randbytes(length)
+            case 3:
+                out[at : at + length] = rng.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * length
+            case 4:
+                del out[at : at + length]
+            case 5:
+                out[at:at] = out[at : at + length]
+            case _:
+                del out[rng.randrange(len(out)) :]
+    return bytes(out)
+
+
+def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]]]:
+    """A folder of each dataset and source, and what reads it."""
+    tree = root / "imagefolder"
+    for number in range(6):
+        path = tree / f"class{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = picture(20 + number, 17, number)
+        if number == 4:
+            Image.fromarray(pixels).save(path, "PNG")
+        else:
+            path.write_bytes(encode(pixels, progressive=number == 5))
+    targets: dict[str, tuple[Path, Callable[[Path, Path], None]]] = {
+        "convert imagefolder": (tree, lambda case, out: convert("imagefolder", case, out)),
+    }
+    for container in CONTAINERS:
+        packed = root / container
+        pack_tree(tree, packed, container)
+        if container == "folder":
+            shutil.copytree(tree, packed, dirs_exist_ok=True)
+        targets[container] = (packed, read_dataset)
+    for kind, container in (("webdataset", "shards"), ("parquet", "parquet")):
+        source = root / kind
+        source.mkdir(exist_ok=True)
+        for path in (root / container).rglob("*"):
+            if path.suffix in (".tar", ".parquet") and path.parent != source:
+                shutil.copy(path, source)
+        targets[f"convert {kind}"] = (
+            source,
+            lambda case, out, kind=kind: convert(kind, case, out),  # type: ignore[misc]
+        )
+    return targets
+
+
+def read_dataset(case: Path, out: Path) -> None:
+    """Opens a dataset and reads all of it, by its class and by the commands."""
+    with suppress(FastdataError):
+        dataset = ImageDataset(case, staged=False)
+        for index in range(min(len(dataset), 10)):
+            with suppress(FastdataError):
+                dataset[index]
+    run("verify", case, "--workers", 1)
+    run("info", case)
+
+
+def convert(kind: str, case: Path, out: Path) -> None:
+    """Packs a source."""
+    run("convert", kind, "--root", case, "--out", out, "--to", "shards", "--workers", 1)
+
+
+def run(*arguments: object) -> None:
+    """Runs a command, which must end by itself or with an error of its own."""
+    result = CliRunner().invoke(
+        cli, [os.fspath(a) if isinstance(a, Path) else str(a) for a in arguments]
+    )
+    error = result.exception
+    if error is not None and not isinstance(error, SystemExit):
+        raise error
+    if result.exit_code not in (0, 1, 2):
+        raise AssertionError(f"{arguments}: exit code {result.exit_code}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+// A stress test of the engine for ThreadSanitizer: several consumers, each with batches under way
+// as a loader has them, which decode, probe and read the same files, are waited for in and out of
+// turn, cancelled by another thread, dropped while they run, and outlive their engine's interest.
+// Samples are sound and damaged JPEGs. Arguments: seconds, files (fuzz_decode.cpp's inputs, whose
+// JPEGs are used).
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "decode_task.h"
+#include "engine.h"
+#include "io/crc32c.h"
+#include "probe_task.h"
+#include "read_task.h"
+#include "simd/kernels.h"
+
+using namespace fastdata;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kSide = 24, kConsumers = 3, kAhead = 4;
+
+struct Blob {
+  int64_t offset, length;
+};
+
+/// JPEGs one after the other in one file, every third damaged, as a packed dataset has them.
+struct Dataset {
+  std::shared_ptr<Files> files;
+  std::vector<Blob> blobs;
+  std::vector<uint32_t> checksums;
+
+  explicit Dataset(const std::vector<std::vector<uint8_t>>& jpegs) {
+    char path[] = "/tmp/fastdata-threads-XXXXXX";
+    const int descriptor = mkstemp(path);
+    int64_t at = 0;
+    for (const auto& jpeg : jpegs) {
+      if (write(descriptor, jpeg.data(), jpeg.size()) != static_cast<ssize_t>(jpeg.size())) abort();
+      blobs.push_back({at, static_cast<int64_t>(jpeg.size())});
+      checksums.push_back(crc32c({jpeg.data(), jpeg.size()}));
+      at += static_cast<int64_t>(jpeg.size());
+    }
+    close(descriptor);
+    // The second path is that of no file: opening it fails in the threads.
+    files = std::make_shared<Files>(std::vector<std::string>{path, "/nonexistent"},
+                                    std::vector<int64_t>{at, at});
+    path_ = path;
+  }
+  ~Dataset() { unlink(path_.c_str()); }
+
+ private:
+  std::string path_;
+};
+
+/// A batch with all that it points to.
+struct Held {
+  std::unique_ptr<Extents> extents;
+  std::vector<uint8_t> out;
+  std::unique_ptr<Batch> batch;
+};
+
+Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
+  Held held;
+  const size_t count = random() % 20;
+  held.extents = std::make_unique<Extents>(count);
+  held.extents->files = dataset.files;
+  for (size_t i = 0; i < count; i++) {
+    const size_t chosen = random() % dataset.blobs.size();
+    Extent& extent = held.extents->extents[i];
+    extent.file = random() % 32 == 0;
+    extent.offset = dataset.blobs[chosen].offset;
+    extent.length = dataset.blobs[chosen].length;
+    extent.has_crc = true;
+    extent.crc = dataset.checksums[chosen] + (random() % 16 == 0);
+    held.extents->encodings[i] = kJpegEncoding;
+  }
+  const auto kind = random() % 8;
+  std::shared_ptr<Task> task;
+  if (kind == 0) {
+    task = std::make_shared<ReadTask>(*held.extents, std::vector<uint8_t>(count), true);
+  } else if (kind == 1) {
+    task = std::make_shared<ProbeTask>(*held.extents);
+  } else {
+    auto decode = std::make_shared<DecodeTask>();
+    decode->extents = held.extents.get();
+    decode->options.width = decode->options.height = kSide;
+    decode->stride = random() % 3 ? 0 : 16;
+    decode->built.resize(decode->stride ? count : 0);
+    held.out.resize(count * kSide * kSide * 3);
+    for (size_t i = 0; i < count; i++) {
+      Sample sample;
+      sample.output.data = held.out.data() + i * kSide * kSide * 3;
+      sample.output.row_stride = kSide * 3;
+      decode->samples.push_back(sample);
+    }
+    task = decode;
+  }
+  // As Python's lock sees to it: an engine makes its threads with its first batch.
+  static std::mutex submitting;
+  const std::lock_guard<std::mutex> lock(submitting);
+  held.batch = engine.submit(task);
+  return held;
+}
+
+/// As an iterator does it: some batches ahead, the oldest awaited; now and then all given up.
+long consume(const Dataset& dataset, Engine& engine, uint64_t seed, Clock::time_point end) {
+  std::mt19937_64 random(seed);
+  std::deque<Held> ahead;
+  long batches = 0;
+  while (Clock::now() < end) {
+    while (ahead.size() < kAhead) ahead.push_back(begin(dataset, engine, random));
+    switch (random() % 8) {
+      case 0: {  // closed from another thread, as a loader may be
+        std::thread other([&] {
+          for (Held& held : ahead) held.batch->cancel();
+        });
+        ahead.front().batch->wait();
+        other.join();
+        break;
+      }
+      case 1: ahead.clear(); continue;  // an iterator that is dropped
+      case 2: (void)ahead.back().batch->done(); break;
+      case 3: (void)ahead.front().batch->wait_for(0.001); continue;
+      default: break;
+    }
+    ahead.front().batch->wait();
+    for (const Status& status : ahead.front().batch->statuses())
+      if (status.code == Code::bad_parameters) abort();
+    ahead.pop_front();
+    batches++;
+  }
+  return batches;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: %s SECONDS FILE...\n", argv[0]);
+    return 2;
+  }
+  std::vector<std::vector<uint8_t>> jpegs;
+  for (int i = 2; i < argc; i++) {
+    std::ifstream file(argv[i], std::ios::binary);
+    std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(file),
+                               std::istreambuf_iterator<char>()};
+    if (bytes.size() < 18) continue;
+    const size_t begin = 18 + (bytes[16] | bytes[17] << 8);
+    if (begin >= bytes.size()) continue;
+    jpegs.emplace_back(bytes.begin() + static_cast<ptrdiff_t>(begin), bytes.end());
+    if (i % 3 == 0) jpegs.back()[jpegs.back().size() * 3 / 4] ^= 0x55;
+  }
+  use_vector(VectorUse::always);
+  const Dataset dataset(jpegs);
+  const auto end = Clock::now() + std::chrono::seconds(std::atoi(argv[1]));
+  std::atomic<long> batches{0};
+  int engines = 0;
+  while (Clock::now() < end) {
+    Engine engine(1 + engines++ % 4);
+    const auto pause = std::min(end, Clock::now() + std::chrono::milliseconds(700));
+    std::vector<std::thread> consumers;
+    for (int i = 0; i < kConsumers; i++)
+      consumers.emplace_back([&, i] {
+        batches += consume(dataset, engine, static_cast<uint64_t>(engines * kConsumers + i), pause);
+      });
+    for (std::thread& consumer : consumers) consumer.join();
+  }
+  std::printf("fuzz threads: %ld batches, %d engines, no race\n", batches.load(), engines);
+}
