@@ -8,15 +8,24 @@ test_device_mutants.py runs them with one protection taken out of the code.
 from __future__ import annotations
 
 import gc
+import os
 import random
+import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import simgpu
 import torch
+from loader_data import CROPS, images
 
-from fastdata import DeviceLoader
+from fastdata import DataLoader, DeviceLoader
+from fastdata.dali import DALILoader
+from fastdata.device import delivery
+from fastdata.errors import UsageError
+from fastdata.transforms import CenterCrop, Compose, Normalize
 
 #: Batches of a pass.
 COUNT = 9
@@ -145,4 +154,223 @@ def failing(gpus: simgpu.GPUs, rng: random.Random) -> None:
     assert not gpus.faults, gpus.faults
 
 
-ALL = [passes, failing]
+def native(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """The native loader, on a device that is not the current one, which gets no context."""
+    torch.set_default_device("cuda:1")
+    try:
+        threads = rng.randint(0, 2)
+        loader = DataLoader(native_images(), 9, num_workers=threads, seed=1, device="cuda:1")
+        found = [[one.double() for one in batch] for batch in loader]
+        iterator = iter(loader)
+        next(iterator)
+        del iterator
+    finally:
+        torch.set_default_device(None)
+    for batch, wanted in zip(found, native_batches(), strict=True):
+        for one, other in zip(batch, wanted, strict=True):
+            assert one.device.index == 1 and (one.cpu() - other.double()).abs().max() < 0.01
+    assert gpus.contexts == {1}, gpus.contexts
+    assert not gpus.pageable, "pageable memory is copied while the host waits"
+
+
+@cache
+def native_images() -> Any:
+    return images(Compose([CROPS, Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), "float16")]))
+
+
+@cache
+def native_batches() -> Any:
+    return list(DataLoader(native_images(), 9, seed=1, device="cpu"))
+
+
+def static(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """Batches that are all in the same memory: read on any stream, or by a graph."""
+    streams = [torch.accelerator.current_stream()]
+    if rng.random() < 0.6:
+        streams.append(torch.Stream("cuda"))
+    loader = DeviceLoader(Numbered(gpus, rng, pin=False), "cuda", dtype="float32", static=True)
+    reader, graph = Reader(255), None
+    seen: list[Any] = []
+    for _ in range(2):
+        iterator = iter(loader)
+        for number in range(COUNT):
+            with rng.choice(streams):
+                pixels, labels = next(iterator)
+                if not seen:
+                    seen = [pixels, labels]
+                assert pixels is seen[0] and labels is seen[1]
+                reader.read(number, pixels, labels)
+                if len(streams) > 1:
+                    continue
+                if graph is None:
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph):
+                        results = pixels * 1, labels * 1
+                graph.replay()
+                reader.read(number, *results)
+        assert next(iterator, None) is None
+    del loader, iterator, pixels, labels, seen
+    others = [torch.full((2, 3, 4, 4), 77, dtype=torch.float32, device="cuda") for _ in range(3)]
+    labels = [torch.full((2,), 77, device="cuda") for _ in range(3)]
+    reader.check()
+    del others, labels
+
+
+def dali(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """DALI's batches, beside those of its CPU operators."""
+    import simdali
+
+    options: dict[str, Any] = {"num_workers": 2, "seed": 1}
+    with simdali.simulated():
+        # Some are padded, so fastdata decodes them, and they join the others.
+        data = dali_images(rng.random() < 0.5)
+        loader = DALILoader(data, 9, device="cuda", **options)
+        streams = [torch.accelerator.current_stream(), torch.Stream("cuda")]
+        found, others = [], []
+        for _ in range(2):
+            loader.set_epoch(0)
+            iterator = iter(loader)
+            for number, wanted in enumerate(DALILoader(data, 9, **options)):
+                with rng.choice(streams):
+                    batch = next(iterator)
+                    found.append((number, [one.double() for one in batch], wanted))
+                    del batch
+                    others = [torch.full((9, 24, 24, 3), 77, device="cuda") for _ in range(2)]
+            del iterator
+        torch.accelerator.synchronize()
+        for number, batch, wanted in found:
+            for one, other in zip(batch, wanted, strict=True):
+                assert (one.cpu() - other.double()).abs().max() < 0.01, number
+        assert all(bool((one == 77).all()) for one in others)
+    assert not gpus.faults, gpus.faults
+
+
+@cache
+def dali_images(padded: bool) -> Any:
+    return images(CenterCrop(60) if padded else CROPS)
+
+
+def staged(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """Every kind of tensor, none of it page-locked, with the GPU as torch's default device."""
+    labels = torch.arange(12)
+    batch = {
+        "pixels": torch.arange(96, dtype=torch.uint8).view(2, 3, 4, 4),
+        "slice": labels[::2],
+        "expanded": labels[:1].expand(5),
+        "pinned slice": labels.pin_memory()[1::3],
+        "transposed": labels.view(3, 4).T,
+        "scalar": torch.tensor(3.5),
+        "empty": torch.zeros(0, 4),
+        "there": torch.arange(3).to("cuda"),
+        "elsewhere": torch.arange(3).to("cuda:1"),
+        "name": "x",
+    }
+    gpus.pageable = 0
+    wanted = {name: one.cpu() for name, one in batch.items() if name != "name"}
+    torch.set_default_device("cuda")
+    try:
+        (found,) = DeviceLoader([batch], "cuda", dtype="float32")
+    finally:
+        torch.set_default_device(None)
+    torch.accelerator.synchronize()
+    torch.accelerator.synchronize("cuda:1")
+    assert found.pop("name") == "x" and found["there"] is batch["there"]
+    assert (found.pop("pixels").cpu() * 255 - wanted.pop("pixels")).abs().max() < 0.01
+    for name, one in wanted.items():
+        assert found[name].device == torch.device("cuda", 0), name
+        assert torch.equal(found[name].cpu(), one) and found[name].dtype == one.dtype, name
+    assert not gpus.pageable, "pageable memory is copied while the host waits"
+
+
+def held_up(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """DALI decodes the next batch for ever: a step with the one before ends all the same."""
+    import simdali
+
+    with simdali.simulated():
+        loader = DALILoader(dali_images(False), 9, num_workers=2, seed=1, device="cuda")
+        iterator: Any = iter(loader)
+        try:
+            for number in range(3):
+                simdali.Pipeline.may = number + 1
+                pixels, _ = next(iterator)
+                read = pixels.double()
+                torch.accelerator.current_stream().synchronize()
+                assert read.max() < 256
+                assert not simdali.Pipeline.blocked, "a batch that is there waits for the next"
+            current = torch.accelerator.current_stream()
+            assert current not in simdali.Pipeline.streams, "a step may wait for DALI"
+        finally:
+            simdali.Pipeline.may = sys.maxsize
+            iterator.close()
+
+
+def capture(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """A batch that is asked for during a capture: an error, which costs no batch and no graph."""
+    iterator = iter(DeviceLoader(Numbered(gpus, rng, pin=True), "cuda", static=True))
+    pixels, _ = next(iterator)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        more = pixels * 2
+        try:
+            next(iterator)
+        except UsageError as error:
+            assert "captured" in str(error)
+    for number in range(1, COUNT):
+        assert next(iterator)[0] is pixels
+        graph.replay()
+        assert (more.cpu() == 2 * number).all()
+    assert next(iterator, None) is None
+
+
+def fork(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """A fork, pretended, has an iterator of its parent's and its batches: it touches no GPU."""
+    iterator: Any = iter(DeviceLoader(Numbered(gpus, rng, pin=True), "cuda"))
+    assert next(iterator)[1].cpu()[0] == 0
+    child = os.getpid() + 1
+    with mock.patch("os.getpid", return_value=child):
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            assert "before a fork" in str(error)
+        else:
+            raise AssertionError("no error")
+        iterator.close()
+    delivery._OF_PARENT.clear()
+
+
+def pause(gpus: simgpu.GPUs, rng: random.Random) -> None:
+    """A loader pauses: what was sent ahead is handed over meanwhile."""
+    source = Pausing(5)
+    iterator: Any = iter(DeviceLoader(source, "cuda", prefetch=3))
+    found = [int(next(iterator)[0].cpu()[0]) for _ in range(2)]
+    while source.given < 5:
+        found.append(int(next(iterator)[0].cpu()[0]))
+    while len(found) < 5:
+        found.append(int(next(iterator)[0].cpu()[0]))
+    assert source.given == 5
+    source.pause_at = 99
+    found += [int(one[0].cpu()[0]) for one in iterator]
+    assert found == [*range(COUNT)]
+
+
+class Pausing:
+    """Has so many batches, and is not ready with the next."""
+
+    def __init__(self, pause_at: int) -> None:
+        self.pause_at, self.given = pause_at, 0
+
+    def __iter__(self) -> Pausing:
+        return self
+
+    def ready(self) -> bool:
+        return self.given != self.pause_at
+
+    def __next__(self) -> Any:
+        assert self.ready(), "a batch on the device waits for one that is not there"
+        if self.given == COUNT:
+            raise StopIteration
+        self.given += 1
+        return [torch.full((2,), self.given - 1)]
+
+
+ALL = [passes, failing, native, static, dali, staged, held_up, capture, fork, pause]

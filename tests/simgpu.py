@@ -99,7 +99,7 @@ class GPUs:
         self.copies: dict[Stream, int] = defaultdict(int)
         self.allocated: dict[int, int] = defaultdict(int)
         self.capture: Graph | None = None
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._streams: list[Stream] = []
         self._current = 0
         self._free: dict[Any, list[Any]] = defaultdict(list)
@@ -113,7 +113,7 @@ class GPUs:
 
     def check(self) -> None:
         """See that the process is the one that the GPU belongs to."""
-        if os.getpid() != self._process:
+        if os.getpid() != self.process:
             raise CUDAError(
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
                 "multiprocessing, you must use the 'spawn' start method"
@@ -218,8 +218,9 @@ class GPUs:
         self.pass_time()
         self._polls = 0 if done() else self._polls + 1
         if self._polls > 1:
-            for _ in range(self.rng.randint(1, 20)):
-                self.step()
+            steps = [self.step() for _ in range(self.rng.randint(1, 20))]
+            if self._polls > 20 and not any(steps):
+                raise CUDAError("the GPU would wait for ever")
         return done()
 
     def synchronize(self, device: Any = None) -> None:
@@ -238,7 +239,8 @@ class GPUs:
 
     def take(self, size: int, stream: Stream) -> Block:
         """Memory for use on a stream; its content is anything."""
-        self.visit(stream.device.index)
+        self.check()
+        self.contexts.add(stream.device.index)
         size = -(-max(size, 1) // _ROUND) * _ROUND
         late, self._late = self._late, []
         for place, raw, marks in late:
@@ -258,14 +260,13 @@ class GPUs:
 
     def free(self, block: Block) -> None:
         """Takes memory back: its stream may write to it from now on, others when they are done."""
-        if os.getpid() != self._process or self is not machine():
+        if os.getpid() != self.process or self is not machine():
             return
         place, raw = (block.stream, len(block.raw)), block.raw
         if self.capture is not None or block.of_graph:
             return  # the graph keeps it
         others = [stream for stream in block.used if stream is not block.stream]
         if others:
-            self.visit(block.stream.device.index)
             marks = [stream.mark() for stream in others]
             self._late.append((place, raw, marks))
             return
@@ -314,7 +315,7 @@ class GPUs:
         found = self.pinned(tensor)
         array = None if found is None else found.array()
         if found is None or array is None:
-            self.pageable += 1
+            self.pageable += tensor.numel() > 0
             now = tensor.clone()
             return lambda: now
         at, shape, strides, dtype = (
@@ -365,12 +366,12 @@ class Stream:
     @property
     def can_go_on(self) -> bool:
         """Whether the next thing in its queue can run."""
-        return bool(self.queue) and (not isinstance(self.queue[0], _Wait) or self.queue[0].mark())
+        return bool(self.queue) and (not isinstance(self.queue[0], Hold) or self.queue[0].mark())
 
     def go_on(self) -> None:
         """Runs the next thing in its queue."""
         what = self.queue.popleft()
-        if not isinstance(what, _Wait):
+        if not isinstance(what, Hold):
             with _disable_current_modes():
                 what()
 
@@ -397,7 +398,7 @@ class Stream:
             capture.broken = True
             raise CUDAError("CUDA error: dependency created on uncaptured work in another stream")
         if not event.captured:
-            self.queue.append(_Wait(event.mark))
+            self.queue.append(Hold(event.mark))
         self.machine.pass_time()
 
     def wait_stream(self, other: Stream) -> None:
@@ -432,7 +433,9 @@ class Stream:
 
 
 @dataclass
-class _Wait:
+class Hold:
+    """What holds up a stream's queue until something is so."""
+
     mark: Callable[[], bool]
 
 
@@ -443,11 +446,12 @@ class Event:
         self.mark: Callable[[], bool] = lambda: True
         self.captured = False
         self._device: int | None = None
+        self._machine: GPUs | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """As torch's."""
         stream = _machine().stream() if stream is None else stream
-        self._device = stream.device.index
+        self._device, self._machine = stream.device.index, stream.machine
         stream.machine.visit(self._device)
         capture = stream.machine.capture
         self.captured = capture is not None and capture.stream is stream
@@ -469,12 +473,13 @@ class Event:
         here.wait(self.mark)
 
     def __del__(self) -> None:
-        here = machine()
-        if self._device is not None and here is not None:
-            if os.getpid() != here._process:
-                here.faults.append("an event was freed after a fork")
-            else:
-                here.visit(self._device)
+        here = self._machine
+        if here is None or here is not machine():
+            return
+        if os.getpid() != here.process:
+            here.faults.append("an event was freed after a fork")
+        elif self._device is not None:
+            here.visit(self._device)
 
 
 class Graph:
@@ -515,8 +520,10 @@ class Block:
         self.used: set[Stream] = set()
         self.of_graph = home.capture is not None
 
-    def __del__(self) -> None:
-        self.home.free(self)
+    # While the interpreter ends, names of this module may be gone.
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
+            self.home.free(self)
 
 
 class GPUTensor(torch.Tensor):
@@ -706,7 +713,12 @@ def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
 
         stream.run(copy)
         return target
+    other = here.stream(target.device)
+    if other is not stream:  # from device to device, as torch orders it
+        stream.queue.append(Hold(other.mark()))
     stream.run(lambda: memory.copy_(from_gpu))
+    if other is not stream:
+        other.queue.append(Hold(stream.mark()))
     return target
 
 
@@ -791,6 +803,11 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
             return torch.device("cuda", here.index())
         return value
 
+    of_torch = torch.from_dlpack
+
+    def from_dlpack(source: Any) -> Any:
+        return source.on_gpu() if hasattr(source, "on_gpu") else of_torch(source)
+
     tensor = {
         "to": lambda one, *args, **kwargs: to(
             one, *map(numbered, args), **{name: numbered(kwargs[name]) for name in kwargs}
@@ -806,7 +823,7 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
     _MACHINES.append(here)
     try:
         with (
-            mock.patch.multiple(torch, Stream=Stream, Event=Event),
+            mock.patch.multiple(torch, Stream=Stream, Event=Event, from_dlpack=from_dlpack),
             mock.patch.multiple(torch.cuda, create=True, **cuda),
             mock.patch.multiple(torch.accelerator, **accelerator),
             mock.patch.multiple(torch.Tensor, **tensor),

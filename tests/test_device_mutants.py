@@ -23,7 +23,10 @@ torch = pytest.importorskip("torch")
 import device_programs as programs  # noqa: E402
 import simgpu  # noqa: E402
 
-from fastdata.device import delivery, transfer  # noqa: E402
+from fastdata.dali import batches  # noqa: E402
+from fastdata.dali import loader as dali_loader  # noqa: E402
+from fastdata.device import delivery, static, transfer  # noqa: E402
+from fastdata.loading import buffers  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
 
@@ -88,8 +91,8 @@ MUTANTS = {
     "a pass does not wait for its last copies": Mutant(
         transfer.Transfer,
         "close",
-        "slot.release(wait=True)",
-        "slot.sources.clear()",
+        "self._slots.pop().release(wait=True)",
+        "self._slots.pop()",
         programs.passes,
         {"pin": True, "leave": 0.0},
     ),
@@ -115,6 +118,93 @@ MUTANTS = {
         programs.passes,
         {"leave": 0.3, "prefetch": 3},
     ),
+    "static memory is written while another stream reads it": Mutant(
+        static.StaticMemory,
+        "_follow",
+        "current.wait_stream(self._stream)",
+        "pass",
+        programs.static,
+    ),
+    "static memory is free while another stream reads it": Mutant(
+        static.StaticMemory, "_follow", "home.record_stream(current)", "pass", programs.static
+    ),
+    "static batches have memory of their own": Mutant(
+        static, "_part", "return home\nalike", "return tensor\nalike", programs.static
+    ),
+    "torch's default device has page-locked memory": Mutant(
+        buffers.BufferPool, "batch", 'device="cpu", ', "", programs.native
+    ),
+    "torch's default device has staging memory": Mutant(
+        transfer.Staging, "_block", 'device="cpu", ', "", programs.staged
+    ),
+    "the current device gets a context from a copy": Mutant(
+        transfer.Transfer, "here", "if self._stream is None else", "if True else", programs.native
+    ),
+    "the current device gets a context from a stream": Mutant(
+        transfer,
+        "copy_stream",
+        "with on_device(device):",
+        "if True:",
+        programs.native,
+    ),
+    "the current device gets a context from an event that is waited for": Mutant(
+        transfer.Arrival, "take", "with on_device(device):", "if True:", programs.native
+    ),
+    "the current device gets a context from an event that ends": Mutant(
+        delivery.DeviceIterator,
+        "close",
+        "with self._transfer.here():",
+        "if True:",
+        programs.native,
+    ),
+    "what has gaps is copied from pageable memory": Mutant(
+        transfer.Transfer, "_copy", "if not source.is_pinned() or", "if", programs.staged
+    ),
+    "DALI's batches are not copied": Mutant(
+        transfer.Transfer, "_destination", "and not self._always", "", programs.dali
+    ),
+    "DALI's batches are for the consumer's stream": Mutant(
+        dali_loader._OnCopyStream,
+        "__next__",
+        "with on_device(self._device), on_stream(copy_stream(self._device)):",
+        "if True:",
+        programs.held_up,
+    ),
+    "batches are taken ahead from DALI": Mutant(
+        batches.DALIPipeline,
+        "ready",
+        "batch.read is None and batch.run is None and super().ready(batch)",
+        "True",
+        programs.held_up,
+    ),
+    "a batch is taken in a capture": Mutant(
+        delivery.DeviceIterator,
+        "__next__",
+        "if self._on_cuda and",
+        "if False and",
+        programs.capture,
+    ),
+    "a fork frees what is its parent's": Mutant(
+        delivery.DeviceIterator,
+        "close",
+        "_OF_PARENT.append((self._sent, self._transfer))",
+        "self._transfer.close()",
+        programs.fork,
+    ),
+    "a fork sends its parent's batches": Mutant(
+        delivery.DeviceIterator,
+        "__next__",
+        "raise after_fork()",
+        "pass",
+        programs.fork,
+    ),
+    "a batch waits for a loader that pauses": Mutant(
+        delivery.DeviceIterator,
+        "_send_one",
+        "if not (wait or self._ready is None or self._ready()):",
+        "if False:",
+        programs.pause,
+    ),
 }
 
 
@@ -138,7 +228,7 @@ def mutated(mutant: Mutant) -> Any:
 def test_a_missing_protection_is_noticed(name: str) -> None:
     mutant = MUTANTS[name]
     with mock.patch.object(mutant.owner, mutant.name, mutated(mutant)):
-        for number, schedule in enumerate(simgpu.schedules(100)):
+        for number, schedule in enumerate(simgpu.schedules(48)):
             with simgpu.simulated(schedule) as gpus:
                 noticed = False
                 try:

@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.dlpack import from_dlpack
 
 from fastdata import _native
 from fastdata.dali.runner import Run, Runner
@@ -44,14 +43,12 @@ class DALIBatch(Batch):
             DALI has them.
         candidates: Places of those.
         pillow: bool, shape (N,): those of all samples that the core does not decode.
-        stream: The CUDA stream that it is for; None on the CPU.
         run: What DALI decodes of it.
     """
 
     read: _native.ReadJob | None = None
     candidates: list[int] = field(default_factory=list)
     pillow: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    stream: Any = None
     run: Run | None = None
 
 
@@ -80,8 +77,6 @@ class DALIPipeline(Pipeline):
         skip = slow | ~_may_be_for_dali(batch.gathered)
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
-        if self._device.type == "cuda":
-            batch.stream = torch.cuda.current_stream(self._device)
         extents = batch.gathered.extents
         check = self._settings.check and self._remote is None  # it was checked then
         if self._engine is None:
@@ -97,6 +92,11 @@ class DALIPipeline(Pipeline):
         assert isinstance(batch, DALIBatch)
         if batch.read is not None and batch.read.done():
             self._begin_run(batch, batch.read)
+
+    def ready(self, batch: Batch) -> bool:
+        """See `Pipeline.ready`. DALI cannot be asked, so it is no before that is known."""
+        assert isinstance(batch, DALIBatch)
+        return batch.read is None and batch.run is None and super().ready(batch)
 
     def _begin_run(self, batch: DALIBatch, read: _native.ReadJob) -> None:
         """Has DALI decode what was read and is for it; what is not is decoded here."""
@@ -119,7 +119,6 @@ class DALIPipeline(Pipeline):
                 np.array(theirs, np.int64),
                 [samples[slot] for slot in theirs],
                 [view.geometry for view in batch.views],
-                batch.stream,
             )
             self._runner.begin(batch.run)
 
@@ -146,7 +145,9 @@ class DALIPipeline(Pipeline):
         """Waits for DALI's part of a batch and puts it beside ours."""
         run, begun = batch.run, time.perf_counter()
         if run is not None:
-            self._runner.finish(run)
+            on_gpu = self._device.type == "cuda"
+            stream = torch.cuda.current_stream(self._device) if on_gpu else None
+            self._runner.finish(run, stream)
             if run.error is not None:
                 self._warn(run.error)
                 self._decode_ourselves(batch, run.slots.tolist())
@@ -186,9 +187,11 @@ class DALIPipeline(Pipeline):
     def _join_on_gpu(
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
     ) -> BatchMemory:
-        """One view of a batch on the GPU; not copied where DALI has decoded all of it."""
+        """One view of a batch on the GPU; DALI's own memory where it has decoded all of it."""
         output = self._settings.recipe.programs[number].output
-        found = None if pixels is None else from_dlpack(pixels).to(getattr(torch, output.dtype))
+        found = None
+        if pixels is not None:
+            found = torch.from_dlpack(pixels).to(getattr(torch, output.dtype))
         if found is not None and len(found) == len(memory.tensor):
             tensor = found.permute(0, 3, 1, 2) if output.channels_last else found
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -11,9 +12,9 @@ import torch
 from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
-from fastdata.device.delivery import destination
+from fastdata.device.delivery import Destination, destination, numbered
+from fastdata.device.transfer import copy_stream, on_device, on_stream
 from fastdata.errors import UsageError
-from fastdata.loading.buffers import BufferPool
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images
 from fastdata.loading.loader import DataLoader
@@ -36,9 +37,8 @@ class DALILoader(DataLoader[T]):
     reads the bytes and checks them; DALI decodes, resizes, cuts, mirrors and normalises. What DALI
     cannot decode, or fails for, fastdata decodes.
 
-    A batch is as `fastdata.DataLoader`'s. On a GPU all its tensors are there, and images that DALI
-    has decoded are in its memory, not copied, valid on the stream that was current when the batch
-    was asked for. To use them on another stream, have it wait, and keep them until it is done.
+    A batch is as `fastdata.DataLoader`'s, on the device, for use on the stream that is current when
+    it is taken, like any tensor made there.
 
     Args:
         dataset: As `fastdata.DataLoader`'s, with a transform that it does natively.
@@ -82,6 +82,10 @@ class DALILoader(DataLoader[T]):
         if not isinstance(prefetch_queue_depth, int) or prefetch_queue_depth < 1:
             raise UsageError(f"{prefetch_queue_depth=}", "Give a whole number, 1 or more.")
         self._dali_device = destination(device).device
+        if self._dali_device.type not in ("cpu", "cuda"):
+            raise UsageError(
+                f"device={str(device)!r}: DALI decodes on NVIDIA's GPUs", 'Give "cuda", or "cpu".'
+            )
         if self._dali_device.type == "cpu" and decoding:
             given = ", ".join(f"{name}={value!r}" for name, value in decoding.items())
             raise UsageError(
@@ -96,9 +100,14 @@ class DALILoader(DataLoader[T]):
         self.device = device
 
     def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
-        device, threads = self._dali_device, max(config.num_workers, 1)
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
+        device, threads = numbered(self._dali_device), max(config.num_workers, 1)
+        if device.type == "cuda":
+            # What DALI gives is on the copy stream, and what the consumer gets a copy in memory
+            # of its own stream, so that neither DALI nor torch's allocator knows of the other's.
+            # DALI works ahead by itself.
+            where = Destination(device, None, None, prefetch=1, copy=True)
+            self._choice = replace(self._choice, where=where)
+            config = replace(config, device=device)
         depth = self.prefetch_queue_depth
         graph = Graph(
             recipe.programs, device.index, threads, depth, self.region_decode, self._decoding
@@ -181,10 +190,29 @@ class _DALIPath(NativePath):
             self._runner = runner
         return DALIPipeline(runner, self._device, self.source, self._settings, *args, **named)
 
-    def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        if self._device.type == "cpu":
-            return super()._to_device(pool)
-        return lambda tensor: tensor.to(self._device, non_blocking=True)
+    def start(self, *args: Any) -> Iterator[Any]:
+        """See `NativePath.start`."""
+        batches = super().start(*args)
+        return batches if self._device.type == "cpu" else _OnCopyStream(batches, self._device)
+
+
+class _OnCopyStream(Iterator[Any]):
+    """An iterator whose batches are made on the copy stream of a GPU, and are for use there."""
+
+    def __init__(self, batches: Any, device: torch.device) -> None:
+        self._batches, self._device = batches, device
+        self.close = batches.close
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        with on_device(self._device), on_stream(copy_stream(self._device)):
+            return next(self._batches)
+
+    def ready(self) -> bool:
+        """As the iterator's own."""
+        return bool(self._batches.ready())
 
 
 def _require_dali() -> None:

@@ -31,7 +31,6 @@ class Run:
         slots: int64, their slots in the batch.
         samples: Their bytes; empty when DALI has done with them.
         geometries: Of the batch, for each view.
-        stream: The CUDA stream that the pixels are for; None on the CPU.
         pixels: A tensor of DALI's for each view, once it is done.
         error: Why DALI could not decode them.
         cancelled: Nobody wants them any more.
@@ -40,7 +39,6 @@ class Run:
     slots: npt.NDArray[np.int64]
     samples: list[Any]
     geometries: list[Geometry]
-    stream: Any
     pixels: list[Any] | None = None
     error: Exception | None = None
     cancelled: bool = False
@@ -85,15 +83,20 @@ class Runner:
             self._queue.append(run)
             self._fill()
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Run, stream: Any = None) -> None:
         """Waits until a run has its pixels, or an error.
+
+        Args:
+            run: The run.
+            stream: The CUDA stream that the pixels are for; None on the CPU. DALI uses their memory
+                again when what that stream was given before they were dropped is done.
 
         Raises:
             RuntimeError: DALI does not work here.
         """
         with self.lock:
             while run.pixels is None and run.error is None:
-                self._take()
+                self._take(stream)
 
     def close(self) -> None:
         """Ends the pipeline, with all that it has under way."""
@@ -128,15 +131,15 @@ class Runner:
                 raise RuntimeError(message) from error
             self._fed += 1
 
-    def _take(self) -> None:
+    def _take(self, stream: Any) -> None:
         """Waits for the oldest run."""
         self._fill()
         run = self._queue.popleft()
         self._fed -= 1
         try:
             # Only a GPU's outputs are ordered on a stream.
-            stream = {} if run.stream is None else {"cuda_stream": run.stream}
-            run.pixels = [found.as_tensor() for found in self._pipeline.outputs(**stream)]
+            where = {} if stream is None else {"cuda_stream": stream}
+            run.pixels = [found.as_tensor() for found in self._pipeline.outputs(**where)]
         except Exception as error:
             run.error = error
             self._pipeline, self._fed = None, 0

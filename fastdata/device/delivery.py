@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from fastdata.device.normalise import Normalisation, normalisation
+from fastdata.device.static import StaticMemory
 from fastdata.device.transfer import Arrival, Transfer, is_asynchronous
 from fastdata.errors import UsageError
 
@@ -26,20 +27,26 @@ class Destination:
         device: An accelerator, or the CPU. An accelerator without a number is the current one when
             a pass begins.
         normalisation: What is done to uint8 images; None to leave them.
-        channels_last: Whether images come in channels-last memory; else contiguous.
+        channels_last: Whether images come in channels-last memory, else contiguous; None for as
+            they are.
         prefetch: How many batches are sent ahead.
+        copy: Whether tensors that are on the device already are copied, too: they are for use on
+            the copy stream alone.
     """
 
     device: torch.device
     normalisation: Normalisation | None
-    channels_last: bool
+    channels_last: bool | None
     prefetch: int
+    copy: bool = False
 
     def transfer(self) -> Transfer:
         """What puts the batches of one pass there."""
         device = numbered(self.device)
         # One more than are sent ahead: the one that is handed over may still be being copied.
-        return Transfer(device, self.normalisation, self.channels_last, self.prefetch + 1)
+        return Transfer(
+            device, self.normalisation, self.channels_last, self.prefetch + 1, self.copy
+        )
 
     def describe(self) -> str:
         """In words."""
@@ -184,6 +191,7 @@ class DeviceIterator(Iterator[Any]):
         where: Where they go.
         tracker: Is told how far the consumer has come.
         batch_transform: Called with a batch's elements on the device; None for none.
+        static: Has every batch in the same memory; None for memory of its own.
     """
 
     def __init__(
@@ -192,6 +200,7 @@ class DeviceIterator(Iterator[Any]):
         where: Destination,
         tracker: Tracker,
         batch_transform: Callable[..., Any] | None = None,
+        static: StaticMemory | None = None,
     ) -> None:
         self._closed = True  # until all is there that closing needs
         self._batches = batches
@@ -202,6 +211,8 @@ class DeviceIterator(Iterator[Any]):
         self._transfer = where.transfer()
         self._tracker = tracker
         self._batch_transform = batch_transform
+        self._static = static
+        self._on_cuda = where.device.type == "cuda"
         self._sent: deque[_Sent] = deque()
         self._exhausted = False
         # Two threads that take batches from one iterator must not get the same one.
@@ -221,13 +232,19 @@ class DeviceIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if os.getpid() != self._process:
             raise after_fork()
+        if self._on_cuda and torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                "a batch was asked for while a CUDA graph is captured",
+                "Take it before, and capture what is done with it: DeviceLoader(static=True) gives "
+                "every batch in the same memory.",
+            )
         with self._taking:
             batch = self._next()
             drawing = self._tracker.drawing()
-        if self._batch_transform is None:
-            return batch
-        with drawing:
-            return transformed(batch, self._batch_transform)
+        if self._batch_transform is not None:
+            with drawing:
+                batch = transformed(batch, self._batch_transform)
+        return batch if self._static is None else self._static.place(batch)
 
     def _next(self) -> Any:
         if self._closed:
@@ -303,9 +320,9 @@ class DeviceIterator(Iterator[Any]):
                 self._close_batches()
             self._taking.acquire()
         try:
-            # Batches that nobody wants are still being written.
-            self._transfer.close()
-            self._sent.clear()
+            with self._transfer.here():
+                self._transfer.close()  # first: batches that nobody wants are still being written
+                self._sent.clear()
             self._close_batches()
         finally:
             self._taking.release()

@@ -1,4 +1,4 @@
-"""`DeviceLoader`: any loader's batches on a GPU, sent there while the step before them runs."""
+"""`DeviceLoader`: any loader's batches on an accelerator, sent while the step before them runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
+from fastdata.device.static import StaticMemory
 from fastdata.errors import UsageError, warn
 
 __all__ = ["DeviceLoader"]
@@ -33,8 +34,9 @@ class DeviceLoader:
         loader: Gives batches: tensors, or lists, tuples and mappings of any depth that hold
             tensors; what else is in them (strings, numbers) stays as it is. It must not write
             into a batch that it has given.
-        device: "cuda", "cuda:1", … or "cpu", where the same is done without streams. "cuda" is
-            the current device when a pass begins.
+        device: "cuda" (also of AMD), "cuda:1", "xpu", …: any that `torch.accelerator` finds; or
+            "cpu". On the CPU and on "mps" the same is done without streams. A device without a
+            number is the current one when a pass begins.
         dtype: "float32", "float16" or "bfloat16" (or torch's): uint8 images, N x 3 x H x W, are
             made ``(value / 255 - mean) / std`` of that dtype, computed in float32. None: float32
             where ``mean`` or ``std`` is given, and else they stay bytes.
@@ -46,10 +48,15 @@ class DeviceLoader:
         batch_transform: Called with a batch's elements, on the device, when it is taken; what it
             returns is the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native path,
             what it draws is a function of (``seed``, epoch, batch), as of the loader's own.
+        static: Whether every batch, of all passes, is in the same memory, for a CUDA graph that is
+            captured once and replayed over each: the tensors are the same objects, and the batch
+            before is gone when the next is taken. Batches have the shapes of the first one; a
+            smaller last one takes the first rows.
 
     Raises:
         UsageError: Arguments contradict each other, or there is no such device. When iterating:
-            images are to be normalised, but the batches have none of uint8.
+            images are to be normalised, but the batches have none of uint8; a batch is asked for
+            while a CUDA graph is captured; or ``static`` batches are not alike.
 
     Example:
         ::
@@ -70,16 +77,18 @@ class DeviceLoader:
         channels_last: bool = True,
         prefetch: int = 2,
         batch_transform: Callable[..., Any] | None = None,
+        static: bool = False,
     ) -> None:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)
         self._batch_transform = batch_transform
+        self._static = StaticMemory() if static else None
         self._state: _LoaderTracker | None = None
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
-        self._state = _LoaderTracker(self.loader)
-        return DeviceIterator(batches, self._where, self._state, self._batch_transform)
+        self._state = tracker = _LoaderTracker(self.loader)
+        return DeviceIterator(batches, self._where, tracker, self._batch_transform, self._static)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -91,7 +100,8 @@ class DeviceLoader:
         return getattr(self.loader, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": None}
+        static = None if self._static is None else StaticMemory()
+        return {**self.__dict__, "_state": None, "_static": static}
 
     def set_epoch(self, epoch: int) -> None:
         """Names the epoch that the next ``iter`` begins, to the loader or else its samplers."""

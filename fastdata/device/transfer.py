@@ -62,7 +62,8 @@ def copy_stream(device: torch.device) -> torch.Stream:
     Args:
         device: With its number.
     """
-    return torch.Stream(device)
+    with on_device(device):
+        return torch.Stream(device)
 
 
 @contextmanager
@@ -207,32 +208,44 @@ class _Slot:
         self.sources.clear()
 
 
+_FORMATS = {
+    True: torch.channels_last,
+    False: torch.contiguous_format,
+    None: torch.preserve_format,
+}
+
+
 class Transfer:
     """Puts batches on a device.
 
     Args:
-        device: An accelerator with its number, or the CPU: then what need not change is not copied.
+        device: An accelerator with its number, or the CPU, where what need not change stays.
         normalisation: What is done to uint8 images; None to leave them.
-        channels_last: Whether images come in channels-last memory; else contiguous.
+        channels_last: Whether images come in channels-last memory, else contiguous; None for as
+            they are.
         slots: How many batches may be on their way at a time.
+        copy: Whether tensors that are there already are copied, too.
     """
 
     def __init__(
         self,
         device: torch.device,
         normalisation: Normalisation | None,
-        channels_last: bool,
+        channels_last: bool | None,
         slots: int,
+        copy: bool = False,
     ) -> None:
         self._device = device
         self._normalisation = normalisation
-        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._format = _FORMATS[channels_last]
+        self._always = copy
         self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
         self._stream = copy_stream(device) if is_asynchronous(device) else None
         self._slots = [_Slot(device) for _ in range(slots)] if self._stream is not None else []
         self._next = 0
 
-    def _here(self) -> AbstractContextManager[None]:
+    def here(self) -> AbstractContextManager[None]:
+        """Makes the device the current one, where that is to be: its events end here, too."""
         return nullcontext() if self._stream is None else on_device(self._device)
 
     def begin(self, batch: Any) -> Arrival:
@@ -242,7 +255,7 @@ class Transfer:
             UsageError: Images are to be normalised, and it has none of uint8.
         """
         # It may be taken when these are no longer as they are now.
-        with torch.inference_mode(False), torch.no_grad(), self._here():
+        with torch.inference_mode(False), torch.no_grad(), self.here():
             return self._begin(batch)
 
     def _begin(self, batch: Any) -> Arrival:
@@ -277,7 +290,8 @@ class Transfer:
             if self._normalisation is not None and dtype == torch.uint8:
                 dtype = self._normalisation.dtype
         as_it_is = layout == torch.preserve_format or tensor.is_contiguous(memory_format=layout)
-        if tensor.device == self._device and dtype == tensor.dtype and as_it_is:
+        stays = tensor.device == self._device and not self._always
+        if stays and dtype == tensor.dtype and as_it_is:
             return tensor
         return torch.empty_like(
             tensor, dtype=dtype, device=self._device, memory_format=layout, requires_grad=False
@@ -338,10 +352,9 @@ class Transfer:
 
     def close(self) -> None:
         """Waits for copies under way, and lets go of what they read."""
-        with self._here():
-            for slot in self._slots:
-                slot.release(wait=True)
-            self._slots.clear()
+        with self.here():
+            while self._slots:
+                self._slots.pop().release(wait=True)
 
 
 def _check_images(images: list[torch.Tensor]) -> None:

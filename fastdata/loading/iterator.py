@@ -154,6 +154,22 @@ class NativeIterator(Iterator[Any]):
         with self._taking:
             return self._next()
 
+    def ready(self) -> bool:
+        """Whether the next batch, or error, is there, so that ``next`` need not wait for it.
+
+        Goes on with what decoding can go on with. Without decode threads the calling thread is all
+        that decodes, so nobody is waited for.
+        """
+        if self._close is None or not self._config.prefetch or os.getpid() != self._process:
+            return True
+        with self._taking:
+            try:
+                self._top_up(self._config.prefetch)
+            except BaseException:
+                self.close()  # as where `next` fails so
+                raise
+            return not self._under_way or self._pipeline.ready(self._under_way[0])
+
     def _next(self) -> Any:
         began = time.perf_counter()
         taken = batch = None

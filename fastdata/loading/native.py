@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from typing import Any
 
 import torch
 
@@ -80,7 +81,7 @@ class NativePath:
         key: int,
         progress: Progress,
         length: int | None,
-    ) -> NativeIterator:
+    ) -> Iterator[Any]:
         """Starts a pass.
 
         Args:

@@ -212,6 +212,13 @@ class Pipeline:
             except FastdataError as error:
                 batch.error = error  # it is raised in this batch's turn
 
+    def ready(self, batch: Batch) -> bool:
+        """Whether `finish` would not wait, as of the last `advance`."""
+        if batch.error is not None:
+            return True
+        begun = batch.fetch is None and batch.probe is None and not batch.pending
+        return begun and all(future.done() for future in batch.slow.values())
+
     def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
         """Waits for a batch.
 

@@ -1,0 +1,125 @@
+"""DALI on a simulated GPU: its CPU operators, with the streams and memory of its executor.
+
+A pipeline decodes on a stream of its own. ``outputs`` has the stream that it is given wait for
+that, and a batch's memory is the pipeline's again once that stream has done what it was given
+before the batch was dropped: what another stream still does with it, DALI does not know.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from unittest import mock
+
+import numpy as np
+import nvidia.dali as dali
+import simgpu
+import torch
+
+_Pipeline: Any = dali.Pipeline
+
+
+class Pipeline(_Pipeline):  # type: ignore[misc]
+    """`nvidia.dali.Pipeline`.
+
+    Attributes:
+        may: Batches that decoding may end, of all pipelines; those beyond stand still.
+        given: Batches that were asked for, of all pipelines.
+        blocked: How many of these the host would have waited for, being beyond.
+        streams: Those that batches were asked for on.
+    """
+
+    may = sys.maxsize
+    given = blocked = 0
+    streams: ClassVar[list[Any]] = []
+
+    def __init__(self, device_id: int | None = None, **options: Any) -> None:
+        super().__init__(device_id=None, **options)
+        self._gpu = None if device_id is None else simgpu.Stream(device_id)
+        self._blocks: list[torch.Tensor] = []
+
+    def outputs(self, cuda_stream: Any = None) -> Any:
+        """As DALI's."""
+        found = super().outputs()
+        if self._gpu is None:
+            return found
+        number = Pipeline.given
+        if cuda_stream is not None:  # the first ones only fill it
+            Pipeline.given += 1
+            Pipeline.blocked += number >= Pipeline.may
+            Pipeline.streams.append(cuda_stream)
+        self._gpu.queue.append(simgpu.Hold(lambda: number < Pipeline.may))
+        outputs = [self._write(np.asarray(one.as_tensor()), cuda_stream) for one in found]
+        if cuda_stream is None:
+            self._gpu.synchronize()
+        else:
+            cuda_stream.wait_stream(self._gpu)
+        return outputs
+
+    def _write(self, pixels: Any, stream: Any) -> _Output:
+        source = torch.from_numpy(pixels.copy())
+        fits = [at for at, one in enumerate(self._blocks) if len(one) == source.nbytes]
+        if fits:
+            raw = self._blocks.pop(fits[0])
+        else:
+            raw = torch.full((source.nbytes,), simgpu.FRESH, dtype=torch.uint8)
+        memory = raw.view(source.dtype).view(source.shape)
+        self._gpu.queue.append(lambda: memory.copy_(source))
+        return _Output(simgpu.GPUTensor(memory, _Block(self._blocks, raw, stream or self._gpu)))
+
+
+class _Block:
+    """Memory of a batch, for use on one stream."""
+
+    of_graph = False
+
+    def __init__(self, free: list[torch.Tensor], raw: torch.Tensor, stream: Any) -> None:
+        self.free, self.raw, self.stream = free, raw, stream
+        self.used: set[Any] = set()
+
+    def __del__(self) -> None:
+        raw, free = self.raw, self.free
+
+        def done() -> None:
+            raw.fill_(simgpu.FREED)
+            free.append(raw)
+
+        self.stream.queue.append(done)
+
+
+class _Output:
+    """A `TensorList`, and the tensor that it is as well."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def as_tensor(self) -> _Output:
+        """As DALI's."""
+        return self
+
+    def on_gpu(self) -> Any:
+        """What `torch.from_dlpack` makes of it."""
+        return self._tensor
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """Has `nvidia.dali` decode on simulated GPUs."""
+
+    def on_cpu(operator: Any) -> Any:
+        def call(*args: Any, device: str = "cpu", **options: Any) -> Any:
+            return operator(*args, device="cpu" if device == "mixed" else device, **options)
+
+        return call
+
+    decoders: Any = dali.fn.decoders
+    Pipeline.may, Pipeline.given, Pipeline.blocked = sys.maxsize, 0, 0
+    Pipeline.streams.clear()
+    with (
+        mock.patch.object(dali, "Pipeline", Pipeline),
+        mock.patch.object(decoders, "image", on_cpu(decoders.image)),
+        mock.patch.object(decoders, "image_slice", on_cpu(decoders.image_slice)),
+    ):
+        yield
