@@ -299,3 +299,24 @@ def test_a_gpus_batches_stay_while_they_are_held() -> None:
     kept = list(DALILoader(images(), device="cuda", **SHUFFLED))
     for batch, again in zip(kept, DALILoader(images(), device="cuda", **SHUFFLED), strict=True):
         assert torch.equal(batch[0], again[0])
+
+
+@pytest.mark.gpu
+def test_a_gpus_batches_may_be_used_on_any_stream() -> None:
+    """What the consumer's stream is late to read is not decoded over."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    loader = DALILoader(images(), device="cuda", **SHUFFLED)
+    expected = [batch[0].cpu() for batch in loader]
+    loader.set_epoch(0)
+    seen = []
+    for number, batch in enumerate(loader):
+        streams[number % 2].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(streams[number % 2]):
+            torch.cuda._sleep(20_000_000)
+            seen.append(batch[0].clone())
+            batch[0].record_stream(streams[number % 2])
+        del batch
+    torch.cuda.synchronize()
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(seen, expected, strict=True))

@@ -573,7 +573,7 @@ def test_the_guides_examples_run(tmp_path: Path) -> None:
     (tmp_path / "imagenet-train-lmdb").symlink_to(dataset())
     text = (Path(__file__).parent.parent / "docs" / "device.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     done = run("\n\n".join(blocks), tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^step 50: [\d,]+ images/s, waiting for data [\d.]+%, longest", done.stdout)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +23,18 @@ from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # 
 from loader_data import CROPS, images, same  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
-from fastdata.device.transfer import copy_stream  # noqa: E402
+from fastdata.device.delivery import numbered  # noqa: E402
+from fastdata.device.transfer import DEVICE_WAIT, copy_stream, on_device, on_stream  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.profile import StepTimer  # noqa: E402
 from fastdata.transforms import Compose, Normalize  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
+    # torch tells so once a process, when a profiler begins.
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
+    # Python from 3.12 on warns of every fork in a process with threads.
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
@@ -50,12 +57,12 @@ class Numbered:
 
 
 def delay(stream: Any) -> None:
-    with torch.cuda.stream(stream):
+    with stream:
         torch.cuda._sleep(LONG)
 
 
 def copies() -> Any:
-    return copy_stream(torch.cuda.current_device())
+    return copy_stream(numbered(torch.device("cuda")))
 
 
 @pytest.mark.parametrize("pin", [False, True])
@@ -220,6 +227,147 @@ def test_torchs_default_device_may_be_the_gpu() -> None:
     finally:
         torch.set_default_device(None)
     assert [int(labels[0]) for _, labels in found] == [0, 1, 2, 3]
+
+
+def test_a_loader_works_where_torchs_default_device_is_the_gpu() -> None:
+    options: dict[str, Any] = {"seed": 1, "shuffle": True, "num_workers": 2}
+    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), "float16")]))
+    expected = list(DataLoader(data, 8, device="cuda", **options))
+    torch.set_default_device("cuda")
+    try:
+        found = list(DataLoader(data, 8, device="cuda", **options))
+        pinned = list(DataLoader(data, 8, pin_memory=True, **options))
+    finally:
+        torch.set_default_device(None)
+    assert same([[t.cpu() for t in b] for b in found], [[t.cpu() for t in b] for b in expected])
+    assert all(one.is_pinned() for batch in pinned for one in batch)
+
+
+def test_streams_are_those_of_torch_cuda() -> None:
+    """What `torch.cuda.stream` makes current is what `torch.accelerator` finds, and the reverse."""
+    mine = torch.cuda.Stream()
+    with torch.cuda.stream(mine):
+        found = torch.accelerator.current_stream()
+        assert found.stream_id == mine.stream_id
+    before = torch.cuda.current_stream()
+    with on_device(found.device), on_stream(copies()):
+        assert torch.cuda.current_stream().stream_id == copies().stream_id
+    assert torch.cuda.current_stream() == before
+
+
+# A graph.
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_a_graph_is_replayed_over_batches_in_the_same_memory(dtype: Any) -> None:
+    loader = DeviceLoader(Numbered(20), dtype=dtype, static=True)
+    unit = 255 if dtype else 1
+    graph, sums, at = torch.cuda.CUDAGraph(), [], None
+    for epoch in range(2):
+        for number, (pixels, labels) in enumerate(loader):
+            if at is None:
+                at = pixels, labels
+                pixels.double().mean()  # what is made once is made before the capture
+                with torch.cuda.graph(graph):
+                    result = pixels.double().mean() * unit - labels.double().mean()
+            assert pixels is at[0] and labels is at[1]
+            graph.replay()
+            torch.cuda._sleep(LONG // 4)  # the next batch is not written before this was read
+            sums.append((pixels.double().mean() * unit - number).abs())
+            sums.append(result.abs().clone())
+        assert epoch or len(sums) == 40
+    assert torch.stack(sums).max().item() < 0.2
+
+
+def test_static_batches_may_be_read_on_several_streams() -> None:
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    iterator = iter(DeviceLoader(Numbered(20), static=True))
+    sums = []
+    for number in range(20):
+        with torch.cuda.stream(streams[number % 2]):
+            pixels, _ = next(iterator)
+            torch.cuda._sleep(LONG // 4)
+            sums.append((pixels.double().mean() - number).abs())
+    torch.cuda.synchronize()
+    assert torch.stack(sums).max().item() < 1e-4
+
+
+def test_a_batch_asked_for_during_a_capture_is_an_error_that_costs_nothing() -> None:
+    iterator = iter(DeviceLoader(Numbered(6), static=True))
+    pixels, _ = next(iterator)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        twice = pixels.float() * 2
+        with pytest.raises(UsageError, match="while a CUDA graph is captured"):
+            next(iterator)
+    for number in range(1, 6):
+        next(iterator)
+        graph.replay()
+        assert bool((twice == 2 * number).all())
+    assert next(iterator, None) is None
+
+
+# Pauses, forks.
+
+
+class Pausing(Numbered):
+    """Not ready with batch 6 before it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__(9)
+        self.paused, self._batches = True, super().__iter__()
+        self._given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self  # type: ignore[return-value]
+
+    def ready(self) -> bool:
+        return self._given != 6 or not self.paused
+
+    def __next__(self) -> Any:
+        assert self.ready()
+        self._given += 1
+        return next(self._batches)
+
+
+def test_what_was_sent_ahead_absorbs_a_pause() -> None:
+    source = Pausing()
+    iterator = iter(DeviceLoader(source, prefetch=3))
+    found = [int(next(iterator)[1][0]) for _ in range(6)]
+    source.paused = False
+    assert found + [int(labels[0]) for _, labels in iterator] == list(range(9))
+
+
+def test_a_fork_leaves_its_parents_batches_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    iterator: Any = iter(DeviceLoader(Numbered(9), prefetch=3))
+    assert int(next(iterator)[1][0]) == 0
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(RuntimeError, match="before a fork"):
+                next(iterator)
+            del iterator
+            gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert capfd.readouterr().err == ""
+    assert [int(labels[0]) for _, labels in iterator] == list(range(1, 9))
+
+
+def test_a_thread_that_is_ahead_of_the_gpu_sleeps() -> None:
+    loader = DeviceLoader(list(Numbered(12)))
+    for _ in loader:
+        pass
+    torch.cuda.synchronize()
+    waited, began = DEVICE_WAIT.seconds, time.thread_time()
+    for _ in loader:
+        torch.cuda._sleep(LONG)
+    worked = time.thread_time() - began
+    waited = DEVICE_WAIT.seconds - waited
+    assert waited > 0.1 and worked < waited / 2
 
 
 # What a profiler shows.
