@@ -470,6 +470,8 @@ def test_bad_images_are_left_out(data: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+# torch's own compiler still imports it.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 def test_on_a_gpu_all_switches_learn(data: dict[str, Path], tmp_path: Path) -> None:
     options = ["--device", "cuda", "--amp", "bfloat16", "--compile", "--sync-batch-norm"]
     options += ["--epochs", "4", "--lr", "1", "--warmup-epochs", "0.5", "--val", str(data["val"])]

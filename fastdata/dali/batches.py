@@ -191,7 +191,8 @@ class DALIPipeline(Pipeline):
         output = self._settings.recipe.programs[number].output
         found = None
         if pixels is not None:
-            found = torch.from_dlpack(pixels).to(getattr(torch, output.dtype))
+            found = torch.from_dlpack(pixels)  # type: ignore[attr-defined]
+            found = found.to(getattr(torch, output.dtype))
         if found is not None and len(found) == len(memory.tensor):
             tensor = found.permute(0, 3, 1, 2) if output.channels_last else found
         else:
