@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
+from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol, TypeVar
 
 from fastdata.errors import DataError, UsageError
@@ -58,10 +62,10 @@ class Executor(Protocol):
         """Images and bytes that tasks have reported so far."""
 
 
-# Images and bytes that the tasks of this process have reported, and the lock for adding to them;
-# in a worker, both are shared with its siblings and the parent.
-_counters: Any = [0, 0]
-_counting: Any = threading.Lock()
+# Images and bytes that the tasks of this process have reported (a worker's: since it last told its
+# parent), and the lock for adding to them.
+_counters = [0, 0]
+_counting = threading.Lock()
 _on_report: Callable[[], None] | None = None
 
 
@@ -129,27 +133,34 @@ class InProcess:
 class Processes:
     """Runs tasks in worker processes, which die with this one.
 
-    Processes are spawned, not forked: a fork in a program with threads may hang.
+    Processes are spawned, not forked: a fork in a program with threads may hang. A thread here
+    feeds each of them through a pipe. `concurrent.futures.ProcessPoolExecutor` has semaphores,
+    whose names stay in ``/dev/shm`` when the whole process group is killed.
     """
 
     def __init__(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._counters = context.Array("q", 2)
         self._ahead = 2 * workers
-        self._pool = ProcessPoolExecutor(
-            workers, context, initializer=_start_worker, initargs=(self._counters,)
-        )
+        self._threads = ThreadPoolExecutor(workers, "fastdata-worker")
+        self._here = threading.local()  # `worker`: the process that this thread feeds
+        self._workers: list[tuple[SpawnProcess, Connection]] = []
+        self._lock = threading.Lock()
+        self._ended = False
+        self._reported = [0, 0]
 
     def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        with self._lock:
+            self._ended = True
         if exception[0] is not None:
             # Nothing that a task writes counts before it is whole, so none is waited for.
-            # The executor's own way to do this came with Python 3.14.
-            for process in list((getattr(self._pool, "_processes", None) or {}).values()):
+            for process, _ in self._workers:
                 process.kill()
-        self._pool.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
+        for process, connection in self._workers:
+            connection.close()
+            process.join()
 
     def run(
         self,
@@ -163,37 +174,75 @@ class Processes:
         running: deque[Future[Result]] = deque()
         ahead = max(ahead, self._ahead)
         while True:
-            try:
-                while len(running) < ahead and (item := next(remaining, _END)) is not _END:
-                    running.append(self._submit(function, item))
-                if not running:
-                    return
-                while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
-                    tick()
+            while len(running) < ahead and (item := next(remaining, _END)) is not _END:
+                running.append(self._submit(function, item))
+            if not running:
+                return
+            while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
                 tick()
-                result = running.popleft().result()
-            except BrokenProcessPool:
-                # From `result`; or from `submit`, if it died while the consumer was at work.
-                raise DataError(
-                    "a worker process died (killed, or out of memory)",
-                    "Run the same command again, it resumes; fewer --workers need less memory.",
-                ) from None
-            yield result
+            tick()
+            yield running.popleft().result()
 
     def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
-        # Ctrl-C reaches the whole process group, and this process decides what happens. The
-        # executor starts workers here, and they inherit what is blocked.
+        # Ctrl-C reaches the whole process group, and this process decides what happens. Threads
+        # start here, and they and the worker processes inherit what is blocked.
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return self._pool.submit(function, item)
+            return self._threads.submit(self._call, function, item)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
+    def _call(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """Has this thread's worker do a task."""
+        try:
+            if not hasattr(self._here, "worker"):
+                self._here.worker = self._start_worker()
+            connection: Connection = self._here.worker
+            connection.send((function, item))
+            while True:
+                kind, value, counts = connection.recv()
+                with self._lock:
+                    for which, count in enumerate(counts):
+                        self._reported[which] += count
+                if kind != _PROGRESS:
+                    break
+        except (EOFError, ConnectionError):
+            raise DataError(
+                "a worker process died (killed, or out of memory)",
+                "Run the same command again, it resumes; fewer --workers need less memory.",
+            ) from None
+        if kind == _ERROR:
+            error, trace = value
+            raise error from _WorkerError(trace)
+        result: Result = value
+        return result
+
+    def _start_worker(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        with self._lock:
+            if self._ended:
+                raise EOFError  # nobody waits for the result
+            process = context.Process(target=_work, args=(theirs,))
+            process.start()
+            self._workers.append((process, ours))
+        theirs.close()
+        return ours
+
     def reported(self) -> tuple[int, int]:
         """See `Executor.reported`."""
-        # Read without their lock, which a worker that was killed may hold for ever.
-        counters: Any = self._counters.get_obj()
-        return counters[0], counters[1]
+        return self._reported[0], self._reported[1]
+
+
+#: What a worker sends: counts alone, a task's result, or its exception.
+_PROGRESS, _RESULT, _ERROR = range(3)
+
+
+class _WorkerError(Exception):
+    """The traceback of an exception in a worker, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 _END: Any = object()
@@ -219,11 +268,33 @@ def keep_freed_memory() -> None:
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def _start_worker(counters: Any) -> None:
-    global _counters, _counting
-    _counters, _counting = counters.get_obj(), counters.get_lock()
+def _work(connection: Connection) -> None:
+    """A worker process: does tasks until the connection ends."""
+    global _on_report
     keep_freed_memory()
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    told = time.monotonic()
+
+    def send(kind: int, value: Any = None) -> None:
+        with _counting:  # threads of a task may report
+            connection.send((kind, value, _counters))
+            _counters[:] = [0, 0]
+
+    def tell() -> None:
+        nonlocal told
+        if time.monotonic() - told >= _TICK:
+            told = time.monotonic()
+            send(_PROGRESS)
+
+    _on_report = tell
+    with suppress(EOFError, ConnectionError):  # the parent needs no more
+        while True:
+            task = connection.recv_bytes()
+            try:
+                function, item = pickle.loads(task)
+                send(_RESULT, function(item))
+            except BaseException as error:
+                send(_ERROR, (error, traceback.format_exc()))
 
 
 def _die_with_parent() -> None:

@@ -410,6 +410,13 @@ def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
     assert psutil.wait_procs(children, timeout=60)[1] == []
 
 
+def test_nothing_of_it_has_a_name_in_shared_memory(running: subprocess.Popen[str]) -> None:
+    """Where it would stay, if all processes were killed at once."""
+    parent = psutil.Process(running.pid)
+    for process in [parent, *workers_of(parent)]:
+        assert "/dev/shm" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
 # --- memory --------------------------------------------------------------------------------
 
 

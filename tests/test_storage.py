@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fastdata.errors import SpaceError
+from fastdata.errors import BusyError, SpaceError
 from fastdata.storage.files import (
     ExtentReader,
     file_lock,
@@ -105,6 +106,44 @@ def test_a_lock_does_not_stay_with_a_process_forked_meanwhile(tmp_path: Path) ->
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         waiting.close()
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[int]:
+    """A process that holds a lock, and says every 0.1 s that it makes progress, until stopped."""
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with file_lock(tmp_path / "lock") as advance:
+            os.write(tell, b"x")
+            while True:
+                advance()
+                time.sleep(0.1)
+    os.read(ready, 1)
+    try:
+        yield child
+    finally:
+        os.close(ready)
+        os.close(tell)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_who_makes_progress_is_waited_for(holder: int, tmp_path: Path) -> None:
+    threading.Timer(2.0, os.kill, (holder, signal.SIGKILL)).start()
+    with file_lock(tmp_path / "lock", patience=1.0):
+        assert os.waitid(os.P_PID, holder, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def test_who_makes_no_progress_is_not_waited_for(holder: int, tmp_path: Path) -> None:
+    """As a process that was stopped by Ctrl-Z, or hangs on a disk."""
+    os.kill(holder, signal.SIGSTOP)
+    with (
+        pytest.raises(BusyError, match=f"lock: process {holder} holds the lock") as caught,
+        file_lock(tmp_path / "lock", patience=0.2),
+    ):
+        pass
+    assert "End that process" in caught.value.hint
 
 
 def test_an_extent_beyond_the_end_is_short(folder: Path) -> None:

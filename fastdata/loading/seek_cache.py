@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.decode.engine import DEFAULT_STRIDE
-from fastdata.errors import warn
+from fastdata.errors import BusyError, warn
 from fastdata.storage.arrow import array
 from fastdata.storage.files import file_lock, whole_file
 
@@ -22,6 +22,8 @@ DEFAULT_BYTES = 256 << 20
 #: What an entry takes beside its table: key, objects, a place in the dictionary.
 _OVERHEAD = 500
 
+#: Seconds to wait for another process that saves.
+_PATIENCE = 60.0
 # What reading a damaged file may raise.
 _DAMAGED = (OSError, pa.ArrowException, KeyError, UnicodeError, ValueError)
 
@@ -127,15 +129,15 @@ class SeekCache:
             return
         try:
             self._save(self._file)
-        except OSError as error:
+        except (OSError, BusyError) as error:
             warn(
                 f"{self._file}: the seek points cannot be saved, so the next run builds them "
-                f"anew: {error.strerror or error}"
+                f"anew: {getattr(error, 'strerror', None) or error}"
             )
         self._unsaved = False
 
     def _save(self, file: Path) -> None:
-        with file_lock(file.with_name(file.name + ".lock")):
+        with file_lock(file.with_name(file.name + ".lock"), patience=_PATIENCE):
             entries = self._entries
             with suppress(*_DAMAGED):  # then it is replaced
                 entries = dict(self._load()) | entries

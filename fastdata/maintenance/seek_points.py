@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,13 +14,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fastdata.decode.engine import DEFAULT_STRIDE, DecodeError, seek_points_many
-from fastdata.errors import SampleError, UsageError
+from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import whole_file
+from fastdata.storage.files import file_lock, whole_file
 from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -28,9 +29,14 @@ from fastdata.storage.manifest import (
     MANIFEST_NAME,
     MANIFEST_NAMES,
     FileEntry,
+    Manifest,
 )
 from fastdata.storage.probe import ImageInfo, open_image
 from fastdata.storage.records import write_index
+
+_LOCK_NAME = "_index.lock"
+#: Names of indexes, and of indexes and manifests while they are written.
+_OURS = re.compile(r"_index(-\d+)?\.rows(\.\d+\.partial)?|_dataset\.json\.\d+\.partial")
 
 #: Samples whose seek points one task makes.
 _ROWS = 256
@@ -118,11 +124,24 @@ def add_seek_points(
     Raises:
         UsageError: ``stride`` or ``workers`` is out of range.
         DatasetError: There is no dataset at ``path``, or a blob cannot be read.
+        BusyError: Another process does so at this moment.
         OSError: The folder cannot be written to.
     """
     if stride is not None and stride < 1:
         raise UsageError(f"--stride {stride} is not a distance", "Use 1 or more pixels.")
-    blobs = Blobs(Path(path))
+    folder = Path(path)
+    Manifest.load(folder)  # its errors say what is missing
+    busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
+    with file_lock(folder / _LOCK_NAME, busy):
+        return _add(Blobs(folder), stride, workers, progress)
+
+
+def _add(
+    blobs: Blobs,
+    stride: int | None,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> Seeking:
     old = blobs.manifest
     total = old.samples
     tables: list[int] = []
@@ -157,6 +176,9 @@ def add_seek_points(
     with whole_file(blobs.path / MANIFEST_NAME) as temporary:
         temporary.write_text(manifest.to_json(), "utf-8")
     (blobs.path / old.index.name).unlink(missing_ok=True)
+    for path in blobs.path.iterdir():  # what killed runs have left
+        if path.name != name and _OURS.fullmatch(path.name):
+            path.unlink()
     if old.format_version == 1:
         _rename_rest(blobs.path)
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)

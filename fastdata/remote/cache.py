@@ -31,8 +31,15 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.files import human_bytes, is_no_space, read_exactly, room, sync
-from fastdata.storage.trust import make_own_folder
+from fastdata.storage.files import (
+    human_bytes,
+    is_no_space,
+    read_exactly,
+    room,
+    sync,
+    wait_for_lock,
+)
+from fastdata.storage.trust import is_own_file, make_cache_folder
 
 FOLDER = "fastdata-pieces"
 _NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
@@ -43,6 +50,8 @@ _MAGIC = b"fdpiece1"
 _UNDER_WAY = 64 << 20
 #: Seconds between two looks at whether another process has filled a piece.
 _POLL = 0.05
+#: Seconds to wait for a process that fills a piece, or counts: it may be stopped.
+_PATIENCE = 60.0
 #: Seconds after which a piece's time of last use is set again.
 _TOUCH_EVERY = 30.0
 _REPORT_EVERY = 10.0
@@ -94,7 +103,7 @@ class PieceCache:
         self._total = total
         self.used = self._reads = self._fills = 0
         try:
-            make_own_folder(self._folder)
+            make_cache_folder(self._folder)
             with self._usage():
                 self._count(remove_partial=True)
         except OSError as error:
@@ -201,9 +210,10 @@ class PieceCache:
         """Bytes of a piece; None if it is not there, or not as it was written."""
         path = self._path(piece)
         with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
-            inode = os.fstat(file.fileno()).st_ino
+            found = os.fstat(file.fileno())
+            inode = found.st_ino
             if self._sound.get(path) != inode:
-                if not _is_sound(file.fileno(), self._size(piece)):
+                if not is_own_file(found) or not _is_sound(file.fileno(), self._size(piece)):
                     path.unlink(missing_ok=True)
                     return None
                 self._sound[path] = inode
@@ -219,7 +229,9 @@ class PieceCache:
         path = self._path(piece)
         partial = path.with_suffix(".partial")
         start = piece[1] * self._piece
-        while True:
+        stop = start + self._size(piece)
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
             async with self._slots:
                 descriptor = self._lock(partial)
                 if self._full:
@@ -230,7 +242,6 @@ class PieceCache:
                         # cannot be read (a bad block, another user's file) is replaced.
                         if await asyncio.to_thread(self._look, piece) is not None:
                             return None
-                        stop = start + self._size(piece)
                         data = await self._reader.read(piece[0].url, start, stop)
                         await asyncio.to_thread(self._store, descriptor, partial, path, data)
                         if self._progress and self._is_due():
@@ -242,6 +253,7 @@ class PieceCache:
             await asyncio.sleep(_POLL)
             if await asyncio.to_thread(self._look, piece) is not None:
                 return None
+        return await self._reader.read(piece[0].url, start, stop)
 
     def _lock(self, partial: Path) -> int | None:
         """Opens and locks the file of a piece to fill; None while another process has the lock."""
@@ -296,7 +308,7 @@ class PieceCache:
         """Locks the count of the pieces' bytes, for all processes; `used` is -1 where unknown."""
         descriptor = os.open(self._base / "usage", os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            wait_for_lock(descriptor, _PATIENCE)
             text = os.pread(descriptor, 32, 0)
             self.used = int(text) if text.strip().isdigit() else -1
             yield

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -429,6 +429,7 @@ def download(
     size: int | None = None,
     crc32c: str | None = None,
     storage_options: StorageOptions | None = None,
+    progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Downloads a file by several requests at once: under its name it is whole, or not there.
 
@@ -438,6 +439,7 @@ def download(
         size: The size that it must have; None to ask the server.
         crc32c: The checksum that it must have, 8 hexadecimal digits; None for no check.
         storage_options: See `open_filesystem`.
+        progress: Called when a part of it is there.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -447,10 +449,10 @@ def download(
     """
     size = file_info(url, storage_options).size if size is None else size
     with whole_file(Path(local)) as temporary:
-        found = _fetch(url, temporary, size, storage_options)
+        found = _fetch(url, temporary, size, storage_options, progress)
         if crc32c not in (None, found):
             # A line that corrupts is rare, and once more is cheap.
-            found = _fetch(url, temporary, size, storage_options)
+            found = _fetch(url, temporary, size, storage_options, progress)
         if crc32c not in (None, found):
             raise CorruptionError(
                 f"{redact(url)}: its checksum is {found}, not {crc32c}",
@@ -463,7 +465,13 @@ def _open_own(path: str, flags: int) -> int:
     return os.open(path, flags, 0o644)
 
 
-def _fetch(url: str, local: Path, size: int, storage_options: StorageOptions | None) -> str:
+def _fetch(
+    url: str,
+    local: Path,
+    size: int,
+    storage_options: StorageOptions | None,
+    progress: Callable[[], None],
+) -> str:
     """Downloads a file; its CRC-32C."""
     abandon = Abandon()
     with (
@@ -477,7 +485,7 @@ def _fetch(url: str, local: Path, size: int, storage_options: StorageOptions | N
 
         try:
             for _ in pool.map(fetch, range(0, size, _BLOCK)):
-                pass
+                progress()
         except BaseException:
             abandon.now()  # the pool waits for its threads
             raise

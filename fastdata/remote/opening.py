@@ -25,7 +25,7 @@ from fastdata.storage.files import cache_folder, file_lock
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import MANIFEST_NAME, MANIFEST_NAMES, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
-from fastdata.storage.trust import distrust, make_own_folder
+from fastdata.storage.trust import is_own_file, make_cache_folder
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -124,18 +124,12 @@ class RemoteBlobs:
         entry = self.manifest.index
         path = folder / Path(entry.name).name
         try:
-            make_own_folder(folder)
-            problem = distrust(folder, (os.geteuid(),))
-            if problem is not None:
-                raise UsageError(
-                    f"{folder}: {problem}, who could change what is cached here",
-                    "Give cache= (or set FASTDATA_CACHE_DIR to) a folder of your own, and have its "
-                    "permissions changed if need be (chmod go-w).",
-                )
+            make_cache_folder(folder)
             if _is_sound(path, entry):
                 return path
             # All processes of this machine want it at once: one fetches it.
-            with file_lock(folder.with_name(name + ".lock")):
+            # In a folder that nobody else can write: whoever holds a lock can have others wait.
+            with file_lock(folder / "lock") as advance:
                 if not _is_sound(path, entry):
                     download(
                         join_url(self.url, entry.name),
@@ -143,6 +137,7 @@ class RemoteBlobs:
                         size=entry.size,
                         crc32c=entry.crc32c,
                         storage_options=self._storage_options,
+                        progress=advance,
                     )
         except FileNotFoundError:
             raise CorruptionError(
@@ -295,7 +290,7 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
         if _sound.get(path) != state:
             threads = 1 if stat.st_size < _LARGE else _CHECKING
-            if stat.st_mode & 0o022:  # others may write it, also after it was compared
+            if not is_own_file(stat):  # checksums can be forged
                 return False
             if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
                 return False

@@ -113,7 +113,8 @@ def stage(
         DatasetError: There is no finished dataset, or it cannot be read.
         CorruptionError: A file does not match its checksum: nothing is staged.
         SpaceError: There is no room; nothing was written, unless room vanished meanwhile.
-        BusyError: Another process is staging an older state of the dataset.
+        BusyError: Another process is staging an older state of the dataset; or this one, and
+            has made no progress for ten minutes.
         DataError: The copy cannot be written.
     """
     if threads is not None and threads < 1:
@@ -140,8 +141,8 @@ def stage(
             if others and original.find_damage(copy, entries) is None:
                 return Staged(copy, 0, True, 0)
         final = _make_own_folder(place) / original.copy_name
-        with lock(final, waiting=waiting):
-            staging = _Staging(original, manifest, place, final, source)
+        with lock(final, waiting=waiting) as advance:
+            staging = _Staging(original, manifest, place, final, source, advance)
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
     except OSError as error:
         if is_no_space(error):
@@ -293,7 +294,13 @@ class _Staging:
     """One run of staging, under the lock."""
 
     def __init__(
-        self, original: Original, manifest: Manifest, place: Path, final: Path, source: Place
+        self,
+        original: Original,
+        manifest: Manifest,
+        place: Path,
+        final: Path,
+        source: Place,
+        advance: Callable[[], None],
     ) -> None:
         self._original = original
         self._source = source
@@ -301,6 +308,8 @@ class _Staging:
         self._place = place
         self._final = final
         self._partial = partial_of(final)
+        self._advance = advance
+        self._done = 0
         self._entries = (manifest.index, *manifest.files)
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Staged:
@@ -312,7 +321,12 @@ class _Staging:
         try:
             self._begin()
             journal = self._partial / JOURNAL_NAME
-            copying = Copying(self._files(), journal, self._total(), progress)
+            copying = Copying(
+                self._files(),
+                journal,
+                self._total(),
+                lambda done, total: self._tell(progress, done, total),
+            )
             copying.run(threads)
             self._finish()
         except RemoteError:
@@ -323,6 +337,13 @@ class _Staging:
                 _remove_folder(self._partial)
             raise
         return Staged(self._final, copying.copied, False, freed)
+
+    def _tell(self, progress: Callable[[int, int], None] | None, done: int, total: int) -> None:
+        if done != self._done:
+            self._done = done
+            self._advance()
+        if progress is not None:
+            progress(done, total)
 
     def _remove_stale(self) -> int:
         """Removes the copies of other states of this dataset; returns the bytes freed."""
@@ -411,6 +432,7 @@ class _Staging:
         if not is_tmpfs(self._place):
             for path in self._partial.iterdir():
                 sync(path)
+                self._advance()
             if self._manifest.root is not None:
                 os.sync()  # one flush for a million images, not a million flushes
         sync(self._partial)

@@ -299,8 +299,8 @@ def partial_of(final: Path) -> Path:
 
 def lock(
     final: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None
-) -> AbstractContextManager[None]:
-    """Holds a copy's lock while it is made or removed.
+) -> AbstractContextManager[Callable[[], None]]:
+    """Holds a copy's lock while it is made or removed; see `fastdata.storage.files.file_lock`.
 
     Args:
         final: The copy's final path.
@@ -308,7 +308,7 @@ def lock(
         waiting: Called once, before waiting.
 
     Raises:
-        BusyError: Another process holds it, and ``wait`` is not set.
+        BusyError: Another process holds it, and ``wait`` is not set, or it shows no progress.
     """
     busy = BusyError(f"{final}: another process is staging it", "Run this again when it is done.")
     path = final.with_name(final.name + _LOCK_SUFFIX)

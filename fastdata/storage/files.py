@@ -8,8 +8,10 @@ import fcntl
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,18 +241,31 @@ _SYNC_FILE_RANGE_WRITE = 2
 _WRITE_EVERY = 0.02  # seconds: some tens of megabytes
 
 
+#: Seconds that are waited for the holder of a lock who shows no progress: it may be stopped.
+PATIENCE = 600.0
+
+
 @contextmanager
 def file_lock(
-    path: Path, busy: BusyError | None = None, waiting: Callable[[], None] | None = None
-) -> Iterator[None]:
+    path: Path,
+    busy: BusyError | None = None,
+    waiting: Callable[[], None] | None = None,
+    patience: float | None = None,
+) -> Iterator[Callable[[], None]]:
     """Holds a lock among the processes of this machine.
 
-    The lock file exists only while somebody wants it, or was killed.
+    The lock file exists only while somebody wants it, or was killed. Yields a function that tells
+    those who wait that there is progress.
 
     Args:
         path: The lock file.
         busy: Raised where another process holds the lock; None to wait for it.
         waiting: Called once, before waiting for another process.
+        patience: Seconds to wait for a holder who shows no progress; None for `PATIENCE`.
+
+    Raises:
+        BusyError: ``busy``, or the holder has shown no progress for so long.
+        OSError: The lock file cannot be made.
     """
     while True:
         with os.fdopen(_open_lock(path)) as file:
@@ -262,12 +277,18 @@ def file_lock(
                 if waiting is not None:
                     waiting()
                     waiting = None
-                fcntl.flock(file, fcntl.LOCK_EX)
+                try:
+                    wait_for_lock(file.fileno(), PATIENCE if patience is None else patience)
+                except TimeoutError as error:
+                    raise BusyError(
+                        f"{path}: {error.strerror}",
+                        "End that process, if it hangs, and run this again.",
+                    ) from None
             # The holder unlinked this file: retry on the new inode.
             if not _is_open_file(path, file.fileno()):
                 continue
             try:
-                yield
+                yield partial(os.utime, file.fileno())
             finally:
                 # In another user's folder such as /tmp, only who made a file may remove it.
                 with suppress(PermissionError):
@@ -276,6 +297,46 @@ def file_lock(
                 # who waits would wait for its end.
                 fcntl.flock(file, fcntl.LOCK_UN)
             return
+
+
+def wait_for_lock(descriptor: int, patience: float) -> None:
+    """Locks a file with ``flock``; waits as long as its holder shows progress.
+
+    Args:
+        descriptor: The file's descriptor.
+        patience: Seconds to wait while the file's time of change stays the same.
+
+    Raises:
+        TimeoutError: Another process holds the lock, and the file has not changed for so long.
+    """
+    pause, seen, end = 0.001, -1, 0.0
+    while True:
+        with suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        changed = os.fstat(descriptor).st_mtime_ns
+        if changed != seen:
+            seen, end = changed, time.monotonic() + patience
+        if time.monotonic() >= end:
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"{_holder(descriptor)} holds the lock, without progress for {patience:.0f} s",
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+_LONGEST_PAUSE = 0.1
+
+
+def _holder(descriptor: int) -> str:
+    """Who holds a lock, as far as Linux tells."""
+    inode = f":{os.fstat(descriptor).st_ino}"
+    with suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
+        for line in locks:
+            fields = line.split()  # "1: FLOCK ADVISORY WRITE <process> <device>:<inode> 0 EOF"
+            if fields[1] == "FLOCK" and fields[5].endswith(inode) and fields[4] != "0":
+                return f"process {fields[4]}"
+    return "another process"
 
 
 def _open_lock(path: Path) -> int:

@@ -13,6 +13,8 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
+from fastdata.errors import UsageError
+
 
 def distrust(folder: Path, users: Collection[int]) -> str | None:
     """Why a folder may be the doing of users who are not trusted; None if it cannot be.
@@ -85,4 +87,34 @@ def make_own_folder(folder: Path) -> None:
         folder.mkdir(0o700)
     except FileExistsError:
         return
-    os.chmod(folder, 0o755)
+    # By descriptor: where somebody else has made the folder above, he may have put a link here.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o755)
+    finally:
+        os.close(descriptor)
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Makes a folder for what is fetched, unless it is there, and checks that it can be trusted.
+
+    Raises:
+        UsageError: Users who are not trusted could change what lies there.
+        OSError: It cannot be made.
+    """
+    make_own_folder(folder)
+    problem = distrust(folder, (os.geteuid(),))
+    if problem is not None:
+        raise UsageError(
+            f"{folder}: {problem}, who could change what is cached here",
+            "Give cache= (or set FASTDATA_CACHE_DIR to) a folder of your own, and have its "
+            "permissions changed if need be (chmod go-w).",
+        )
+
+
+def is_own_file(found: os.stat_result) -> bool:
+    """Whether a file is this user's or root's, and nobody else may write it.
+
+    The folder may have been open to others when the file was put there.
+    """
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022

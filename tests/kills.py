@@ -1,0 +1,335 @@
+"""Kills commands and a training loop at random moments, and looks at what the next run makes of it.
+
+A program, so that what it forks has imported everything and nothing else has happened:
+``kills.py FOLDER URL KILLS SEED OPERATION...``; it prints how often what occurred, as JSON.
+
+Each operation is killed up to four times at random moments of its run, by a random signal, alone
+or with its children; at times two processes are at the same thing, and one of them is killed. Then
+it is run to its end, and the result must be that of a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from containers import digests
+
+from fastdata import DataLoader, ImageDataset
+from fastdata.cli import main
+from fastdata.remote import RemoteOptions
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+#: Seconds after which a process counts as hanging, on a machine that others use as well.
+LIMIT = 120.0
+SMALL = RemoteOptions(concurrency=4, piece_bytes=8 << 10, progress=False)
+CONTAINERS = ["shards", "lmdb", "parquet", "folder"]
+
+SHM = Path("/dev/shm")
+
+
+def own_shared_memory() -> bool:
+    """Gives this process a ``/dev/shm`` of its own, so that all that is left there is found."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_namespace, recursive, private = 0x20000, 0x4000, 1 << 18
+    return (
+        libc.unshare(new_namespace) == 0
+        and libc.mount(b"none", b"/", None, recursive | private, None) == 0
+        and libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None) == 0
+    )
+
+
+def start(run: Callable[[], Any]) -> int:
+    """Runs in a forked process, which leads a group of its own."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        os.setsid()
+        log = os.open(Path(sys.argv[1]) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        run()
+        status = 0
+    except SystemExit as exit_:
+        status = int(exit_.code or 0)
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait_for(child: int) -> int:
+    """A process's exit code, negative for a signal; an error if it hangs."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.killpg(child, signal.SIGABRT)  # with its tracebacks
+    raise AssertionError(f"process {child} hangs")
+
+
+def command(*arguments: object) -> None:
+    sys.argv = ["fastdata", *map(str, arguments)]
+    main()
+
+
+CROPS = Compose([RandomResizedCrop(32), RandomHorizontalFlip()])
+
+
+class Operation:
+    """Something that is killed.
+
+    Args:
+        site: Where it starts from.
+        state: A folder of its own, empty.
+        draw: What decides how it goes.
+    """
+
+    def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
+        self.site, self.state = site, state
+        self.kind = type(self).__name__.lower()
+
+    def vary(self, draw: random.Random) -> None:
+        """Draws how the next run goes about it, where that changes nothing in the result."""
+
+    def run(self) -> None:
+        """Does all of it, or what is left of it."""
+        raise NotImplementedError
+
+    def result(self) -> Any:
+        """What it has made."""
+        raise NotImplementedError
+
+    def check_between(self) -> None:
+        """What must hold after a kill as well."""
+
+
+class Convert(Operation):
+    """Packing, in one process or with two workers."""
+
+    def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
+        super().__init__(site, state, draw)
+        self.container = draw.choice(CONTAINERS)
+        self.kind = f"convert to {self.container}"
+        self.workers = 1
+
+    def vary(self, draw: random.Random) -> None:
+        self.workers = 2 if draw.randrange(5) == 0 else 1
+
+    def run(self) -> None:
+        size = ["--shard-size", "20kB"] if self.container in ("shards", "parquet") else []
+        command("convert", "imagefolder", "--root", self.site.tree, "--to", self.container,
+                "--out", self.state / "out", "--workers", self.workers, *size)  # fmt: skip
+
+    def result(self) -> Any:
+        return digests(self.state / "out")
+
+    def check_between(self) -> None:
+        if (self.state / "out" / "_dataset.json").exists():
+            found = ImageDataset(self.state / "out", staged=False)
+            assert found.read(range(len(found))) == self.site.images
+
+
+class Index(Operation):
+    """Giving seek points to a dataset, which can be read at any moment."""
+
+    def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
+        super().__init__(site, state, draw)
+        shutil.copytree(site.without_seek_points, state / "set")
+
+    def run(self) -> None:
+        command("index", self.state / "set", "--workers", 1)
+
+    def result(self) -> Any:
+        assert len(list((self.state / "set").glob("_index*"))) == 1  # the old one is gone
+        index = ImageDataset(self.state / "set", staged=False).blobs.index
+        return [index[number] for number in range(len(index))]
+
+    def check_between(self) -> None:
+        found = ImageDataset(self.state / "set", staged=False)
+        assert found.read(range(len(found))) == self.site.images
+
+
+class Stage(Operation):
+    """Staging to memory."""
+
+    def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
+        super().__init__(site, state, draw)
+        self.place = SHM / state.name
+
+    def run(self) -> None:
+        os.environ["FASTDATA_STAGE_ROOT"] = str(self.place)
+        command("stage", self.site.dataset, "--threads", 2)
+
+    def result(self) -> Any:
+        (copy,) = self.place.glob("*/*")  # no partial copy, and no lock
+        found = ImageDataset(copy, staged=False)
+        assert found.read(range(len(found))) == self.site.images
+        return copy.name
+
+    def check_between(self) -> None:
+        os.environ["FASTDATA_STAGE_ROOT"] = str(self.place)
+        found = ImageDataset(self.site.dataset)
+        assert found.read(range(len(found))) == self.site.images
+
+
+class Cache(Operation):
+    """Reading a URL through a cache folder."""
+
+    def run(self) -> None:
+        of = ImageDataset(
+            self.site.url, CROPS, cache=self.state / "cache", remote=SMALL, staged=False
+        )
+        loader = DataLoader(of, 4, seed=5, num_workers=2, order="quasi-random")
+        digest = hashlib.sha256()
+        for images, labels in loader:
+            digest.update(images.numpy().tobytes() + labels.numpy().tobytes())
+        (self.state / f"found-{os.getpid()}").write_text(digest.hexdigest())
+
+    def result(self) -> Any:
+        assert list((self.state / "cache").rglob("*.partial")) == []
+        (found,) = {path.read_text() for path in self.state.glob("found-*")}
+        return found
+
+
+class Train(Operation):
+    """A loop that saves where it is, with what it has seen, and goes on from there."""
+
+    def run(self) -> None:
+        of = ImageDataset(self.site.dataset, CROPS, staged=False)
+        fields = ("image", "label", "index")
+        loader = DataLoader(of, 3, seed=9, num_workers=2, order="random", fields=fields)
+        saved, new = self.state / "checkpoint", self.state / f"new-{os.getpid()}"
+        seen: list[Any] = []
+        if saved.exists():
+            state = torch.load(saved, weights_only=True)
+            seen = state["seen"]
+            loader.load_state_dict(state["loader"])
+        while len(seen) < 2 * len(loader):
+            for batch in loader:
+                digest = hashlib.sha256(batch["image"].numpy().tobytes()).hexdigest()
+                seen.append([batch["index"].tolist(), batch["label"].tolist(), digest])
+                torch.save({"seen": seen, "loader": loader.state_dict()}, new)
+                os.replace(new, saved)
+
+    def result(self) -> Any:
+        seen = torch.load(self.state / "checkpoint", weights_only=True)["seen"]
+        numbers = Counter(number for batch in seen for number in batch[0])
+        assert numbers == dict.fromkeys(range(len(self.site.images)), 2)
+        return seen
+
+
+OPERATIONS = {each.__name__.lower(): each for each in (Convert, Index, Stage, Cache, Train)}
+
+
+class Site:
+    """What operations start from, and what undisturbed runs have given."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.tree, self.dataset = folder / "tree", folder / "set"
+        self.without_seek_points = folder / "plain"
+        opened = ImageDataset(self.dataset, staged=False)
+        self.images = opened.read(range(len(opened)))
+        self.expected: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+
+    def learn(self, operation: Operation) -> None:
+        """Runs an operation undisturbed."""
+        begun = time.monotonic()
+        assert wait_for(start(operation.run)) == 0, operation.kind
+        self.seconds[operation.kind] = time.monotonic() - begun
+        self.expected[operation.kind] = operation.result()
+        remove(operation)
+
+
+def remove(operation: Operation) -> None:
+    shutil.rmtree(operation.state)
+    shutil.rmtree(SHM / operation.state.name, ignore_errors=True)
+
+
+def trial(site: Site, name: str, number: int, draw: random.Random, counts: Counter[str]) -> None:
+    seed = draw.random()
+
+    def make(which: str) -> Operation:
+        state = site.folder / f"{name}-{number}-{which}"
+        state.mkdir()
+        return OPERATIONS[name](site, state, random.Random(seed))
+
+    operation = make("killed")
+    if operation.kind not in site.expected:
+        site.learn(make("whole"))
+    for _ in range(draw.randint(1, 4)):
+        operation.vary(draw)
+        children = [start(operation.run) for _ in range(draw.choice([1, 1, 2]))]
+        time.sleep(draw.uniform(0, 1.1) * site.seconds[operation.kind])
+        sent = draw.choice(SIGNALS)
+        with contextlib.suppress(ProcessLookupError):  # it may be done
+            (os.killpg if draw.random() < 0.7 else os.kill)(children[0], sent)
+        statuses = [wait_for(child) for child in children]
+        counts["kills"] += 1
+        counts["in the middle"] += statuses[0] != 0
+        counts["of two"] += len(children) == 2
+        assert statuses[0] in (0, 1, -sent, 128 + sent), statuses
+        assert all(status in (0, 1) for status in statuses[1:]), statuses  # 1: it was told to wait
+        operation.check_between()
+    for path in operation.state.glob("found-*"):
+        path.unlink()
+    operation.vary(draw)
+    assert wait_for(start(operation.run)) == 0, operation.kind
+    assert operation.result() == site.expected[operation.kind], operation.kind
+    remove(operation)
+    counts[operation.kind] += 1
+
+
+def run() -> None:
+    folder, url, kills, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    names = sys.argv[5:] or list(OPERATIONS)
+    warnings.simplefilter("ignore")
+    faulthandler.enable()
+    alone = own_shared_memory()
+    draw = random.Random(seed)
+    site = Site(folder, url)
+    counts: Counter[str] = Counter(kills=0)
+    number = 0
+    while counts["kills"] < kills:
+        try:
+            trial(site, names[number % len(names)], number, draw, counts)
+        except BaseException:
+            print((folder / "log").read_text(errors="replace")[-5000:], file=sys.stderr)
+            raise
+        number += 1
+        if alone:
+            assert os.listdir(SHM) == [], os.listdir(SHM)
+            counts["left nothing in /dev/shm"] += 1
+    print(json.dumps(counts), flush=True)
+
+
+if __name__ == "__main__":
+    run()

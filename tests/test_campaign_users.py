@@ -1,0 +1,381 @@
+"""Another user of the machine, who tries to be read: nobody opens what he has made.
+
+A short form; ``make campaign`` runs it at length. One process opens a dataset again and again, by
+its staged copy and by a cache folder, both below a folder that all users may write, as ``/dev/shm``
+is. Another process, of another user, plants folders, links, FIFOs and locks of the right names
+there, exchanges and removes them at any moment. What he plants has wrong labels and wrong images,
+and checksums that are right: CRC-32C can be forged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from containers import load_manifest, pack_tree
+from jpegs import encode, picture
+
+from fastdata import ImageDataset, stage
+from fastdata.errors import FastdataError, UsageError
+from fastdata.remote import RemoteOptions
+from fastdata.remote.cache import _MAGIC, _TRAILER
+from fastdata.staging.stage import unstage
+from fastdata.staging.staged import find_staged, own_folder
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.index import SCHEMA
+from fastdata.storage.records import RECORD, RECORDS_AT, write_index
+
+pytest.importorskip("fsspec")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes two users: needs root")
+
+OPENS = int(os.environ.get("FASTDATA_CAMPAIGN_OPENS", "400"))
+SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
+#: Ids of the user who opens, and of the one who attacks; neither needs to exist.
+MYSELF, ANOTHER = 4242, 4243
+CLASSES = 3
+SMALL = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=False)
+
+
+def forged(data: bytes, patterns: list[bytes], checksum: int) -> bytes:
+    """Bytes of a given CRC-32C: XORs some of the patterns to them, of which there are over 32."""
+    base = crc32c(data)
+    basis: dict[int, tuple[int, set[int]]] = {}  # by highest bit: what it changes, by which
+    for number, pattern in enumerate(patterns):
+        change, by = crc32c(xor(data, pattern)) ^ base, {number}
+        while change and (found := basis.get(change.bit_length())):
+            change, by = change ^ found[0], by ^ found[1]
+        if change:
+            basis[change.bit_length()] = change, by
+    missing, chosen = base ^ checksum, set[int]()
+    while missing:
+        change, by = basis[missing.bit_length()]
+        missing, chosen = missing ^ change, chosen ^ by
+    for number in chosen:
+        data = xor(data, patterns[number])
+    assert crc32c(data) == checksum
+    return data
+
+
+def xor(data: bytes, pattern: bytes) -> bytes:
+    whole = int.from_bytes(data, "little") ^ int.from_bytes(pattern, "little")
+    return whole.to_bytes(len(data), "little")
+
+
+def bit(size: int, at: int, number: int) -> bytes:
+    return bytes(at) + bytes([1 << number]) + bytes(size - at - 1)
+
+
+class Poison:
+    """Forgeries of a dataset's files: labels of the next class, images of another sample."""
+
+    def __init__(self, dataset: Path, folder: Path) -> None:
+        self.manifest = load_manifest(dataset)
+        opened = ImageDataset(dataset, staged=False)
+        table = pa.Table.from_batches(opened.blobs.index.batches(), SCHEMA)
+        labels = [(label + 1) % CLASSES for label in table.column("label").to_pylist()]
+        at = SCHEMA.get_field_index("label")
+        wrong = table.set_column(at, SCHEMA.field("label"), pa.array(labels, pa.int32()))
+        write_index(folder / "index", wrong.to_batches(), len(labels))
+        entry = self.manifest["index"]
+        self.index = forged(*self._index(folder / "index"), int(entry["crc32c"], 16))
+        assert len(self.index) == entry["size"]
+        self.shard = bytearray((dataset / self.manifest["files"][0]["name"]).read_bytes())
+        rows = [opened.row(number) for number in range(len(opened))]
+        smallest = min(rows, key=lambda row: row.length)
+        image = bytes(self.shard[smallest.offset : smallest.offset + smallest.length])
+        for row in rows:
+            padded = image.ljust(row.length, b"\0")
+            if row is not smallest and row.length >= len(image) + 4:
+                bits = [bit(row.length, row.length - 1 - n // 8, n % 8) for n in range(32)]
+                padded = forged(padded, bits, row.crc32c)
+                self.shard[row.offset : row.offset + row.length] = padded
+
+    @staticmethod
+    def _index(path: Path) -> tuple[bytes, list[bytes]]:
+        """An index, and what may be XORed to it: bits of heights, with the records' checksums."""
+        data = path.read_bytes()
+        patterns = []
+        height, size = RECORD.fields["height"][1], RECORD.itemsize
+        for row in range(int.from_bytes(data[16:24], "little")):
+            start = RECORDS_AT + row * size
+            record = data[start : start + size]
+            sound = crc32c(row.to_bytes(8, "little") + record[: size - 4])
+            assert sound == int.from_bytes(record[-4:], "little")
+            for number in range(8):
+                other = xor(record[: size - 4], bit(size - 4, height, number))
+                change = crc32c(row.to_bytes(8, "little") + other) ^ sound
+                pattern = bytearray(len(data))
+                pattern[start + height] = 1 << number
+                pattern[start + size - 4 : start + size] = change.to_bytes(4, "little")
+                patterns.append(bytes(pattern))
+        return data, patterns
+
+    def make_copy(self, folder: Path, true_copy: Path) -> None:
+        shutil.copytree(true_copy, folder)
+        (folder / self.manifest["index"]["name"]).write_bytes(self.index)
+        (folder / self.manifest["files"][0]["name"]).write_bytes(self.shard)
+
+    def make_pieces(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for number, start in enumerate(range(0, len(self.shard), SMALL.piece_bytes)):
+            piece = bytes(self.shard[start : start + SMALL.piece_bytes])
+            trailer = _TRAILER.pack(_MAGIC, len(piece), crc32c(piece), 0)
+            (folder / f"000000-{number}.piece").write_bytes(piece + trailer)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Path]:
+    """A dataset that all may read, and ``memory``, which all may write."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        for number in range(9):
+            image = folder / "tree" / f"class {number % CLASSES}" / f"{number}.jpg"
+            image.parent.mkdir(parents=True, exist_ok=True)
+            image.write_bytes(encode(picture(60 + 9 * number, 70, number), "4:2:0"))
+        pack_tree(folder / "tree", folder / "set", "shards", unit_size=None, seek_points=None)
+        for user in (MYSELF, ANOTHER):
+            (folder / f"home-{user}").mkdir()
+            os.chown(folder / f"home-{user}", user, user)
+        yield folder
+
+
+@pytest.fixture
+def memory(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = site / "memory"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(folder))
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(site / f"home-{MYSELF}"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def become(user: int) -> None:
+    """For good: this is a process of its own."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def in_a_child(run: Callable[[], Any]) -> int:
+    """Forks; the child's exit code says whether ``run`` raised nothing."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def ends_well(child: int, limit: float) -> bool:
+    """Whether a child ends without an error within so many seconds; else it is killed."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status == 0
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def plant(poison: Poison, site: Path, copy_name: str, marked: Path) -> dict[Path, Path]:
+    """The attacker's forgeries, in a folder of his own; by the names that they are to have."""
+    memory, store = site / "memory", site / "memory" / "store"
+    store.mkdir()
+    for number in range(2):
+        poison.make_copy(store / f"stage-{number}" / copy_name, marked)
+    digest = marked.name.rpartition("-")[2]
+    cached = store / "index"
+    cached.mkdir()
+    (cached / poison.manifest["index"]["name"]).write_bytes(poison.index)
+    state = json.loads((marked / "staged.json").read_text())["id"]
+    assert state.startswith(digest)
+    poison.make_pieces(store / "pieces" / f"{state[:24]}-{SMALL.piece_bytes}")
+    return {
+        memory / f"fastdata-{MYSELF}": store / "stage-0",
+        memory / "fastdata-0": store / "stage-1",
+        memory / f"set-{digest}": cached,
+        memory / "fastdata-pieces": store / "pieces",
+    }
+
+
+def attack(planted: dict[Path, Path], draw: random.Random) -> None:
+    """One trick, with one of the names."""
+    name = draw.choice(list(planted))
+    forgery = planted[name]
+    match draw.randrange(9):
+        case 0 | 1:
+            os.rename(forgery, name)
+        case 2:
+            os.rename(name, forgery)
+        case 3 | 4:
+            name.symlink_to(forgery)
+        case 5:
+            name.unlink()
+        case 6:
+            (forgery if forgery.exists() else name).chmod(draw.choice([0o755, 0o777, 0o1777]))
+        case 7:
+            os.mkfifo(draw.choice([name, name.with_name(name.name + ".lock")]))
+        case 8:  # held until the next one
+            descriptor = os.open(name.with_name(name.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.dup2(descriptor, _HELD)
+            os.close(descriptor)
+
+
+_HELD = 200  # a descriptor
+
+
+class Victim:
+    """Opens the dataset; counts what came of it."""
+
+    def __init__(self, site: Path, images: list[bytes], labels: list[int]) -> None:
+        self.site, self.images, self.labels = site, images, labels
+        self.counts: Counter[str] = Counter()
+
+    def check(self, opened: ImageDataset, draw: random.Random) -> None:
+        found = opened.labels.tolist()
+        number = draw.randrange(len(found))
+        if found != self.labels or opened.read([number]) != [self.images[number]]:
+            self.counts["poisoned"] += 1
+
+    def step(self, draw: random.Random) -> None:
+        dataset, memory = self.site / "set", self.site / "memory"
+        if draw.randrange(20) == 0:
+            if draw.randrange(2):
+                stage(dataset)
+                self.counts["staged"] += 1
+            else:
+                unstage(dataset)
+            return
+        self.counts["opens"] += 1
+        if draw.randrange(10) == 0:
+            options = {"cache": memory, "remote": SMALL, "staged": False}
+            try:
+                self.check(ImageDataset(f"file://{dataset}", **options), draw)
+                self.counts["cached"] += 1
+            except UsageError:  # the folder is not his own
+                self.counts["refused"] += 1
+            if draw.randrange(5) == 0:
+                for path in memory.glob("set-*"):
+                    shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(memory / "fastdata-pieces", ignore_errors=True)
+            return
+        opened = ImageDataset(dataset)
+        self.counts["from a copy"] += opened.location != dataset
+        self.check(opened, draw)
+
+
+def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> None:
+    dataset = site / "set"
+    truth = ImageDataset(dataset, staged=False)
+    images, labels = truth.read(range(len(truth))), truth.labels.tolist()
+    poison = Poison(dataset, site)
+    # Everything is imported that the child needs, who may be unable to read it.
+    marked = stage(dataset).path
+    list(ImageDataset(f"file://{dataset}", cache=site / "own", remote=SMALL).read([0]))
+    state, name = shutil.copytree(marked, site / "marked" / marked.name), marked.name
+    unstage(dataset)
+    # The forgeries would be taken, if they were the user's own.
+    poison.make_copy(own_folder(memory) / name, state)
+    assert find_staged(dataset) == own_folder(memory) / name
+    assert ImageDataset(dataset).labels.tolist() == [(one + 1) % CLASSES for one in labels]
+    read = ImageDataset(dataset).read(range(len(images)))
+    assert sum(one != other for one, other in zip(read, images, strict=True)) >= 6
+    shutil.rmtree(own_folder(memory))
+
+    def attacker() -> None:
+        become(ANOTHER)
+        planted = plant(poison, site, name, state)
+        draw = random.Random(f"{SEED} attacker")
+        while os.getppid() == parent:
+            with suppress(OSError):
+                attack(planted, draw)
+
+    def victim() -> None:
+        become(MYSELF)
+        warnings.simplefilter("ignore")
+        draw = random.Random(f"{SEED} victim")
+        me = Victim(site, images, labels)
+        while me.counts["opens"] < OPENS:
+            try:
+                me.step(draw)
+            except FastdataError as error:
+                me.counts[type(error).__name__] += 1
+        (site / f"home-{MYSELF}" / "counts.json").write_text(json.dumps(me.counts))
+
+    parent = os.getpid()
+    child = in_a_child(attacker)
+    try:
+        assert ends_well(in_a_child(victim), 120 + OPENS / 20)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it has gone on to the end
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    counts = json.loads((site / f"home-{MYSELF}" / "counts.json").read_text())
+    print(counts)
+    assert counts.get("poisoned", 0) == 0
+    assert all(counts[name] > 0 for name in ("from a copy", "staged", "cached", "refused"))
+
+
+def test_a_folder_of_pieces_that_another_user_made_first(site: Path, memory: Path) -> None:
+    """Those of a cache folder that all may write, such as ``/dev/shm``."""
+    truth = ImageDataset(site / "set", staged=False)
+    (memory / "fastdata-pieces").mkdir()
+    os.chown(memory / "fastdata-pieces", ANOTHER, ANOTHER)
+    with pytest.raises(UsageError, match=f"belongs to another user .id {ANOTHER}."):
+        ImageDataset(f"file://{site / 'set'}", cache=memory, remote=SMALL).read([0])
+    os.chown(memory / "fastdata-pieces", 0, 0)
+    far = ImageDataset(f"file://{site / 'set'}", cache=memory, remote=SMALL)
+    assert far.read([0, 8]) == truth.read([0, 8])
+
+
+@pytest.mark.parametrize("what", ["piece", "index"])
+def test_a_cached_file_of_another_user(site: Path, memory: Path, what: str) -> None:
+    """Its folder may have been open to him when he put it there."""
+    dataset = site / "set"
+    truth = ImageDataset(dataset, staged=False)
+    poison = Poison(dataset, site)
+
+    def far() -> ImageDataset:
+        return ImageDataset(f"file://{dataset}", cache=memory, remote=SMALL)
+
+    assert far().read(range(9)) == truth.read(range(9))
+    if what == "index":
+        (index,) = memory.glob("set-*/_index.rows")
+        forgeries = {index: poison.index}
+    else:
+        (folder,) = (memory / "fastdata-pieces").glob("*-*")
+        poison.make_pieces(site / "pieces")
+        forgeries = {folder / one.name: one.read_bytes() for one in (site / "pieces").iterdir()}
+    for path, data in forgeries.items():
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+        path.chmod(0o644)
+        os.chown(path, ANOTHER, ANOTHER)
+    again = far()
+    assert again.labels.tolist() == truth.labels.tolist()
+    assert again.read(range(9)) == truth.read(range(9))
