@@ -49,9 +49,12 @@ test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time; some on ot
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(MAKE) test-pythons test-oldest
 
-campaign: setup  ## flip FLIPS bits in datasets, drawn by SEED: none may go unnoticed
-	FASTDATA_CAMPAIGN_FLIPS=$(or $(FLIPS),100000) FASTDATA_CAMPAIGN_SEED=$(or $(SEED),0) \
-	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_campaign.py $(ARGS)
+# 100,000 flips take half an hour on one core, 1,000 kills as long.
+campaign: setup  ## damage, kill, attack, fail at length: FLIPS, KILLS, FAULTS, OPENS, drawn by SEED
+	FASTDATA_CAMPAIGN_FLIPS=$(or $(FLIPS),100000) FASTDATA_CAMPAIGN_KILLS=$(or $(KILLS),1000) \
+	FASTDATA_CAMPAIGN_FAULTS=$(or $(FAULTS),2000) FASTDATA_CAMPAIGN_OPENS=$(or $(OPENS),100000) \
+	FASTDATA_CAMPAIGN_SEED=$(or $(SEED),0) \
+	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_campaign*.py $(ARGS)
 
 test-pythons:  ## test without torch on Python 3.12 and 3.13, those of them that are here
 	JOBS=$(JOBS) tests/core.sh 3.12 3.13

@@ -233,9 +233,9 @@ class PieceCache:
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
             async with self._slots:
-                descriptor = self._lock(partial)
                 if self._full:
                     return None
+                descriptor = self._lock(partial)
                 if descriptor is not None:
                     try:
                         # Another process may have filled it meanwhile. A piece that exists but

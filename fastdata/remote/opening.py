@@ -21,7 +21,7 @@ from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url,
 from fastdata.storage.blobs import open_index
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.extents import ExtentTable
-from fastdata.storage.files import cache_folder, file_lock
+from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import MANIFEST_NAME, MANIFEST_NAMES, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
@@ -131,6 +131,8 @@ class RemoteBlobs:
             # In a folder that nobody else can write: whoever holds a lock can have others wait.
             with file_lock(folder / "lock") as advance:
                 if not _is_sound(path, entry):
+                    for left in folder.glob(f"*{PARTIAL_SUFFIX}"):  # by a killed process
+                        left.unlink()
                     download(
                         join_url(self.url, entry.name),
                         path,

@@ -78,7 +78,8 @@ class LmdbWriter:
     def __init__(self, path: Path, first: int, size: int) -> None:
         self._path = path
         self._first = self._next = first
-        self._environment = _open(path, map_size=size)
+        with _as_os_error(path):
+            self._environment = _open(path, map_size=size)
         used = _used(self._environment)
         if path.stat().st_size > used:
             # A commit that a kill cut off may have left pages that this one will not reach.
@@ -87,7 +88,7 @@ class LmdbWriter:
 
     def add(self, row: Row, blob: bytes) -> None:
         """Appends one sample; see `fastdata.storage.formats.Writer`."""
-        with _disk_full_as_os_error(self._path):
+        with _as_os_error(self._path):
             if not self._transaction.put(sample_key(self._next), blob, append=True):
                 raise CorruptionError(f"{self._path}: sample {self._next} is already there")
         self._next += 1
@@ -95,7 +96,7 @@ class LmdbWriter:
     def finish(self) -> list[int]:
         """Commits. The offsets are -1: small blobs still move until the last commit."""
         # LMDB writes all pages first and then waits for them.
-        with _disk_full_as_os_error(self._path), written_behind(self._path):
+        with _as_os_error(self._path), written_behind(self._path):
             self._transaction.commit()
         self.close()
         return [-1] * (self._next - self._first)
@@ -107,7 +108,7 @@ class LmdbWriter:
 
 
 @contextmanager
-def _disk_full_as_os_error(path: Path) -> Iterator[None]:
+def _as_os_error(path: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
@@ -115,7 +116,7 @@ def _disk_full_as_os_error(path: Path) -> Iterator[None]:
         cut_short = os.strerror(errno.EIO) in str(error) and free_space(path.parent) < _FULL
         if cut_short or is_no_space(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        raise
+        raise OSError(errno.EIO, str(error), os.fspath(path)) from error
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:
