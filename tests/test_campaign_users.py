@@ -330,7 +330,7 @@ def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> No
     parent = os.getpid()
     child = in_a_child(attacker)
     try:
-        assert ends_well(in_a_child(victim), 120 + OPENS / 20)
+        assert ends_well(in_a_child(victim), 120 + OPENS / 4)
         assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it has gone on to the end
     finally:
         os.kill(child, signal.SIGKILL)
