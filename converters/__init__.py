@@ -4,6 +4,7 @@ from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
+from fastdata.converters.packed import PackedDataset, Part
 from fastdata.converters.packing import Packed, pack
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Record, Source
@@ -15,7 +16,9 @@ __all__ = [
     "ImageFolder",
     "ImageNet",
     "Packed",
+    "PackedDataset",
     "ParquetImages",
+    "Part",
     "Record",
     "Source",
     "WebDataset",

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
@@ -34,10 +34,10 @@ _ROWS_PER_BATCH = 2_048
 _COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
 #: Units whose fingerprints a task makes.
 _UNITS_AT_ONCE = 16
-#: Listing tasks that may finish ahead of a slower one.
-_AHEAD = 1024
+#: Tasks on listings that may finish ahead of a slower one.
+AHEAD = 1024
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         ("key", pa.string()),
         ("label", pa.int32()),
@@ -50,6 +50,9 @@ _SCHEMA = pa.schema(
         ("pixels", pa.binary()),
         ("problem", pa.string()),
         ("column", pa.string()),
+        ("group", pa.int32()),
+        ("crc32c", pa.uint32()),
+        ("window", pa.int64()),
     ]
 )
 
@@ -97,7 +100,7 @@ def write_listing(
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
-    size = 0
+    size = held = 0
     before = executor.reported()[0]
 
     def tick() -> None:
@@ -105,9 +108,10 @@ def write_listing(
 
     numbered = enumerate(listing_shards(source))
     task = partial(_list_shard, folder, rows_per_batch)
-    for shard_rows, shard_size in executor.run(task, numbered, tick, _AHEAD):
+    for shard_rows, shard_size, shard_held in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
         size += shard_size
+        held += shard_held
         tick()
     total = sum(rows)
     if not total:
@@ -115,14 +119,11 @@ def write_listing(
             f"{source.about.get('root', 'the source')}: no images found",
             "Check --root; images are told by their extension (.jpg, .jpeg, .png, …).",
         )
-    temporary = temporary_name(folder / _SUMMARY)
-    about = {"rows": rows, "bytes": size, "rows_per_batch": rows_per_batch}
-    temporary.write_text(json.dumps(about), "utf-8")
-    os.replace(temporary, folder / _SUMMARY)
+    write_summary(folder, rows, size, rows_per_batch, held)
     buckets = 1 + total // compared_at_once
     check = partial(_repeated_hashes, folder, len(rows), buckets)
     repeated: set[int] = set()
-    for found in executor.run(check, range(buckets), ahead=_AHEAD):
+    for found in executor.run(check, range(buckets), ahead=AHEAD):
         repeated.update(found)
     listing = Listing(folder)
     if repeated:
@@ -132,6 +133,16 @@ def write_listing(
 
 #: Row counts of the shards; written when all of them are listed.
 _SUMMARY = "shards.json"
+
+
+def write_summary(
+    folder: Path, rows: list[int], size: int, rows_per_batch: int, held: int = 0
+) -> None:
+    """Completes a listing: rows of each shard, source bytes, bytes of pixels that it holds."""
+    temporary = temporary_name(folder / _SUMMARY)
+    about = {"rows": rows, "bytes": size, "rows_per_batch": rows_per_batch, "held": held}
+    temporary.write_text(json.dumps(about), "utf-8")
+    os.replace(temporary, folder / _SUMMARY)
 
 
 def listed_at(folder: Path) -> int:
@@ -145,35 +156,54 @@ def listed_at(folder: Path) -> int:
 
 def _list_shard(
     folder: Path, rows_per_batch: int, numbered: tuple[int, Listable]
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Lists a shard into a file of the folder, and its keys' hashes into another.
 
     Nothing is synced to the disk: an interrupted run lists again.
 
     Returns:
-        The number of records, and their bytes in the source.
+        The number of records, their bytes in the source, and bytes of pixels in the listing.
     """
     number, shard = numbered
-    path = _shard_path(folder, number)
-    temporary, temporary_hashes = map(temporary_name, (path, _hashes_path(path)))
-    rows = size = 0
-    with (
-        pa.OSFile(str(temporary), "wb") as sink,
-        pa.ipc.new_file(sink, _SCHEMA) as writer,
-        temporary_hashes.open("wb") as hash_file,
-    ):
+    path = shard_path(folder, number)
+    temporary_hashes = temporary_name(_hashes_path(path))
+    rows = size = held = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal rows, size, held
         for batch in _batches(shard.records(), rows_per_batch):
             hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
-            writer.write_batch(batch)
+            yield batch
             rows += batch.num_rows
             size += int(as_numpy(batch.column("length")).sum())
+            pixels = batch.column("pixels")
+            held += pixels.nbytes if pixels.null_count < len(pixels) else 0
             report(batch.num_rows, 0)
+
+    with temporary_hashes.open("wb") as hash_file:
+        write_shard(path, batches(), SCHEMA)
     os.replace(temporary_hashes, _hashes_path(path))
+    return rows, size, held
+
+
+def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    """Writes a shard's file, which appears when it is complete."""
+    temporary = temporary_name(path)
+    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
     os.replace(temporary, path)
-    return rows, size
 
 
-def _shard_path(folder: Path, number: int) -> Path:
+def open_shards(folder: Path, numbers: Iterable[int]) -> Iterator[Any]:
+    """Opens shards' files, one at a time."""
+    for number in numbers:
+        with pa.OSFile(str(shard_path(folder, number))) as file:
+            yield pa.ipc.open_file(file)
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """The path of a shard's file."""
     return folder / f"{number:06d}.arrow"
 
 
@@ -184,17 +214,18 @@ def _hashes_path(path: Path) -> Path:
 def _batches(records: Iterator[Record], rows: int) -> Iterator[pa.RecordBatch]:
     while held := list(islice(records, rows)):
         columns = zip(*map(_values, held), strict=True)
-        arrays = [array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+        arrays = [array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def _values(record: Record) -> tuple[Any, ...]:
-    """A record's row of `_SCHEMA`."""
+    """A record's row of `SCHEMA`."""
     _require_safe(record)
     path = record.path.encode("utf-8", "surrogateescape")
     size_and_pixels = record.pixels or (None, None, None)
     first = (record.key, record.label, path, record.offset, record.length, record.mtime_ns)
-    return *first, *size_and_pixels, record.problem, record.column
+    rest = (record.problem, record.column, record.group, record.crc32c, record.window)
+    return *first, *size_and_pixels, *rest
 
 
 def _require_safe(record: Record) -> None:
@@ -217,7 +248,7 @@ def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> li
     """The repeated hashes of one bucket: a part of all, so that memory has a bound."""
     pieces = [np.empty(0, np.uint64)]
     for number in range(shards):
-        with _hashes_path(_shard_path(folder, number)).open("rb") as file:
+        with _hashes_path(shard_path(folder, number)).open("rb") as file:
             while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
                 pieces.append(hashes[hashes % np.uint64(buckets) == bucket])
     values = np.sort(np.concatenate(pieces))
@@ -253,34 +284,36 @@ class Listing:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
         self._bytes: int = about["bytes"]
-        self._rows_per_batch: int = about["rows_per_batch"]
-        #: First row of each shard; `bisect_right` skips empty ones.
-        self._starts: list[int] = list(accumulate(about["rows"], initial=0))
+        self.rows_per_batch: int = about["rows_per_batch"]
+        #: Bytes of pixels that it holds itself.
+        self.held_bytes: int = about["held"]
+        #: First row of each shard, and one past the last; `bisect_right` skips empty ones.
+        self.starts: list[int] = list(accumulate(about["rows"], initial=0))
         self._open: dict[bool, tuple[int, Any]] = {}
         self._held: tuple[tuple[int, int], pa.RecordBatch] | None = None
 
     def _reader(self, shard: int, lengths_only: bool) -> Any:
         opened = self._open.get(lengths_only)
         if opened is None or opened[0] != shard:
-            fields = [_SCHEMA.get_field_index("length")] if lengths_only else None
+            fields = [SCHEMA.get_field_index("length")] if lengths_only else None
             options = pa.ipc.IpcReadOptions(included_fields=fields)
-            file = pa.OSFile(str(_shard_path(self._folder, shard)))
+            file = pa.OSFile(str(shard_path(self.folder, shard)))
             self._open[lengths_only] = opened = shard, pa.ipc.open_file(file, options=options)
         return opened[1]
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return self.starts[-1]
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Cuts rows by batches: shard, batch, and the first row and the number of rows in it."""
         while start < stop:
-            shard = bisect_right(self._starts, start) - 1
-            batch, at = divmod(start - self._starts[shard], self._rows_per_batch)
-            most = min(stop, self._starts[shard + 1]) - start
-            rows = min(most, self._rows_per_batch - at)
+            shard = bisect_right(self.starts, start) - 1
+            batch, at = divmod(start - self.starts[shard], self.rows_per_batch)
+            most = min(stop, self.starts[shard + 1]) - start
+            rows = min(most, self.rows_per_batch - at)
             yield shard, batch, at, rows
             start += rows
 
@@ -372,8 +405,8 @@ class Listing:
         """
         runs = list(self.runs(0, len(self), most_bytes, most_rows))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
-        task = partial(_fingerprints, self._folder, json.dumps(options, sort_keys=True))
-        made = (each for found in executor.run(task, groups, ahead=_AHEAD) for each in found)
+        task = partial(_fingerprints, self.folder, json.dumps(options, sort_keys=True))
+        made = (each for found in executor.run(task, groups, ahead=AHEAD) for each in found)
         previous = ""
         for number, ((first, stop, size), fingerprint) in enumerate(zip(runs, made, strict=True)):
             if chained:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +30,12 @@ from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source
+from fastdata.converters.shuffling import (
+    ORDERS,
+    SHUFFLED,
+    default_order,
+    shuffle_listing,
+)
 from fastdata.converters.tasks import (
     PIECE_BYTES,
     Job,
@@ -146,6 +153,8 @@ def pack(
     encoding: Encoding = ORIGINAL,
     shard_size: int | None = None,
     seek_points: bool = True,
+    order: str | None = None,
+    seed: int | None = None,
     workers: int | None = None,
     executor: str = "local",
     address: str | None = None,
@@ -174,6 +183,10 @@ def pack(
             None for 256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start, which makes reading
             crops several times faster (`fastdata.decode`) and finds damage within.
+        order: ``shuffled``, a permutation by ``seed``; or ``source``, the source's order. None for
+            ``shuffled`` where ``container`` is ``parquet`` or ``shards`` and the split is not one
+            for evaluation, going by its name or its folder's; else ``source``.
+        seed: Of the permutation, any int; None for 0.
         workers: Worker processes; None for one a CPU, 1 to work in this process. On Ray: tasks
             in flight; None for two a CPU of the cluster.
         executor: ``local``, or ``ray`` for a Ray cluster, whose machines must see the source and
@@ -200,6 +213,7 @@ def pack(
         BusyError: Another process packs to ``out``.
     """
     _check_options(source, out, container, encoding, shard_size)
+    order = _order(source, container, order, seed)
     running = _executor(executor, address, workers)
     _check_out(source, out)
     uploading: Uploading | None = None
@@ -232,7 +246,10 @@ def pack(
         storage_options=dict(storage_options or {}),
     )
     told = progress or Silent()  # type: ignore[abstract]  # empty bodies, by intent
-    packing = _Packing(source, folder, job, options, unit_size, skip_bad, force, told, uploading)
+    shuffle = (seed or 0) if order == SHUFFLED else None
+    packing = _Packing(
+        source, folder, job, options, unit_size, shuffle, skip_bad, force, told, uploading
+    )
     try:
         with work_folder(folder), uploading or nullcontext():
             packed = packing.run(running)
@@ -243,6 +260,19 @@ def pack(
         if is_no_space(error):
             raise no_space(folder, error, _SPACE_HINT) from error
         raise
+
+
+def _order(source: Source, container: str, order: str | None, seed: int | None) -> str:
+    if order is None:
+        order = default_order(container, source.about)
+    if order not in ORDERS:
+        raise UsageError(f"unknown order {order}", f"Use --order {' or '.join(ORDERS)}.")
+    if order != SHUFFLED and seed is not None:
+        raise UsageError(
+            f"--seed {seed} has no meaning where the source's order is kept",
+            "Leave it out, or add --order shuffled.",
+        )
+    return order
 
 
 def _executor(name: str, address: str | None, workers: int | None) -> Executor:
@@ -344,6 +374,7 @@ class _Packing:
         job: What its tasks have in common.
         options: The options that the manifest records.
         unit_size: Bytes of blobs on reaching which a unit ends.
+        shuffle: The seed of the samples' order; None for the source's.
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over.
         progress: Receives the progress.
@@ -355,6 +386,7 @@ class _Packing:
     job: Job
     options: dict[str, Any]
     unit_size: int
+    shuffle: int | None
     skip_bad: bool
     force: bool
     progress: Progress
@@ -368,7 +400,7 @@ class _Packing:
         listing_with: AbstractContextManager[Executor]
         listing_with = nullcontext(executor) if on_ray else InProcess()
         with listing_with as lister:
-            listing = write_listing(self.source, self.job.listing, self.progress.listed, lister)
+            listing = self._list(lister)
             self._estimate(listing)
             job = self.job
             units = list(
@@ -413,6 +445,26 @@ class _Packing:
         resumed = sum(part.samples for part in done.values())
         return Packed(self._place, self._finish(units, fingerprint), resumed)
 
+    def _list(self, lister: Executor) -> Listing:
+        """Lists the source, in the order in which it is packed."""
+        folder, told = self.job.listing, self.progress.listed
+        if self.shuffle is None:
+            return write_listing(self.source, folder, told, lister)
+        in_order = folder.with_name("source")
+        listing = write_listing(self.source, in_order, told, lister)
+        shuffled = shuffle_listing(listing, folder, self.shuffle, lister)
+        shutil.rmtree(in_order, ignore_errors=True)
+        return shuffled
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        """The manifest's fields that say in which order the samples are."""
+        if self.shuffle is not None:
+            return {"order": SHUFFLED, "seed": self.shuffle}
+        # A dataset that is packed anew has an order already.
+        found: dict[str, Any] = getattr(self.source, "packed_order", {})
+        return found
+
     @property
     def _place(self) -> Path | str:
         return self.out if self.uploading is None else self.uploading.name
@@ -435,6 +487,7 @@ class _Packing:
             "container": self.job.container,
             "classes": list(self.job.classes),
             "options": self.options,
+            "shuffle": self.shuffle,
             "format_version": 1,  # of blobs and containers, which later ones have not changed
         }
 
@@ -662,6 +715,7 @@ class _Packing:
             index=self._entry(INDEX_NAME),
             files=files,
             root=self.job.root,
+            **self._order,
             options=self.options,
             source={**self.source.about, "fingerprint": fingerprint},
             tool=VERSION,

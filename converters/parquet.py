@@ -147,7 +147,7 @@ class ParquetImages(Sharded):
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
         for path, file in self._files.items():
-            for _, columns in _batches(path, file, chosen.image, wanted):
+            for _, _, columns in _batches(path, file, chosen.image, wanted):
                 names = columns[1] if chosen.names_in else [None] * len(columns[0])
                 for label, name in set(zip(columns[0], names, strict=True)):
                     if label is None:
@@ -272,7 +272,7 @@ class FileListing(NamedTuple):
         name = self.path.removesuffix(_EXTENSION)
         location, mtime_ns = self.file.location, self.file.mtime_ns
         row = 0
-        for length, batch in _batches(self.path, self.file, chosen.image, wanted):
+        for group, length, batch in _batches(self.path, self.file, chosen.image, wanted):
             labels = batch[0]
             keys = batch[1] if chosen.key else [None] * len(labels)
             for label, key in zip(labels, keys, strict=True):
@@ -288,14 +288,15 @@ class FileListing(NamedTuple):
                     mtime_ns,
                     problem=problem,
                     column=chosen.image,
+                    group=group,
                 )
                 row += 1
 
 
 def _batches(
     path: str, source: SourceFile, image: str, columns: list[str]
-) -> Iterator[tuple[int, list[list[Any]]]]:
-    """Mean length of the row group's images and the columns' values, a batch at a time."""
+) -> Iterator[tuple[int, int, list[list[Any]]]]:
+    """The row group, its images' mean length, and the columns' values, a batch at a time."""
     folders = _folder_values(path)
     with open_parquet(source) as file:
         names = _leaves(source, file)
@@ -313,10 +314,11 @@ def _batches(
             length = max(1, about.column(image_at).total_uncompressed_size // about.num_rows)
             stored = [column for column in columns if column in names]
             if not stored:
-                yield length, [[folders[column]] * about.num_rows for column in columns]
+                yield group, length, [[folders[column]] * about.num_rows for column in columns]
                 continue
             for batch in file.iter_batches(8192, [group], stored, use_threads=False):
                 yield (
+                    group,
                     length,
                     [
                         column_values(batch, column)

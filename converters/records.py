@@ -31,6 +31,10 @@ class Record(NamedTuple):
         problem: Why the image cannot be packed, if listing has found out.
         column: The column of images, if ``path`` is Parquet. Then ``offset`` is the row, and
             ``length`` the approximate size of its image.
+        group: With ``column``, the row group: its rows are decoded together.
+        crc32c: CRC-32C of the bytes, where the source knows it: others are a bad sample's.
+        window: What a shuffled listing reads together (`fastdata.converters.shuffling`); sources
+            leave it out.
     """
 
     key: str
@@ -42,6 +46,9 @@ class Record(NamedTuple):
     pixels: tuple[int, int, bytes | None] | None = None
     problem: str | None = None
     column: str | None = None
+    group: int | None = None
+    crc32c: int | None = None
+    window: int | None = None
 
 
 class Source(Protocol):

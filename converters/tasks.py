@@ -13,8 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import Listing, Unit, listed_at
@@ -71,11 +73,6 @@ class Job:
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @property
-    def is_remote(self) -> bool:
-        """Whether the source lies behind a URL."""
-        return is_remote(_listing(self).sample(1))
-
-    @property
     def listing(self) -> Path:
         """The folder that the listing lies in."""
         return self.work / "listing"
@@ -123,9 +120,8 @@ def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad
     Yields:
         A sample's index row and blob, or the bad image.
     """
-    for group in _groups(job, start, stop):
+    for group, read in _groups(job, start, stop):
         judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
-        read = reader(group, job.storage_options)
         for record in group:
             try:
                 judged.append((record, *encode(record, job.encoding, read)))
@@ -146,11 +142,26 @@ def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad
         report(len(group), sum(record.length for record in group))
 
 
-def _groups(job: Job, start: int, stop: int) -> Iterator[list[Record]]:
-    """Cuts records into groups small enough to be held in memory."""
+Read: TypeAlias = Callable[[Record], bytes]
+
+
+def _groups(job: Job, start: int, stop: int) -> Iterator[tuple[list[Record], Read]]:
+    """Cuts records into groups small enough to be held in memory, with what reads them."""
+    for window, records in groupby(_listing(job).records(start, stop), attrgetter("window")):
+        if window is None:
+            for group in _small_groups(job, records):
+                yield group, reader(group, job.storage_options)
+        else:
+            together = list(records)
+            read = _read_in_order(together, job.storage_options)
+            for group in _small_groups(job, together):
+                yield group, read
+
+
+def _small_groups(job: Job, records: Iterable[Record]) -> Iterator[list[Record]]:
     group: list[Record] = []
     held = 0.0
-    for record in _listing(job).records(start, stop):
+    for record in records:
         group.append(record)
         held += record.length * max(job.growth, 1.0)
         if len(group) == SEEK_BATCH or held >= PIECE_BYTES:
@@ -158,6 +169,26 @@ def _groups(job: Job, start: int, stop: int) -> Iterator[list[Record]]:
             group, held = [], 0.0
     if group:
         yield group
+
+
+def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
+    """Reads records as they lie in their archives; returns what gives each one's bytes once."""
+    ordered = sorted((one for one in records if not one.problem), key=attrgetter("path", "offset"))
+    read = reader(ordered, storage_options)
+    held: dict[str, bytes | SampleError] = {}
+    for record in ordered:
+        try:
+            held[record.key] = read(record)
+        except SampleError as error:
+            held[record.key] = error
+
+    def give(record: Record) -> bytes:
+        found = held.pop(record.key)
+        if isinstance(found, SampleError):
+            raise found
+        return found
+
+    return give
 
 
 def _bad(record: Record, error: SampleError) -> Bad:
@@ -182,16 +213,12 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
     )
 
 
-def reader(
-    records: Sequence[Record], storage_options: Mapping[str, Any]
-) -> Callable[[Record], bytes]:
+def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
     """Returns a function that reads these records; those behind URLs are fetched now, at once."""
     return fetch(records, storage_options) if is_remote(records) else _read
 
 
-def encode(
-    record: Record, encoding: Encoding, read: Callable[[Record], bytes]
-) -> tuple[bytes, ImageInfo]:
+def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:
     """Reads one record and makes its blob.
 
     Raises:
@@ -200,6 +227,8 @@ def encode(
     if record.problem:
         raise SampleError(record.problem)
     data = read(record)
+    if record.crc32c is not None and crc32c(data) != record.crc32c:
+        raise SampleError("is damaged: its checksum is wrong")
     if record.pixels is None:
         return encoding.apply(data, probe(data))
     height, width, _ = record.pixels
@@ -257,10 +286,12 @@ def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
     Blobs that are the source's bytes are not sent to another process: they are in the page cache
     now, and reading them again (`with_blobs`) costs a third of sending them.
     """
+    first = _listing(job).sample(1)
     read_again = (
         job.encoding.kind == "original"
         and not same_process
-        and not job.is_remote  # nothing of it is in the page cache
+        and not is_remote(first)  # nothing of it is in the page cache
+        and first[0].window is None  # rows of Parquet would be decoded in any order
     )
     prepared = Prepared([], None if read_again else [], [])
     for sample in samples(job, piece.start, piece.stop):

@@ -67,6 +67,7 @@ def pack_tree(
     *,
     workers: int = 1,
     unit_size: int | None = UNIT_SIZE,
+    order: str = "source",
     **options: Any,
 ) -> Packed:
     """Packs a tree of class folders into files, or LMDB commits, of ``unit_size``."""
@@ -75,7 +76,7 @@ def pack_tree(
         options["shard_size"] = unit_size
     commit_size = unit_size or PACK_MODULE._COMMIT_SIZE
     with mock.patch.object(PACK_MODULE, "_COMMIT_SIZE", commit_size):
-        return pack(source, out, container=container, workers=workers, **options)
+        return pack(source, out, container=container, workers=workers, order=order, **options)
 
 
 def repeat_tree(tree: Path, out: Path, times: int) -> Path:

@@ -126,7 +126,7 @@ def test_command(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = convert("imagefolder", "--root", tree, "--to", container)
+    result = convert("imagefolder", "--root", tree, "--to", container, "--order", "source")
     assert result.exit_code == 0, result.output
     dataset = ImageDataset(f"{tree.name}-{container}")
     classes, samples = as_torchvision(tree)

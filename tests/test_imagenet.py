@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastdata.converters import ImageNet, Source, pack
@@ -118,7 +119,8 @@ def require_same_datasets(
     for layout in LAYOUTS:
         source = ImageNet(layouts[layout], split)
         assert source.about["layout"] == layout
-        pack(source, out / layout, container=container, shard_size=size, workers=1)
+        options: dict[str, Any] = {"order": "source", "workers": 1}
+        pack(source, out / layout, container=container, shard_size=size, **options)
         found[layout] = contents_but_source(out / layout)
         if layout != "folders":
             assert found[layout] == found["folders"]
@@ -290,7 +292,8 @@ def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None
     for name, (data, _, _) in ODD.items():
         (folder / f"{name}.JPEG").write_bytes(data)
     out = tmp_path / "out"
-    result = convert("imagenet", "--root", tmp_path / "imagenet", "--to", container, "--out", out)
+    result = convert("imagenet", "--root", tmp_path / "imagenet", "--to", container, "--out", out,
+                     "--order", "source")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert not (out / "_bad-samples.jsonl").exists()
     dataset = ImageDataset(out)

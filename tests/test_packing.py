@@ -75,17 +75,19 @@ def test_pandas_is_not_needed(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_and_resumed(tree: Path, tmp_path: Path, container: str, workers: int) -> None:
-    size = 400_000
-    pack_tree(tree, tmp_path / "whole", container, unit_size=size)
+@pytest.mark.parametrize(("workers", "order"), [(1, "source"), (2, "source"), (2, "shuffled")])
+def test_interrupted_and_resumed(
+    tree: Path, tmp_path: Path, container: str, workers: int, order: str
+) -> None:
+    options: dict[str, Any] = {"unit_size": 400_000, "order": order}
+    pack_tree(tree, tmp_path / "whole", container, **options)
     out = tmp_path / "out"
     for images in (10, 40):
         # The process executor looks ten times a second: packing may be done before.
         with suppress(KeyboardInterrupt):
-            pack_tree(tree, out, container, unit_size=size, workers=workers, progress=Stop(images))
+            pack_tree(tree, out, container, workers=workers, progress=Stop(images), **options)
         assert workers > 1 or not (out / "_dataset.json").exists()
-    packed = pack_tree(tree, out, container, unit_size=size, workers=workers)
+    packed = pack_tree(tree, out, container, workers=workers, **options)
     assert container == "folder" or packed.resumed > 0
     assert digests(out) == digests(tmp_path / "whole")
 

@@ -37,7 +37,8 @@ def rows(dataset: Path) -> list[tuple[str, str, bytes]]:
 
 
 def packed(tmp_path: Path, source: Source, **options: Any) -> list[tuple[str, str, bytes]]:
-    pack(source, tmp_path / "packed", container="shards", workers=1, **options)
+    options = {"container": "shards", "order": "source", "workers": 1, **options}
+    pack(source, tmp_path / "packed", **options)
     return rows(tmp_path / "packed")
 
 
@@ -58,7 +59,7 @@ def test_two_files_of_several_row_groups(tmp_path: Path, container: str, compres
     write(tmp_path / "in/_temporary/x.parquet", {"other": [1]})
     for workers in (1, 2):
         pack(ParquetImages(tmp_path / "in"), tmp_path / str(workers), container=container,
-             workers=workers)  # fmt: skip
+             order="source", workers=workers)  # fmt: skip
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     verify(tmp_path / "1")
     assert ImageDataset(tmp_path / "1", staged=False).classes == ["0", "1", "2"]
@@ -69,7 +70,7 @@ def test_two_files_of_several_row_groups(tmp_path: Path, container: str, compres
 
 def test_our_own_and_back(made_tree: Path, tmp_path: Path) -> None:
     first = convert("imagefolder", "--root", made_tree / "val", "--to", "parquet", "--out",
-                    tmp_path / "a", "--shard-size", "1MB")  # fmt: skip
+                    tmp_path / "a", "--shard-size", "1MB", "--order", "source")  # fmt: skip
     assert first.exit_code == 0, first.output
     again = convert("parquet", "--root", tmp_path / "a", "--to", "lmdb", "--out", tmp_path / "b")
     assert again.exit_code == 0, again.output

@@ -118,18 +118,20 @@ OURS = ["b.c/1.jpg", "b.c/2.5.jpg", "b.c/50%.jpg", "d/é/3.JPEG", "a/漢.jpg"]
 def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
     """From shards comes the dataset that comes from the images themselves."""
     tree = ImageFolder(make_tree(tmp_path / "tree", OURS))
-    pack(tree, tmp_path / "shards", container="shards", shard_size=4000, workers=1)
+    options: dict[str, Any] = {"order": "source", "workers": 1}
+    pack(tree, tmp_path / "shards", container="shards", shard_size=4000, **options)
     assert len(list((tmp_path / "shards").glob("*.tar"))) > 1
     size = None if container == "lmdb" else 4000
     for name, source in (("direct", tree), ("again", WebDataset(tmp_path / "shards"))):
-        pack(source, tmp_path / name, container=container, shard_size=size, workers=1)
+        pack(source, tmp_path / name, container=container, shard_size=size, **options)
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "direct")
 
 
 def test_our_shards_of_real_images_round_trip(imagenet_sample: Path, tmp_path: Path) -> None:
+    tree = ("imagefolder", "--root", imagenet_sample / "train")
     for name, arguments in (
-        ("shards", ("imagefolder", "--root", imagenet_sample / "train", "--to", "shards")),
-        ("direct", ("imagefolder", "--root", imagenet_sample / "train")),
+        ("shards", (*tree, "--to", "shards", "--order", "source")),
+        ("direct", tree),
         ("again", ("webdataset", "--root", tmp_path / "shards")),
     ):
         result = convert(*arguments, "--out", tmp_path / name)
@@ -144,8 +146,9 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
     for form in ("GIF", "BMP", "TIFF", "WEBP", "PPM", "PNG", "JPEG2000"):
         (folder / f"{form}.jpg").write_bytes(encoded(picture(1), form))
     direct = ImageFolder(tmp_path / "tree")
-    pack(direct, tmp_path / "shards", container="shards", workers=1)
-    pack(WebDataset(tmp_path / "shards"), tmp_path / "again", container="shards", workers=1)
+    options: dict[str, Any] = {"container": "shards", "order": "source", "workers": 1}
+    pack(direct, tmp_path / "shards", **options)
+    pack(WebDataset(tmp_path / "shards"), tmp_path / "again", **options)
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "shards")
 
 
@@ -160,6 +163,7 @@ class TestPixels(SourceConformance):
             container="shards",
             shard_size=8000,
             encoding=Encoding("raw"),
+            order="source",
             workers=1,
         )
         return tmp_path / "shards"

@@ -17,10 +17,12 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.packed import PackedDataset, Part
 from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
+from fastdata.converters.shuffling import ORDERS
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -94,6 +96,14 @@ _SHARED = (
         show_default=True,
         help="Index where in each JPEG decoding may start: crops several times faster, 1% more.",
     ),
+    click.option(
+        "--order",
+        type=click.Choice(ORDERS),
+        help="shuffled: a permutation by --seed, so that what lies together is mixed; source: as "
+        "the source has it. [default: shuffled for parquet and shards, but not for splits for "
+        "evaluation (val, test); else source]",
+    ),
+    click.option("--seed", type=int, metavar="N", help="Of the permutation. [default: 0]"),
     click.option(
         "--workers",
         type=int,
@@ -268,6 +278,73 @@ def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
     _pack_all(name, root, {"": source}, options)
 
 
+class _Part(click.ParamType):  # type: ignore[type-arg]
+    """A part of a dataset: 0:0.9."""
+
+    name = "part"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
+        match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", str(value))
+        if not match:
+            self.fail(f"{value!r} is not a part; write where it begins and ends, 0:0.9")
+        return float(match[1]), float(match[2])
+
+
+@command.command("fastdata")
+@_root()
+@click.option(
+    "--part",
+    type=_Part(),
+    metavar="START:STOP",
+    help="This part of the samples, drawn by their keys: 0:0.9 and 0.9:1 share none.",
+)
+@click.option("--part-seed", type=int, metavar="N", help="Of --part. [default: 0]")
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The samples whose keys a text file names, one a line.",
+)
+@_shared
+def _fastdata(
+    root: Path | str,
+    part: tuple[float, float] | None,
+    part_seed: int | None,
+    keys: Path | None,
+    **options: Any,
+) -> None:
+    """A packed dataset: anew, shuffled, in another container or encoding, or a part of it.
+
+    \b
+    Examples:
+      $ fastdata convert fastdata --root imagenet-train-lmdb --to shards
+      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0:0.9 --out most
+      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0.9:1 --out rest
+    """
+    if part_seed is not None and part is None:
+        raise UsageError(f"--part-seed {part_seed} has no meaning without --part", "Leave it out.")
+    name = _name(root)
+    for container in CONTAINERS:
+        name = name.removesuffix(f"-{container}")
+    source = partial(
+        PackedDataset,
+        root,
+        part=None if part is None else Part(*part, part_seed or 0),
+        keys=None if keys is None else _read_keys(keys),
+        storage_options=options["storage_options"],
+    )
+    _pack_all(name, root, {"": source}, options)
+
+
+def _read_keys(path: Path) -> list[str]:
+    try:
+        return [key for key in path.read_text("utf-8").split("\n") if key]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
+
+
 _PARQUET_COLUMNS = ("image_column", "label_column", "key_column")
 
 
@@ -395,6 +472,8 @@ def _summary(packed: Packed, seconds: float) -> str:
         f"{packed.path}: {manifest.samples:,} samples of {len(manifest.classes):,} classes, "
         f"{human_bytes(manifest.blob_bytes)} in {manifest.container}"
     )
+    if manifest.seed is not None:
+        what += f", shuffled by seed {manifest.seed}"
     if manifest.skipped:
         what += f", {manifest.skipped:,} bad ones skipped"
     done = manifest.samples - packed.resumed

@@ -84,6 +84,8 @@ def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
         "with_seek_points": with_seek_points,
         "width": _spread(counters["width"]),
         "height": _spread(counters["height"]),
+        "order": manifest.order,
+        "seed": manifest.seed,
         "options": manifest.options,
         "source": manifest.source,
         "root": manifest.root,
@@ -104,6 +106,12 @@ def _spread(counter: Counter[int]) -> dict[str, int]:
     return {"min": values[0], "median": sum(middle) // 2, "max": values[-1]}
 
 
+def _order(about: dict[str, Any]) -> str:
+    if about["order"] == "source":
+        return "the source's"
+    return about["order"] if about["seed"] is None else f"{about['order']} by seed {about['seed']}"
+
+
 def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     def side(name: str) -> str:
         return "{min} to {max}, median {median}".format(**about[name])
@@ -122,6 +130,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("width", side("width")),
         ("height", side("height")),
         ("seek points", f"{about['with_seek_points']:,} samples"),
+        ("order", _order(about)),
         ("options", ", ".join(f"{name} {value}" for name, value in about["options"].items())),
         ("source", ", ".join(f"{name} {value}" for name, value in about["source"].items())),
         ("made by", f"fastdata {about['tool']}, format version {about['format_version']}"),

@@ -62,6 +62,8 @@ class Manifest:
         root: Folder that the index's paths are relative to (``folder`` only); where it is
             relative itself, then to the dataset's folder.
         options: What the dataset was packed with: encoding, sizes, quality.
+        order: ``shuffled``, or ``source``: the samples' order is the source's.
+        seed: Of the permutation, where they are shuffled.
         source: Where it came from: kind, layout, split, root.
         tool: The version of fastdata that wrote it.
         format_version: Version of the layout.
@@ -78,6 +80,8 @@ class Manifest:
     source: dict[str, Any]
     tool: str
     root: str | None = None
+    order: str = "source"
+    seed: int | None = None
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_json(self) -> str:
@@ -206,6 +210,10 @@ def _check_types(manifest: Manifest) -> None:
     for name, kind in kinds.items():
         if not isinstance(getattr(manifest, name), kind):
             raise ValueError(f"{name} is {getattr(manifest, name)!r}")
+    if not isinstance(manifest.order, str):
+        raise ValueError(f"order is {manifest.order!r}")
+    if not (manifest.seed is None or type(manifest.seed) is int):
+        raise ValueError(f"seed is {manifest.seed!r}")
     if manifest.container not in CONTAINERS:
         raise ValueError(f"container is {manifest.container!r}")
     root = manifest.root

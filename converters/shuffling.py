@@ -1,0 +1,211 @@
+"""The order in which a dataset is packed: the source's, or a permutation by a seed.
+
+A loader that reads neighbours together, from a disk or an object store, mixes within windows; a
+source that comes class by class then gives batches of few classes (docs/remote-reading.md). So what
+is packed for such reading is shuffled here: rows of the listing are written anew in another
+order, and everything after it packs them as any listing.
+
+Single files are permuted as they are, since any of them is read as fast as the next. Images in
+archives are read a *block* at a time: neighbours of about 2 MiB, or the rows of a Parquet row
+group. The blocks are permuted, and the images of each *window*, consecutive blocks of about 64 MiB,
+are permuted among each other. A task reads a window in the archive's order and holds it in
+memory. A loader's blocks of 32 then hold images of many of the source's, which is what it mixes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from fastdata.converters.listing import (
+    AHEAD,
+    SCHEMA,
+    Listing,
+    open_shards,
+    shard_path,
+    write_shard,
+    write_summary,
+)
+
+from fastdata.executors import Executor
+from fastdata.plan.draws import epoch_key, sample_keys
+from fastdata.storage.arrow import as_numpy
+
+#: The orders by name.
+SHUFFLED, SOURCE = ORDERS = ("shuffled", "source")
+
+#: Bytes of neighbours that are read together, and of blocks that are mixed and held in memory.
+BLOCK_BYTES = 2 << 20
+WINDOW_BYTES = 64 << 20
+
+#: Rows that are sorted in memory at a time, on average; and those that are spread at a time.
+_BUCKET_ROWS, _SPREAD_ROWS = 131_072, 32_768
+#: Bytes of pixels in a listing that count as a row more.
+_BYTES_PER_ROW = 256
+
+_KEYED = SCHEMA.append(pa.field("block", pa.uint64())).append(pa.field("draw", pa.uint64()))
+
+#: Names of splits on which nobody trains.
+_EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
+
+
+def default_order(container: str, about: Mapping[str, Any]) -> str:
+    """The order in which a source is packed if nobody says which.
+
+    Args:
+        container: The container's name.
+        about: The source's `fastdata.converters.records.Source.about`. A split for evaluation is
+            one that it names so, or whose folder is.
+    """
+    if container not in ("parquet", "shards") or _is_evaluation(about):
+        return SOURCE
+    return SHUFFLED
+
+
+def _is_evaluation(about: Mapping[str, Any]) -> bool:
+    if "of" in about:  # a dataset that is packed anew
+        return _is_evaluation(about["of"])
+    name = about.get("split") or str(about.get("root", "")).rstrip("/").rpartition("/")[2]
+    return not _EVALUATION.isdisjoint(re.split(r"[^a-z]+", str(name).lower()))
+
+
+def shuffle_listing(
+    listing: Listing,
+    folder: Path,
+    seed: int,
+    executor: Executor,
+    *,
+    bucket_rows: int = _BUCKET_ROWS,
+    spread_rows: int = _SPREAD_ROWS,
+) -> Listing:
+    """Writes a listing in another order: an external sort by keys that the seed and the row give.
+
+    Args:
+        listing: The source's.
+        folder: The folder to write to.
+        seed: Of the permutation, any int.
+        executor: Runs the tasks.
+        bucket_rows: Rows sorted in memory at a time, on average.
+        spread_rows: Rows held in memory when they are spread over the buckets.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    spread = folder / "spread"
+    spread.mkdir(parents=True)
+    buckets = 1 + (len(listing) + listing.held_bytes // _BYTES_PER_ROW) // bucket_rows
+    key = epoch_key(seed, -1)  # no epoch of a loader's
+    task = partial(_spread, listing.folder, spread, key, buckets, spread_rows)
+    shards = len(listing.starts) - 1
+    for _ in executor.run(task, range(shards), ahead=AHEAD):
+        pass
+    gather = partial(_gather, spread, folder, shards, buckets, listing.rows_per_batch)
+    rows = list(executor.run(gather, range(buckets), ahead=AHEAD))
+    write_summary(folder, rows, listing.total_bytes(), listing.rows_per_batch)
+    shutil.rmtree(spread, ignore_errors=True)
+    return Listing(folder)
+
+
+def _spread(
+    source: Path, folder: Path, key: int, buckets: int, rows_at_once: int, shard: int
+) -> None:
+    """Writes a shard's rows with their keys: of some at a time, a record batch for each bucket."""
+    listing = Listing(source)
+    start, stop = listing.starts[shard : shard + 2]
+
+    def batches() -> Any:
+        for first in range(start, stop, rows_at_once):
+            rows = _joined(listing.batches(first, min(stop, first + rows_at_once)), SCHEMA)
+            numbers = np.arange(first, first + len(rows), dtype=np.int64)
+            blocks = sample_keys(key, first + _block_starts(rows))
+            draws = sample_keys(key, numbers, view=1)
+            keyed = pa.RecordBatch.from_arrays(
+                [*rows.columns, *map(_unsigned, (blocks, draws))], schema=_KEYED
+            )
+            # The upper half times the number of buckets, its upper half.
+            bucket = (blocks >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
+            ends = np.searchsorted(np.sort(bucket), np.arange(buckets), side="right")
+            keyed = _taken(keyed, np.argsort(bucket, kind="stable"))
+            for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+                yield keyed.slice(begin, end - begin)
+
+    write_shard(shard_path(folder, shard), batches(), _KEYED)
+
+
+def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """For each row the first one of its block: of those that are read together with it."""
+    places = np.arange(len(rows))
+    path = as_numpy(rows.column("path").dictionary_encode().indices)
+    group = as_numpy(rows.column("group").fill_null(-1))
+    begins = np.empty(len(rows), np.bool_)
+    begins[0] = True
+    begins[1:] = (path[1:] != path[:-1]) | (group[1:] != group[:-1])
+    # Pixels that the listing holds lie nowhere else.
+    pixels = rows.column("pixels")
+    if pixels.null_count < len(rows):
+        begins |= as_numpy(pixels.is_valid().cast(pa.uint8())).astype(np.bool_)
+    run = np.maximum.accumulate(np.where(begins, places, 0))
+    before = np.cumsum(as_numpy(rows.column("length"))) - as_numpy(rows.column("length"))
+    piece = (before - before[run]) // BLOCK_BYTES
+    piece[group >= 0] = 0
+    begins[1:] |= piece[1:] != piece[:-1]
+    return np.maximum.accumulate(np.where(begins, places, 0))
+
+
+def _gather(
+    spread: Path, folder: Path, shards: int, buckets: int, rows_per_batch: int, bucket: int
+) -> int:
+    """Sorts one bucket's rows and writes them as a shard of the new listing."""
+    found = [
+        reader.get_batch(number)
+        for reader in open_shards(spread, range(shards))
+        for number in range(bucket, reader.num_record_batches, buckets)
+    ]
+    rows = _joined(found, _KEYED)
+    if len(rows):
+        rows = _shuffled(rows, bucket)
+    rows = rows.select(SCHEMA.names)
+    pieces = (rows.slice(at, rows_per_batch) for at in range(0, len(rows), rows_per_batch))
+    write_shard(shard_path(folder, bucket), pieces, SCHEMA)
+    return len(rows)
+
+
+def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
+    rows = _taken(rows, np.argsort(as_numpy(rows.column("block")), kind="stable"))
+    block = as_numpy(rows.column("block"))
+    begins = np.append(True, block[1:] != block[:-1])
+    if begins.all():
+        return rows
+    before = np.cumsum(as_numpy(rows.column("length"))) - as_numpy(rows.column("length"))
+    starts = before[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
+    window = starts // WINDOW_BYTES
+    order = np.lexsort((as_numpy(rows.column("draw")), window))
+    # Windows of different buckets have different numbers.
+    numbers = (window[order] + (bucket << 32)).astype(np.int64)
+    column = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(numbers)])
+    rows = _taken(rows, order)
+    at = SCHEMA.get_field_index("window")
+    columns = [column if number == at else old for number, old in enumerate(rows.columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=_KEYED)
+
+
+def _joined(batches: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """Record batches as one."""
+    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _taken(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    indices = pa.Array.from_buffers(
+        pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))]
+    )
+    return rows.take(indices)
+
+
+def _unsigned(values: npt.NDArray[np.uint64]) -> pa.Array:
+    return pa.Array.from_buffers(pa.uint64(), len(values), [None, pa.py_buffer(values)])
