@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz wheel clean
+.PHONY: help setup run test campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ campaign: setup  ## damage, kill, attack, fail at length: FLIPS, KILLS, FAULTS, 
 	FASTDATA_CAMPAIGN_FAULTS=$(or $(FAULTS),2000) FASTDATA_CAMPAIGN_OPENS=$(or $(OPENS),100000) \
 	FASTDATA_CAMPAIGN_SEED=$(or $(SEED),0) \
 	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_campaign*.py $(ARGS)
+
+simulation: setup  ## plan RUNS epochs drawn from SEED on: each sample exactly once
+	FASTDATA_SIMULATION_RUNS=$(or $(RUNS),1000000) FASTDATA_SIMULATION_SEED=$(or $(SEED),0) \
+	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_exactly_once.py $(ARGS)
 
 test-pythons:  ## test without torch on Python 3.12 and 3.13, those of them that are here
 	JOBS=$(JOBS) tests/core.sh 3.12 3.13

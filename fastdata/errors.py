@@ -132,6 +132,10 @@ class FallbackWarning(UserWarning):
     """Pillow decodes some of a loader's images, as the native core cannot."""
 
 
+class MixingWarning(UserWarning):
+    """A loader mixes neighbours only, and neighbours in the dataset are alike."""
+
+
 #: Packages that iterate and open for their users, whose lines a warning is not to name.
 _LIBRARIES = {"fastdata", "torch", "accelerate", "lightning", "pytorch_lightning"}
 

@@ -282,6 +282,10 @@ GOOD = {
     "position": 0,
     "order": "random",
     "ahead": 0,
+    "repeated": 0,
+    "rank": 0,
+    "world_size": 1,
+    "batch_size": 8,
 }
 
 
@@ -299,6 +303,8 @@ GOOD = {
         ({**GOOD, "ahead": -1}, "ahead is -1"),
         ({**GOOD, "ahead": "2"}, "ahead is '2'"),
         ({**GOOD, "ahead": None}, "ahead is None"),
+        ({**GOOD, "repeated": 0.5}, "repeated is 0.5"),
+        ({**GOOD, "world_size": "2"}, "world_size is '2'"),
     ],
 )
 def test_wrong_states(state: Any, message: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from fastdata.errors import UsageError
+from fastdata.loading.neighbours import tell_neighbours
 from fastdata.plan.order import ORDER_NAMES, is_order, make_order
 from fastdata.plan.sharding import Epoch
 
@@ -119,6 +120,7 @@ class ShardedIterable(IterableDataset[Any]):
         self._inherited: tuple[int, int] | None = None
         self._epoch = 0
         self._share_epoch()
+        tell_neighbours(dataset, order)
         self._shares()  # finds out whether rank and world size are good
 
     @property

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -39,6 +39,7 @@ class Progress:
         epoch: Number of the epoch.
         position: Positions of the order delivered, by all ranks together.
         ahead: Samples delivered from beyond that, in place of bad ones.
+        repeated: How far repeating samples of the epoch's beginning has come, likewise.
         ended: Whether all batches have been delivered.
         batch_key: Key of what is drawn for the batch delivered last, as a whole.
     """
@@ -47,6 +48,7 @@ class Progress:
     epoch: int
     position: int
     ahead: int
+    repeated: int = 0
     ended: bool = False
     batch_key: int = 0
 
@@ -62,14 +64,15 @@ class ProgressTracker(Tracker):
     def __init__(self, delivered: Progress, consumed: Progress) -> None:
         self._delivered, self._consumed = delivered, consumed
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> Progress:
         """What has been delivered."""
-        delivered = self._delivered
-        return delivered.position, delivered.ahead, delivered.batch_key
+        return replace(self._delivered)
 
-    def reach(self, mark: tuple[int, int, int]) -> None:
+    def reach(self, mark: Progress) -> None:
         """The consumer has that."""
-        self._consumed.position, self._consumed.ahead, self._consumed.batch_key = mark
+        consumed = self._consumed
+        consumed.position, consumed.batch_key = mark.position, mark.batch_key
+        consumed.ahead, consumed.repeated = mark.ahead, mark.repeated
 
     def end(self) -> None:
         """The consumer has all batches of the epoch."""
@@ -215,7 +218,7 @@ class NativeIterator(Iterator[Any]):
             valid = self._handle(batch, errors)
         elif self._config.on_error == "zero":
             valid = np.ones(len(batch.planned.indices), np.bool_)
-        self._progress.ahead = self._ahead()
+        self._progress.ahead, self._progress.repeated = self._ahead(), self._repeated()
         planned = batch.planned
         if len(planned.numbers):
             self._progress.batch_key = batch_key(self._key, planned.numbers, planned.occurrences)
@@ -380,6 +383,11 @@ class NativeIterator(Iterator[Any]):
         under_way = (batch.planned for batch in self._under_way)
         return self._schedule.ahead - sum(len(p.taken) - len(p.indices) for p in under_way)
 
+    def _repeated(self) -> int:
+        """How far repeating has come in the last batch delivered."""
+        under_way = self._under_way
+        return under_way[0].planned.repeated if under_way else self._schedule.repeated
+
     def close(self) -> None:
         """Stops decoding and frees what is under way. Iteration ends."""
         close, self._close = getattr(self, "_close", None), None
@@ -415,6 +423,11 @@ def _move(source: Batch, target: Batch, slots: list[int], start: int) -> None:
         numbers = getattr(target.planned, name).copy()  # both may be one array
         numbers[start:stop] = getattr(source.planned, name)[slots]
         setattr(target.planned, name, numbers)
+    given, kept = source.planned.occurrences, target.planned.occurrences
+    if given is not None or kept is not None:
+        kept = np.zeros_like(target.planned.numbers) if kept is None else kept.copy()
+        kept[start:stop] = 0 if given is None else given[slots]
+        target.planned.occurrences = kept
     target.gathered.labels[start:stop] = source.gathered.labels[slots]
 
 

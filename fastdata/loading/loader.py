@@ -29,6 +29,7 @@ from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
+from fastdata.loading.neighbours import tell_neighbours
 from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
@@ -36,8 +37,8 @@ from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import make_order
-from fastdata.plan.schedule import Indices, ordered, sampled
-from fastdata.plan.sharding import Epoch, State
+from fastdata.plan.schedule import Indices, Repeats, ordered, sampled
+from fastdata.plan.sharding import Epoch, Shares, State
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.descriptions import Schedule
 
@@ -228,11 +229,14 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         )
         self._epoch = 0
         self._resume: State | None = None
-        self._resume_ahead = 0
+        # What took the place of bad samples before: how many ahead, how many repeated.
+        self._resume_instead = 0, 0
         self._progress: Progress | None = None
         self._warned_unsharded = self._warned_taken_apart = False
         self._open()
         self._tell_slow_path()
+        if order is not None:
+            tell_neighbours(dataset, order)
 
     def _open(self) -> None:
         """Makes what the path needs. Nothing is read before the first ``iter``."""
@@ -338,12 +342,13 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         samples = len(native)
         if resume is None:
             resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-            self._resume_ahead = 0
+            self._resume_instead = 0, 0
         # Frameworks and users may look at the epoch, or set another one, from now on.
         self._epoch = resume.epoch + 1
         key = epoch_key(resume.seed, self._numbered(resume.epoch))
         batches: Iterator[tuple[Indices, int]]
         length: int | None
+        repeats = None
         if self._own_order:
             assert self.batch_size is not None
             rank, world_size = self._ranks or (0, 1)
@@ -351,7 +356,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 samples, self.batch_size, rank, world_size, self.drop_last, resume.position
             )
             order = make_order(resume.order, samples, resume.seed, self._numbered(resume.epoch))
-            batches, length = ordered(plan, order), len(plan)
+            batches, length, repeats = ordered(plan, order), len(plan), Repeats(plan, order)
         else:
             assert self.batch_sampler is not None
             once = draws_once(self.batch_sampler, samples)
@@ -362,10 +367,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 length = len(self.batch_sampler)  # type: ignore[arg-type]
             except TypeError:  # nobody knows
                 length = None
-        self._progress = Progress(resume.seed, resume.epoch, resume.position, self._resume_ahead)
+        self._progress = Progress(resume.seed, resume.epoch, resume.position, *self._resume_instead)
         # On a device, a state must not count what was only sent ahead.
         sent = replace(self._progress) if self._choice.where is not None else self._progress
-        started = native.start(batches, key, sent, length)
+        started = native.start(batches, key, sent, length, repeats)
         return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _seeded(self) -> AbstractContextManager[None]:
@@ -471,8 +476,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
         Every sample of the epoch is delivered exactly once in total, also when it goes on with
         another number of ranks, threads or another batch size. (With ``on_error="skip"`` each
-        rank has a state of its own; with another number of ranks, samples that took the place of
-        bad ones may come twice.)
+        rank has a state of its own; with another number of ranks, or batches of another size on
+        several, samples that took the place of bad ones may come twice.)
 
         Where torch's path is taken, or a sampler whose order cannot be had again, there is no
         state: that is a warning, and an empty dict. Lightning asks any loader that has this
@@ -487,12 +492,19 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         samples = len(self._native)
         if self._resume is None and progress is not None and not progress.ended:
             state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
-            return {**state.to_dict(), "ahead": progress.ahead}
+            return self._saved(state, progress.ahead, progress.repeated)
         if self._resume is None:
             # Its seed is drawn now, so that this loader and one that resumes go the same way.
             self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-            self._resume_ahead = 0
-        return {**self._resume.to_dict(), "ahead": self._resume_ahead}
+            self._resume_instead = 0, 0
+        return self._saved(self._resume, *self._resume_instead)
+
+    def _saved(self, state: State, ahead: int, repeated: int) -> dict[str, Any]:
+        return self._shares.saved(state, ahead, repeated)
+
+    @property
+    def _shares(self) -> Shares:
+        return Shares(*(self._ranks or (0, 1)), self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state with the next ``iter``.
@@ -516,13 +528,17 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 "Begin the epoch anew: leave load_state_dict out.",
             )
         values = dict(state)
-        ahead = values.pop("ahead", 0)
+        shares = self._shares
+        defaults = {"ahead": 0, "repeated": 0, **shares._asdict()}
+        own = {name: values.pop(name, default) for name, default in defaults.items()}
         found = State.from_dict(values, len(native))
-        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
-            raise UsageError(
-                f"The state's ahead is {ahead!r}, not a number of samples.",
-                "Give what state_dict() returned, unchanged.",
-            )
+        for name, value in own.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UsageError(
+                    f"The state's {name} is {value!r}, not a number from 0.",
+                    "Give what state_dict() returned, unchanged.",
+                )
+        ahead, repeated, *saved = own.values()
         if found.order != self._order:
             raise UsageError(
                 f"the state is of order {found.order!r}, this loader's is {self._order!r}",
@@ -533,9 +549,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 f"the state is of seed {found.seed}, this loader's is {self.seed}",
                 "Make the loader with the same seed as then.",
             )
+        position, ahead, repeated = shares.resume(Shares(*saved), found, ahead, repeated)
+        found = replace(found, position=position)
         self._epoch = found.epoch
-        self._resume, self._resume_ahead = found, ahead
-        self._progress = Progress(found.seed, found.epoch, found.position, ahead)
+        self._resume, self._resume_instead = found, (ahead, repeated)
+        self._progress = Progress(found.seed, found.epoch, position, ahead, repeated)
 
     @property
     def can_resume(self) -> bool:

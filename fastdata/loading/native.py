@@ -19,7 +19,7 @@ from fastdata.loading.iterator import NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, Settings
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
-from fastdata.plan.schedule import Indices, Numbering, Schedule
+from fastdata.plan.schedule import Indices, Numbering, Repeats, Schedule
 from fastdata.remote.prefetch import RemotePass
 from fastdata.transforms.compile import Recipe
 
@@ -81,6 +81,7 @@ class NativePath:
         key: int,
         progress: Progress,
         length: int | None,
+        repeats: Repeats | None = None,
     ) -> Iterator[Any]:
         """Starts a pass.
 
@@ -89,6 +90,8 @@ class NativePath:
             key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
             progress: Where the pass begins; kept up to date.
             length: Number of batches; None if nobody knows.
+            repeats: What is repeated in the place of bad samples, at its end; None for what it
+                begins with.
         """
         config = self._config
         skipping = config.on_error == "skip"
@@ -97,7 +100,8 @@ class NativePath:
         remote = self.source.start_pass(batches, numbering, bad)
         if remote is not None:
             batches = remote
-        schedule = Schedule(batches, numbering, progress.ahead if skipping else 0, bad)
+        ahead, repeated = (progress.ahead, progress.repeated) if skipping else (0, 0)
+        schedule = Schedule(batches, numbering, ahead, bad, repeats, repeated)
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)

@@ -257,6 +257,12 @@ def _window(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def mixes_neighbours(name: str, n: int) -> bool:
+    """Whether an order mixes ``n`` samples within windows only."""
+    window = WINDOW if name == "quasi-random" else _window(name)
+    return window is not None and n > window * BLOCK
+
+
 def make_order(name: str, n: int, seed: int, epoch: int) -> Order:
     """The order of an epoch, by name.
 

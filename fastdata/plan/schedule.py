@@ -125,6 +125,33 @@ def occurrences_within(indices: Indices) -> Indices:
     return occurrences
 
 
+class Repeats:
+    """What a rank repeats at the end of an epoch, in the place of bad samples.
+
+    The order from the rank's first batch on, around the epoch's end, so that there is a good
+    sample if the epoch has one; whether the epoch was begun or is resumed.
+
+    Args:
+        epoch: How the epoch is divided.
+        order: Its order.
+    """
+
+    def __init__(self, epoch: Epoch, order: Order) -> None:
+        self._n, self._rank, self._order = epoch.samples, epoch.rank, order
+        self._start = epoch.rank * epoch.batch_size
+        self._held: tuple[int, list[int]] = (-1, [])
+
+    def __call__(self, number: int) -> int:
+        """The draw that is repeated as number ``number``, from 0: one for each rank and round."""
+        rounds, at = divmod(number, self._n)
+        chunk, place = divmod((self._start + at) % self._n, _KEPT)
+        if self._held[0] != chunk:
+            first = chunk * _KEPT
+            positions = np.arange(first, min(first + _KEPT, self._n), dtype=np.int64)
+            self._held = chunk, self._order(positions).tolist()
+        return self._held[1][place] + ((1 + rounds) * _REPEAT + self._rank) * self._n
+
+
 class Schedule:
     """The batches of an epoch, which keep their sizes when samples are taken out.
 
@@ -138,9 +165,12 @@ class Schedule:
         numbering: Which samples the draws mean.
         ahead: Samples at the beginning that were delivered already, in place of bad ones.
         bad: The source's samples known to be bad; grows with `exclude`.
+        repeats: What is repeated; None for what ``batches`` begin with.
+        repeated: How much of that was repeated already.
 
     Attributes:
         ahead: How many samples were taken beyond the position of the last batch taken.
+        repeated: How far repeating has come, bad ones included.
         left_out: How many of the samples taken were known to be bad.
     """
 
@@ -150,6 +180,8 @@ class Schedule:
         numbering: Numbering,
         ahead: int = 0,
         bad: set[int] | None = None,
+        repeats: Repeats | None = None,
+        repeated: int = 0,
     ) -> None:
         self._batches = batches
         self._numbering = numbering
@@ -157,8 +189,9 @@ class Schedule:
         # Draws of `batches` not yet handed out; size and position of the batches owed for them.
         self._draws: deque[int] = deque()
         self._owed: deque[tuple[int, int]] = deque()
+        self._repeats = repeats
         self._first: list[int] = []
-        self._repeated = 0
+        self.repeated = repeated
         self._skip = self.ahead = ahead
         self.left_out = 0
         self._error: Exception | None = None
@@ -177,11 +210,11 @@ class Schedule:
                 return self._end()
             draws, position = found
             self._remember(draws)
-            return self._numbering.plan(draws, position, taken=draws, repeated=self._repeated)
+            return self._numbering.plan(draws, position, taken=draws, repeated=self.repeated)
         if not self._owed and not self._pull():
             return self._end()
         size, position = self._owed.popleft()
-        repeated, left_out = self._repeated, self.left_out
+        repeated, left_out = self.repeated, self.left_out
         good, taken = self._fill(size)
         self.ahead += len(taken) - size
         if not good:
@@ -203,7 +236,7 @@ class Schedule:
             self._owed.appendleft((size, planned.position))
             self.ahead -= len(planned.taken) - size
             self.left_out -= planned.left_out
-            self._repeated = planned.repeated
+            self.repeated = planned.repeated
 
     def exclude(self, indices: Iterable[int]) -> None:
         """Remembers samples of the source as bad."""
@@ -232,7 +265,7 @@ class Schedule:
         return None
 
     def _remember(self, draws: Indices) -> None:
-        if len(self._first) < _KEPT:
+        if self._repeats is None and len(self._first) < _KEPT:
             self._first.extend(draws.tolist())
 
     def _pull(self) -> bool:
@@ -268,18 +301,23 @@ class Schedule:
 
     def _repeat(self) -> int | None:
         """A good sample from the epoch's beginning, drawn once more; None if there is none."""
-        for _ in range(len(self._first)):
-            rounds, at = divmod(self._repeated, len(self._first))
-            self._repeated += 1
-            if self._numbering(self._first[at]) not in self._bad:
-                return self._first[at] + (1 + rounds) * _REPEAT * self._numbering.n
+        n = len(self._first) if self._repeats is None else self._numbering.n
+        for _ in range(n):
+            if self._repeats is None:
+                rounds, at = divmod(self.repeated, n)
+                draw = self._first[at] + (1 + rounds) * _REPEAT * self._numbering.n
+            else:
+                draw = self._repeats(self.repeated)
+            self.repeated += 1
+            if self._numbering(draw) not in self._bad:
+                return draw
         return None
 
 
 #: Samples of the epoch's beginning that are kept, to be repeated at its end.
 _KEPT = 1024
 
-#: Occurrences between a sample and the same one repeated, on whichever rank.
+#: Occurrences between a sample and the same one repeated; more than there are ranks.
 _REPEAT = 1 << 20
 
 _HINT = "See what is wrong with the dataset by fastdata verify."

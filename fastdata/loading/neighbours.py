@@ -1,0 +1,68 @@
+"""Tells when an order that mixes neighbours meets a dataset whose neighbours are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Subset
+
+from fastdata.dataset import ImageDataset, folder_class
+from fastdata.errors import FastdataError, MixingWarning, warn
+from fastdata.plan.order import mixes_neighbours
+from fastdata.remote.urls import redact
+
+#: Places of a dataset where two neighbours' labels are compared.
+_PLACES = 64
+
+
+def tell_neighbours(dataset: Any, order: str) -> None:
+    """Warns where batches in this order have fewer classes than a full shuffle's.
+
+    That is so where most neighbours have one label, as in what is packed class by class; a dataset
+    that `fastdata convert` has shuffled is not looked at.
+
+    Args:
+        dataset: The loader's.
+        order: The name of its order.
+    """
+    if not mixes_neighbours(order, len(dataset)):
+        return
+    numbers = np.linspace(0, len(dataset) - 2, _PLACES).astype(np.int64)
+    pairs, shuffled = np.stack([numbers, numbers + 1]), True
+    while isinstance(dataset, Subset):
+        pairs, dataset = np.asarray(dataset.indices)[pairs], dataset.dataset
+        shuffled = False  # the subset's order is its own
+    if isinstance(dataset, ImageDataset) and dataset.folder is not None:
+        dataset = dataset.folder
+    if isinstance(dataset, ImageDataset):
+        if shuffled and dataset.manifest.order == "shuffled":
+            return
+        kind, place = "fastdata", redact(str(dataset.path))
+    elif (base := folder_class()) is not None and isinstance(dataset, base):
+        kind, place = "imagefolder", str(dataset.root)
+    else:
+        return
+    try:
+        labels = np.array([_label(dataset, number) for number in pairs.ravel().tolist()])
+    except (FastdataError, IndexError):
+        return  # it is told when it is read
+    first, second = labels.reshape(2, -1)
+    # How often two labels agree by chance, and how often neighbours' do.
+    chance = np.mean(first[:, None] == second[None, :])
+    alike = np.mean(first == second)
+    if alike <= (1 + chance) / 2:
+        return
+    warn(
+        f"order={order!r} mixes neighbours only, and of {place} {alike:.0%} of "
+        "neighbours have the same label: batches have fewer classes than a full shuffle's. Pack "
+        f"it anew, shuffled (fastdata convert {kind} --root {place} --to shards), or "
+        'give order="random" or larger windows, order="quasi-random:512".',
+        MixingWarning,
+    )
+
+
+def _label(dataset: Any, number: int) -> int:
+    if isinstance(dataset, ImageDataset):
+        return dataset.row(number).label
+    return int(dataset.samples[number][1])

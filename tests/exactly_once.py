@@ -1,0 +1,352 @@
+"""Whole epochs, planned by the loader's own code and not decoded: what a sample's pixels would be.
+
+`simulate` draws a combination from a seed: the number of samples, an order or a sampler, ranks
+and batch sizes, threads, bad samples and what is done about them, and where the run is broken
+off to go on with other ranks, other batches and other threads. Orders, samplers, schedules, states
+and the iterator are fastdata's (`NativeIterator`, `Schedule`, `Epoch`, `State`); only decoding is
+replaced: a sample's pixels are its key, from which all that is random about it would be drawn. So
+two keys are equal only if sample, occurrence, epoch and seed are.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from fastdata.errors import SampleError
+from fastdata.loading.config import LoaderConfig
+from fastdata.loading.iterator import NativeIterator, Progress
+from fastdata.loading.sampler import draws_once
+from fastdata.loading.stats import Counters
+from fastdata.plan.draws import epoch_key, rank_key, sample_keys
+from fastdata.plan.order import make_order
+from fastdata.plan.schedule import Numbering, Planned, Repeats, Schedule, ordered, sampled
+from fastdata.plan.sharding import Epoch, Shares, State
+
+
+class Pipeline:
+    """In the place of what decodes: a sample's pixels are its key; bad ones fail when finished."""
+
+    def __init__(self, bad: frozenset[int]) -> None:
+        self._bad = bad
+
+    def begin(self, planned: Planned, key: int) -> Any:
+        keys = sample_keys(key, planned.numbers, 0, planned.occurrences).astype(np.int64)
+        view = SimpleNamespace(memory=SimpleNamespace(array=keys))
+        gathered = SimpleNamespace(labels=planned.indices.copy())
+        return SimpleNamespace(planned=planned, views=[view], gathered=gathered)
+
+    def advance(self, batch: Any) -> None: ...
+
+    def cancel(self, batch: Any) -> None: ...
+
+    def finish(self, batch: Any, deadline: float | None) -> dict[int, SampleError]:
+        wrong = [s for s, i in enumerate(batch.planned.indices.tolist()) if i in self._bad]
+        return {slot: SampleError("bad") for slot in wrong}
+
+    def image(self, batch: Any) -> torch.Tensor:
+        return torch.from_numpy(batch.views[0].memory.array)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A batch: the samples' numbers and keys, and the key of what is drawn for all of it."""
+
+    numbers: tuple[int, ...]
+    keys: tuple[int, ...]
+    batch_key: int
+
+
+@dataclass
+class Run:
+    """What all segments of a run have in common; and what is bad."""
+
+    n: int
+    seed: int
+    epoch: int
+    order: str
+    drop_last: bool
+    on_error: str
+    bad: frozenset[int]
+    subset: Any
+    key: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = epoch_key(self.seed, self.epoch)
+
+    @property
+    def good(self) -> set[int]:
+        """Numbers of the samples that can be decoded."""
+        numbering = Numbering(self.n, self.subset)
+        return {number for number in range(self.n) if int(numbering(number)) not in self.bad}
+
+    def iterate(
+        self,
+        batches: Iterator[Any],
+        key: int,
+        progress: Progress,
+        threads: int,
+        length: int | None,
+        repeats: Repeats | None = None,
+    ) -> NativeIterator:
+        """The loader's iterator over what is planned."""
+        config = LoaderConfig(
+            fields=("image", "index"),
+            on_error=self.on_error,
+            num_workers=threads,
+            prefetch_factor=None if threads < 2 else threads,
+            batch_transform=_unchanged,
+        )
+        skipping = self.on_error == "skip"
+        ahead, repeated = (progress.ahead, progress.repeated) if skipping else (0, 0)
+        numbering = Numbering(self.n, self.subset)
+        schedule = Schedule(batches, numbering, ahead, set(), repeats, repeated)
+        source: Any = SimpleNamespace(end_epoch=lambda: None)
+        pipeline: Any = Pipeline(self.bad)
+        return NativeIterator(
+            pipeline, schedule, key, source, config, None, Counters(1, remote=None), progress,
+            length, None, lambda: None,
+        )  # fmt: skip
+
+    def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int) -> Rank:
+        """One rank of a segment, begun from a state as a loader saves and loads it."""
+        position = ahead = repeated = 0
+        if state is not None:
+            values = json.loads(json.dumps(state))
+            saved = Shares(*(values.pop(name) for name in Shares._fields))
+            instead = values.pop("ahead"), values.pop("repeated")
+            loaded = State.from_dict(values, self.n)
+            position, ahead, repeated = shares.resume(saved, loaded, *instead)
+        plan = Epoch(
+            self.n, shares.batch_size, shares.rank, shares.world_size, self.drop_last, position
+        )
+        progress = Progress(self.seed, self.epoch, position, ahead, repeated)
+        order = make_order(self.order, self.n, self.seed, self.epoch)
+        repeats = Repeats(plan, order)
+        planned = ordered(plan, order)
+        batches = self.iterate(planned, self.key, progress, threads, len(plan), repeats)
+        return Rank(self, shares, plan, progress, batches)
+
+
+@dataclass
+class Rank:
+    """One rank of a segment."""
+
+    run: Run
+    shares: Shares
+    plan: Epoch
+    progress: Progress
+    batches: NativeIterator
+
+    def take(self, count: int) -> list[Delivered]:
+        """The next batches; fewer at the end."""
+        found = []
+        for _ in range(count):
+            batch = next(self.batches, None)
+            if batch is None:
+                break
+            found.append(
+                Delivered(
+                    tuple(batch["index"].tolist()),
+                    tuple(batch["image"].tolist()),
+                    self.progress.batch_key,
+                )
+            )
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """What ``state_dict()`` saves."""
+        run, progress = self.run, self.progress
+        state = State(run.n, progress.seed, progress.epoch, progress.position, run.order)
+        return self.shares.saved(state, progress.ahead, progress.repeated)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def simulate(seed: int) -> str:
+    """Draws a combination and runs it; returns its kind.
+
+    Raises:
+        AssertionError: A sample was lost, doubled or drawn otherwise than it has to be.
+    """
+    draw = random.Random(seed)
+    n = draw.randint(1, draw.choice([6, 12, 24, 24, 48, 48, 300]))
+    orders = ["random", "sequential", "quasi-random", f"quasi-random:{draw.randint(1, 4)}"]
+    subset = None
+    if draw.random() < 0.2:
+        subset = np.array(draw.sample(range(2 * n), n), np.int64)
+    numbers = range(n) if subset is None else subset.tolist()
+    bad: list[int] = []
+    if draw.random() < 0.5:
+        bad = draw.sample(list(numbers), draw.choice([min(n, 2), draw.randint(0, n - 1)]))
+    on_error = draw.choice(["skip", "zero"]) if bad else draw.choice(["skip", "zero", "raise"])
+    if len(bad) == n:
+        on_error = "zero"  # nothing could be delivered
+    run = Run(
+        n, draw.randint(-(2**65), 2**65), draw.randint(0, 200), draw.choice(orders),
+        draw.random() < 0.3, on_error, frozenset(bad), subset,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what was left out
+        kind = draw.choice([_resumed_alike, _resumed_alike, _changed, _changed, _changed, _sampled])
+        kind(run, draw)
+    return kind.__name__
+
+
+def _threads(draw: random.Random) -> int:
+    return draw.choice([0, 1, 1, 2, 3, 5])
+
+
+def _resumed_alike(run: Run, draw: random.Random) -> None:
+    """A run that is broken off gives what a whole one gives, batch for batch, on every rank."""
+    world, size = draw.choice([1, 1, 2, 3, 5, 8]), draw.choice([1, 2, 3, 7, 16, 64])
+    first: list[Delivered] = []
+    for rank in range(world):
+        shares = Shares(rank, world, size)
+        whole = run.rank(None, shares, _threads(draw))
+        expected = whole.take(len(whole.plan) + 1)
+        assert len(expected) == len(whole.plan)
+        first += expected
+        found: list[Delivered] = []
+        state = None
+        while True:
+            part = run.rank(state, shares, _threads(draw))
+            new = part.take(draw.randint(0, 1 + len(part.plan)))
+            found += new
+            state = part.state()
+            if len(new) == len(part.plan):
+                break
+        assert found == expected, (shares, found, expected)
+    _once(run, first, run.drop_last)
+
+
+def _changed(run: Run, draw: random.Random) -> None:
+    """The number of ranks and the batch size change wherever a run is broken off."""
+    states: list[dict[str, Any]] = []
+    found: list[Delivered] = []
+    exact = True
+    while True:
+        world, size = draw.choice([1, 2, 3, 4, 7]), draw.choice([1, 2, 5, 16, 50])
+        ranks = []
+        if draw.random() < 0.3:
+            states = states[:1]  # all go on from one rank's
+        for rank in range(world):
+            # Each its own; new ranks have that of another.
+            state = states[rank % len(states)] if states else None
+            ranks.append(run.rank(state, Shares(rank, world, size), _threads(draw)))
+        lengths = {len(rank.plan) for rank in ranks}
+        assert len(lengths) == 1
+        count = draw.randint(0, max(lengths) + 1)
+        taken = [rank.take(count) for rank in ranks]
+        sizes = {tuple(len(batch.numbers) for batch in one) for one in taken}
+        assert len(sizes) == 1, "a rank would wait for another"
+        found += [batch for one in taken for batch in one]
+        states = [rank.state() for rank in ranks]
+        if len(taken[0]) == max(lengths):
+            break
+        # Ahead of the others by what took the place of bad samples: to be seen again.
+        exact &= world == 1 or not any(state["ahead"] for state in states)
+    _once(run, found, run.drop_last, exact)
+
+
+def _once(run: Run, found: Sequence[Delivered], dropped: bool, exact: bool = True) -> None:
+    """Each sample once, but for padding, which is another occurrence of it; or at least once."""
+    first = sample_keys(run.key, np.arange(run.n)).astype(np.int64).tolist()
+    drawn = Counter(
+        number
+        for batch in found
+        for number, key in zip(batch.numbers, batch.keys, strict=True)
+        if key == first[number]
+    )
+    known = {0, *first}  # those of bad samples are zeroed
+    again = [key for batch in found for key in batch.keys if key not in known]
+    assert set(drawn) <= run.good, "a bad sample was delivered"
+    if not dropped:
+        assert set(drawn) == run.good, f"lost {sorted(run.good - set(drawn))}"
+    if exact:
+        assert max(drawn.values(), default=1) == 1, f"doubled {drawn.most_common(3)}"
+        assert len(set(again)) == len(again), "a crop that is repeated would come twice"
+
+
+def _sampled(run: Run, draw: random.Random) -> None:
+    """Torch's samplers: what they say, and a key of its own for each time that they say it."""
+    n, size = run.n, draw.choice([1, 2, 3, 7, 16])
+    world = draw.choice([1, 2, 3])
+    kind = draw.choice(
+        ["replacing", "weighted", "more", "listed", "random", "distributed", "in turn"]
+    )
+    seed, drawn = draw.randint(0, 2**40), draw.randint(1, 2 * n + 3)
+
+    def sampler(rank: int) -> Any:
+        generator = torch.Generator().manual_seed(seed + rank)
+        dataset = range(n)
+        made: dict[str, Callable[[], Any]] = {
+            "replacing": lambda: RandomSampler(dataset, True, drawn, generator=generator),
+            "weighted": lambda: WeightedRandomSampler(
+                [1.0] * (n - 1) + [9.0], drawn, generator=generator
+            ),
+            "more": lambda: RandomSampler(dataset, False, n + drawn, generator=generator),
+            "listed": lambda: [random.Random(seed + i).randint(-n, n - 1) for i in range(drawn)],
+            "random": lambda: RandomSampler(dataset, generator=generator),
+            "distributed": lambda: DistributedSampler(dataset, world, rank, seed=seed % 1000),
+            "in turn": lambda: SequentialSampler(dataset),
+        }
+        return made[kind]()
+
+    keys: list[int] = []
+    for rank in range(world):
+        expected = [
+            [index % n for index in batch]
+            for batch in BatchSampler(sampler(rank), size, run.drop_last)
+        ]
+        batch_sampler = BatchSampler(sampler(rank), size, run.drop_last)
+        once = draws_once(batch_sampler, n)
+        key = run.key if once else rank_key(run.key, rank)
+        batches = sampled(batch_sampler, n, replacing=not once)
+        progress = Progress(run.seed, run.epoch, 0, 0)
+        made = run.iterate(batches, key, progress, _threads(draw), None)
+        found = Rank(run, Shares(rank, world, size), Epoch(n, size), progress, made)
+        if run.on_error == "skip" and not any(i in run.good for one in expected for i in one):
+            continue  # all that it draws is bad: an error, as tests of the loader show
+        got = found.take(len(expected) + 1)
+        assert [len(batch.numbers) for batch in got] == [len(batch) for batch in expected]
+        flat = [number for batch in expected for number in batch]
+        numbers = [number for batch in got for number in batch.numbers]
+        if run.on_error == "skip":
+            flat = [number for number in flat if number in run.good]
+            assert numbers[: len(flat)] == flat
+            assert set(numbers) <= run.good
+        else:
+            assert numbers == flat
+        valid = [
+            key
+            for batch in got
+            for number, key in zip(batch.numbers, batch.keys, strict=True)
+            if run.on_error != "zero" or number in run.good
+        ]
+        if once and kind == "distributed":
+            # What fills up the ranks is the same sample again, with the same crop.
+            assert len(set(valid)) >= len(set(numbers) & run.good) - 1
+        else:
+            assert len(set(valid)) == len(valid), "a crop would come twice"
+        if not once:
+            keys += valid
+    assert len(set(keys)) == len(keys), "two ranks would have one crop"
