@@ -298,7 +298,7 @@ class _Part(click.ParamType):  # type: ignore[type-arg]
     "--part",
     type=_Part(),
     metavar="START:STOP",
-    help="This part of the samples, drawn by their keys: 0:0.9 and 0.9:1 share none.",
+    help="This part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
 )
 @click.option("--part-seed", type=int, metavar="N", help="Of --part. [default: 0]")
 @click.option(
@@ -320,8 +320,8 @@ def _fastdata(
     \b
     Examples:
       $ fastdata convert fastdata --root imagenet-train-lmdb --to shards
-      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0:0.9 --out most
-      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0.9:1 --out rest
+      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0:0.8 --out most
+      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0.8:1 --out rest
     """
     if part_seed is not None and part is None:
         raise UsageError(f"--part-seed {part_seed} has no meaning without --part", "Leave it out.")
