@@ -202,7 +202,7 @@ PEERS = [
         "dali-mixed",
         "dali_pipeline.py",
         "mixed",
-        environment="dali",
+        needs="nvidia.dali",
         needs_gpu=True,
         tolerance=4.0,
         why="nvJPEG's upsampling and DALI's filter are others",

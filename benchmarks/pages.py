@@ -139,15 +139,15 @@ has work.
 {alone_table}
 Random crops of 224 and flips as bytes on the host, nothing else running.
 
-Rounds: {rounds}, of {steps} batches, in which all took turns; {images:,} photographs in the page
-cache. Medians, lowest and highest in brackets; shares are taken round by round. Before anything was
-timed, a batch on the GPU was compared with the host's.
+Rounds: {rounds}, of {steps} batches, in which all took turns; {images:,} samples in the page cache.
+{about} Medians, lowest and highest in brackets; shares are taken round by round. Before
+anything was timed, a batch on the GPU was compared with the host's.
 
 ## What a trace shows
 
-torch's profiler, {most} decode threads feeding the step: the GPU had work of the step
-{busy:.1%} of the time. Images crossed the bus at {copy_gb_s:.0f} GB/s, which took {copy_share:.1%}
-of the time; {beside:.0%} of that beside the step's own work.
+torch's profiler, {most} decode threads feeding the step: the GPU had work of the step {busy:.1%} of
+the time. Images crossed the bus at {copy_gb_s:.0f} GB/s, which took {copy_share:.1%} of the time;
+{beside:.0%} of that beside the step's own work.
 
 Repeat it, on a machine with a GPU, with its tests:
 
@@ -309,6 +309,7 @@ def _training(results: Path) -> str:
         rounds=len(result["turns"]["step"]["0"]),
         steps=result["settings"]["steps"],
         images=result["settings"]["samples"],
+        about=result["about"],
         most=max(map(int, result["turns"]["fastdata"])),
         **result["trace"],
     )

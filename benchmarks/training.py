@@ -32,8 +32,8 @@ from fastdata import DataLoader, ImageDataset, _native
 from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 SIZE = 224
-#: Steps before those that are timed, and in a trace.
-WARM_UP, TRACED = 6, 8
+#: Steps in a trace.
+TRACED = 8
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -142,9 +142,9 @@ class Training:
         if (there.cpu().float() - here.float()).abs().max() > 2**-6:  # a rounding, below 4
             sys.exit(f"the images on {self._device} are not those of the host: nothing was timed")
 
-    def turn(self, batches: Iterable[Batch], steps: int) -> tuple[float, float]:
+    def turn(self, batches: Iterable[Batch], count: int, steps: int) -> tuple[float, float]:
         """Images a second of some steps, and the share of their time that waits for batches."""
-        stream = self._warm(batches, min(steps, WARM_UP))
+        stream = self._warm(batches, count)
         waited, begun = 0.0, time.perf_counter()
         for _ in range(steps):
             asked = time.perf_counter()
@@ -155,17 +155,18 @@ class Training:
         seconds = time.perf_counter() - begun
         return steps * self._batch / seconds, waited / seconds
 
-    def alone(self, batches: Iterable[Batch], steps: int) -> tuple[float, float]:
+    def alone(self, batches: Iterable[Batch], count: int, steps: int) -> tuple[float, float]:
         """Images a second of a loader that nobody but this waits for."""
         stream = endless(batches)
-        next(stream)
+        for _ in islice(stream, ahead(count)):
+            pass
         begun = time.perf_counter()
-        count = sum(len(labels) for _, labels in islice(stream, steps))
-        return count / (time.perf_counter() - begun), 1.0
+        images = sum(len(labels) for _, labels in islice(stream, steps))
+        return images / (time.perf_counter() - begun), 1.0
 
-    def trace(self, batches: Iterable[Batch], path: Path) -> dict[str, float]:
+    def trace(self, batches: Iterable[Batch], count: int, path: Path) -> dict[str, float]:
         """Has torch's profiler record some steps, as a trace for Chrome or Perfetto."""
-        stream = self._warm(batches, WARM_UP)
+        stream = self._warm(batches, count)
         with torch.profiler.profile() as recorder:
             for images, labels in islice(stream, TRACED):
                 self.step(images, labels)
@@ -174,10 +175,10 @@ class Training:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             return of_trace(json.load(file)["traceEvents"])
 
-    def _warm(self, batches: Iterable[Batch], steps: int) -> Iterator[Batch]:
-        """What is left of batches, endlessly, when some steps have been done."""
+    def _warm(self, batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+        """What is left of batches, endlessly, after steps with those that were made ahead."""
         stream = endless(batches)
-        for images, labels in islice(stream, steps):
+        for images, labels in islice(stream, ahead(count)):
             self.step(images, labels)
         self._synchronise()
         return stream
@@ -191,6 +192,11 @@ def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Epoch after epoch."""
     while True:
         yield from batches
+
+
+def ahead(count: int) -> int:
+    """How many batches to let go by: so many workers hold two each when the first is there."""
+    return 2 * count + 2
 
 
 def of_trace(events: list[dict[str, Any]]) -> dict[str, float]:
@@ -249,7 +255,7 @@ def measure(
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number in range(rounds):
         for name, count, turn, batches in turns:
-            measured = turn(batches(count), steps)
+            measured = turn(batches(count), count, steps)
             gc.collect()  # ends its threads, or workers
             found.setdefault(name, {}).setdefault(str(count), []).append(measured)
             print(f"round {number + 1} {name} {count}: {measured[0]:.0f}", file=sys.stderr)
@@ -300,6 +306,7 @@ def _counts(_: object, __: object, text: str) -> tuple[int, ...]:
 @click.option("--batch", default=256, show_default=True)
 @click.option("--steps", default=60, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
+@click.option("--about", default="", help="What DATASET is, for the page.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Keep a GPU's trace here, .json.gz.")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
@@ -314,6 +321,7 @@ def main(
     batch: int,
     steps: int,
     rounds: int,
+    about: str,
     trace: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -321,16 +329,18 @@ def main(
     where = torch.device(device)
     training = Training(dataset, tree, where, model, batch)
     training.verify()
-    about = {**machine(), "torch": torch.__version__, "simd": _native.simd()}
+    runs_on = {**machine(), "torch": torch.__version__, "simd": _native.simd()}
     shown: dict[str, float] = {}
     if where.type == "cuda":
-        about["gpu"] = torch.cuda.get_device_name(where)
+        runs_on["gpu"] = torch.cuda.get_device_name(where)
         with tempfile.TemporaryDirectory() as folder:
             path = trace or Path(folder) / "trace.json.gz"
-            shown = training.trace(training.fastdata(max(threads)), path)
+            most = max(threads)
+            shown = training.trace(training.fastdata(most), most, path)
     result = {
         "benchmark": "training",
-        "machine": about,
+        "machine": runs_on,
+        "about": about,
         "settings": {
             "device": device,
             "model": model,

@@ -4,7 +4,7 @@ Variants: `cpu`, and `mixed`, which decodes, resizes and flips on the GPU, JPEGs
 hardware decoder where there is one. Recipes are those of `nvidia.dali.auto_aug`, with torchvision's
 arguments, and DALI's own operators; mirroring is left to the normalisation, where it costs nothing.
 Batches come from `Pipeline.run` as views of DALI's own
-buffers; `mixed` leaves them on the GPU.
+buffers; `mixed` leaves them on the GPU, as torch's tensors.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ class _Epochs:
         for _ in range(self._batches):
             images, labels = self._pipeline.run()
             if self._gpu:
-                yield images.as_tensor(), labels.as_array()[:, 0]
+                import torch
+
+                yield torch.from_dlpack(images.as_tensor()), labels.as_array()[:, 0]
             else:
                 yield images.as_array(), labels.as_array()[:, 0]
 
