@@ -280,18 +280,21 @@ class Victim:
             except UsageError:  # the folder is not his own
                 self.counts["refused"] += 1
             if draw.randrange(5) == 0:
-                for path in memory.glob("set-*"):
-                    shutil.rmtree(path, ignore_errors=True)
-                shutil.rmtree(memory / "fastdata-pieces", ignore_errors=True)
+                for path in (*memory.glob("set-*"), memory / "fastdata-pieces"):
+                    self.remove(path)
             return
         opened = ImageDataset(dataset)
         self.counts["from a copy"] += opened.location != dataset
         self.check(opened, draw)
 
+    def remove(self, path: Path) -> None:
+        """By another name first: rmtree would wait for ever to open a FIFO put in its place."""
+        away = self.site / f"home-{MYSELF}" / "removed"
+        with suppress(OSError):
+            os.rename(path, away)
+            shutil.rmtree(away)
 
-@pytest.mark.skipif(
-    "FASTDATA_CAMPAIGN_OPENS" not in os.environ, reason="how long it takes depends on the load"
-)
+
 def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> None:
     dataset = site / "set"
     truth = ImageDataset(dataset, staged=False)
@@ -353,8 +356,9 @@ def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> No
         os.waitpid(child, 0)
     counts = json.loads((site / f"home-{MYSELF}" / "counts.json").read_text())
     print(counts)
-    assert counts.get("poisoned", 0) == 0
-    assert all(counts[name] > 0 for name in ("from a copy", "cached", "refused"))
+    assert counts["opens"] == OPENS and counts.get("poisoned", 0) == 0
+    if OPENS > 1_000:  # of few, all may have met one trick
+        assert all(counts[name] > 0 for name in ("from a copy", "cached", "refused"))
 
 
 def test_a_folder_of_pieces_that_another_user_made_first(site: Path, memory: Path) -> None:
