@@ -408,13 +408,14 @@ def figures(result: dict[str, Any]) -> Figures:
 @click.option("--batch", default=32, show_default=True)
 @click.option("--batches", default=4, show_default=True, help="Of a turn of torch's.")
 @click.option("--rounds", default=5, show_default=True)
+@click.option("--about", default="", help="What the page should say of how it was run.")
 @click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path),
     help="Write the figures here; of a file that exists, measure the recipes that it lacks.",
 )
-def main(names: tuple[str, ...], json_path: Path | None, **options: Any) -> None:
+def main(names: tuple[str, ...], about: str, json_path: Path | None, **options: Any) -> None:
     """Measure recipes, of the packed DATASET and the TREE that it was made of."""
     if unknown := set(names) - set(known()):
         raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {'; '.join(known())}")
@@ -427,11 +428,11 @@ def main(names: tuple[str, ...], json_path: Path | None, **options: Any) -> None
             raise click.UsageError(
                 f"{json_path} has figures of another machine or other settings: name another file"
             )
-        done = before["recipes"]
+        done, about = before["recipes"], about or before.get("about", "")
 
     def keep(result: dict[str, Any]) -> None:
         if json_path is not None:
-            json_path.write_text(json.dumps(result, indent=1) + "\n")
+            json_path.write_text(json.dumps({"about": about, **result}, indent=1) + "\n")
 
     figures(measure(names, done=done, keep=keep, **options)).show()
 

@@ -42,7 +42,8 @@ the authors' scripts, given to `Views` as [the loader's page](loader.md#several-
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
 the original transform, where that was [measured](results/recipes-originals.json)
-(`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, lowest and highest beside.
+(`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, two threads beside two
+workers, lowest and highest in brackets. {about}
 
 torchvision's reference scripts hold their pipelines in `ClassificationPresetTrain` and `…Eval`,
 classes of a script that no package has: known are objects whose `__call__` is, instruction by
@@ -121,7 +122,8 @@ def page() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows += [row(name, make(), timed) for name, make in known().items()]
-    return _HEAD.format(samples=SAMPLES, **versions) + "\n" + "\n".join(rows) + "\n" + _TAIL
+    head = _HEAD.format(samples=SAMPLES, about=timed["about"], **versions)
+    return head + "\n" + "\n".join(rows) + "\n" + _TAIL
 
 
 if __name__ == "__main__":
