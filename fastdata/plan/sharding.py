@@ -182,7 +182,7 @@ class Shares(NamedTuple):
         if self == saved or not (ahead or repeated):
             return state.position, ahead, repeated
         if saved.world_size == 1:  # the share was all of it
-            return min(state.position + ahead, state.samples), 0, 0
+            return min(state.position + ahead, state.samples), 0, repeated
         return state.position, 0, 0
 
 
