@@ -44,6 +44,7 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
     rows = said(petastorm, "petastorm_write.py", tmp_path / "in")
     assert len(rows) == 12
     given = ["petastorm", "--root", tmp_path / "in", "--key-column", "id", "--to", "shards"]
+    given += ["--order", "source"]
     result = convert(*given, "--out", tmp_path / "out")
     require_said(result, 1, "2 of 12 images cannot be packed")
     result = convert(*given, "--out", tmp_path / "out", "--skip-bad")
