@@ -23,10 +23,14 @@ def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_small_run(packed: Path, made_tree: Path, tmp_path: Path) -> None:
-    options = (
-        "--device=cpu --model=resnet18 --batch=4 --steps=1 --rounds=2 --threads=1,2 --workers=1"
-    )
-    told = ["--tree", str(made_tree / "train"), "--json", str(tmp_path / "training.json")]
+    options = "--device=cpu --model=resnet18 --batch=4 --steps=1 --rounds=1 --threads=1"
+    told = [
+        "--workers=1",
+        "--tree",
+        str(made_tree / "train"),
+        "--json",
+        str(tmp_path / "training.json"),
+    ]
     found = CliRunner().invoke(training.main, [str(packed), *options.split(), *told])
     assert found.exit_code == 0, found.output
     result = json.loads((tmp_path / "training.json").read_text())
