@@ -198,7 +198,8 @@ class Processes:
             if not hasattr(self._here, "worker"):
                 self._here.worker = self._start_worker()
             connection: Connection = self._here.worker
-            connection.send((function, item))
+            # Not `send`, whose buffer would outlive a broken pipe and complain of its own end.
+            connection.send_bytes(pickle.dumps((function, item)))
             while True:
                 kind, value, counts = connection.recv()
                 with self._lock:

@@ -6,6 +6,7 @@ nothing of fastdata. One JSON line a sample: key, label, width, height, SHA-256.
 
 import hashlib
 import json
+import os
 import sys
 import warnings
 
@@ -35,3 +36,5 @@ def main(paths):
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # an Arrow as old as petastorm's may abort while the interpreter ends
