@@ -314,8 +314,10 @@ def test_composed_geometry_gives_the_pixels_of_its_steps(
         for n, step in enumerate(steps)
         if isinstance(step, (Resize, RandomResizedCrop))
     ]
+    # A pixel program's resize is within a level of Pillow's, as docs/augmentations.md says.
+    within = any(isinstance(s, (Resize, RandomResizedCrop)) for s in recipe.programs[0].pixels)
     # Pillow's sums of a mirrored image are added in another order.
-    assert np.abs(got - expected).max() <= (1 if any(before) else 0)
+    assert np.abs(got - expected).max() <= (1 if any(before) or within else 0)
 
 
 def test_few_compositions_are_refused() -> None:
