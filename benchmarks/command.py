@@ -13,12 +13,15 @@ from fastdata.benchmarks.adapters._recipes import RECIPES
 from fastdata.errors import UsageError
 
 
-class _Numbers(click.ParamType):  # type: ignore[type-arg]
+class Numbers(click.ParamType):  # type: ignore[type-arg]
+    """Different numbers from 1, with commas between them."""
+
     name = "N,N,…"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
+        """The numbers, in the order given, each once."""
         if isinstance(value, tuple):
             return value
         try:
@@ -26,7 +29,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             numbers = ()
         if not numbers or min(numbers) < 1:
-            self.fail(f"{value!r}: numbers from 1, by commas", param, ctx)
+            self.fail(f"{value!r}: numbers from 1, by commas: 1,2,4", param, ctx)
         return numbers
 
 
@@ -60,7 +63,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--threads",
-    type=_Numbers(),
+    type=Numbers(),
     help="Thread counts to measure. [default: 1, 2, 4, … up to the CPUs]",
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10, show_default=True)

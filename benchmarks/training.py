@@ -25,6 +25,7 @@ import click
 import torch
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.command import Numbers
 from fastdata.benchmarks.measure import Figures, Spread, machine
 from fastdata.examples.training.resnet import MODELS, ResNet
 
@@ -287,13 +288,6 @@ def figures(result: dict[str, Any]) -> list[Figures]:
     ]
 
 
-def _counts(_: object, __: object, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(count) for count in text.split(","))
-    except ValueError:
-        raise click.BadParameter("give numbers with commas between them: 1,2,4") from None
-
-
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
@@ -301,8 +295,10 @@ def _counts(_: object, __: object, text: str) -> tuple[int, ...]:
 )
 @click.option("--device", default="cuda", show_default=True)
 @click.option("--model", type=click.Choice(MODELS), default="resnet50", show_default=True)
-@click.option("--threads", default="1,2,4,8", show_default=True, callback=_counts)
-@click.option("--workers", default="4,16", show_default=True, callback=_counts, help="Of torch's.")
+@click.option("--threads", type=Numbers(), default="1,2,4,8", show_default=True)
+@click.option(
+    "--workers", type=Numbers(), default="4,16", show_default=True, help="Of torch's loader."
+)
 @click.option("--batch", default=256, show_default=True)
 @click.option("--steps", default=60, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
