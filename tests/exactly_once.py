@@ -15,7 +15,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,7 +75,7 @@ class Delivered:
 
 @dataclass
 class Run:
-    """What all segments of a run have in common; and what is bad."""
+    """What all segments of a run have in common; what is bad, and known to be so from before."""
 
     n: int
     seed: int
@@ -84,6 +84,7 @@ class Run:
     drop_last: bool
     on_error: str
     bad: frozenset[int]
+    known: frozenset[int]
     subset: Any
     key: int = field(init=False)
 
@@ -111,12 +112,12 @@ class Run:
             on_error=self.on_error,
             num_workers=threads,
             prefetch_factor=None if threads < 2 else threads,
-            batch_transform=_unchanged,
         )
         skipping = self.on_error == "skip"
         ahead, repeated = (progress.ahead, progress.repeated) if skipping else (0, 0)
         numbering = Numbering(self.n, self.subset)
-        schedule = Schedule(batches, numbering, ahead, set(), repeats, repeated)
+        known = set(self.known) if skipping else set()
+        schedule = Schedule(batches, numbering, ahead, known, repeats, repeated)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
         return NativeIterator(
@@ -124,7 +125,7 @@ class Run:
             length, None, lambda: None,
         )  # fmt: skip
 
-    def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int) -> Rank:
+    def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
         """One rank of a segment, begun from a state as a loader saves and loads it."""
         position = ahead = repeated = 0
         if state is not None:
@@ -170,15 +171,11 @@ class Rank:
             )
         return found
 
-    def state(self) -> dict[str, Any]:
-        """What ``state_dict()`` saves."""
-        run, progress = self.run, self.progress
+    def state(self, progress: Progress | None = None) -> dict[str, Any]:
+        """What ``state_dict()`` saves; of a consumer that has come as far as ``progress``."""
+        run, progress = self.run, progress or self.progress
         state = State(run.n, progress.seed, progress.epoch, progress.position, run.order)
         return self.shares.saved(state, progress.ahead, progress.repeated)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
 
 
 def simulate(seed: int) -> str:
@@ -200,9 +197,10 @@ def simulate(seed: int) -> str:
     on_error = draw.choice(["skip", "zero"]) if bad else draw.choice(["skip", "zero", "raise"])
     if len(bad) == n:
         on_error = "zero"  # nothing could be delivered
+    known = draw.sample(bad, draw.choice([0, 0, len(bad) // 2, len(bad)]))
     run = Run(
         n, draw.randint(-(2**65), 2**65), draw.randint(0, 200), draw.choice(orders),
-        draw.random() < 0.3, on_error, frozenset(bad), subset,
+        draw.random() < 0.3, on_error, frozenset(bad), frozenset(known), subset,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was left out
@@ -231,7 +229,9 @@ def _resumed_alike(run: Run, draw: random.Random) -> None:
             part = run.rank(state, shares, _threads(draw))
             new = part.take(draw.randint(0, 1 + len(part.plan)))
             found += new
-            state = part.state()
+            mark = replace(part.progress)
+            part.take(draw.choice([0, 0, 3]))  # on their way to a device, and never there
+            state = part.state(mark)
             if len(new) == len(part.plan):
                 break
         assert found == expected, (shares, found, expected)
@@ -291,7 +291,7 @@ def _sampled(run: Run, draw: random.Random) -> None:
     n, size = run.n, draw.choice([1, 2, 3, 7, 16])
     world = draw.choice([1, 2, 3])
     kind = draw.choice(
-        ["replacing", "weighted", "more", "listed", "random", "distributed", "in turn"]
+        ["replacing", "weighted", "more", "thrice", "listed", "random", "distributed", "in turn"]
     )
     seed, drawn = draw.randint(0, 2**40), draw.randint(1, 2 * n + 3)
 
@@ -304,6 +304,8 @@ def _sampled(run: Run, draw: random.Random) -> None:
                 [1.0] * (n - 1) + [9.0], drawn, generator=generator
             ),
             "more": lambda: RandomSampler(dataset, False, n + drawn, generator=generator),
+            # Repeated augmentation: neighbouring ranks have the same sample.
+            "thrice": lambda: [i // 3 for i in range(3 * n)][rank::world],
             "listed": lambda: [random.Random(seed + i).randint(-n, n - 1) for i in range(drawn)],
             "random": lambda: RandomSampler(dataset, generator=generator),
             "distributed": lambda: DistributedSampler(dataset, world, rank, seed=seed % 1000),

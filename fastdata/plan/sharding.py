@@ -167,7 +167,8 @@ class Shares(NamedTuple):
 
         What a rank has delivered ahead is of its own share alone. One that goes on with other
         shares begins at the position that all ranks have reached, and delivers that again: no
-        sample is lost.
+        sample is lost. What it repeats in the place of bad samples goes on where it was, so that
+        no crop of these comes twice.
 
         Args:
             saved: The shares of the state.
@@ -179,11 +180,11 @@ class Shares(NamedTuple):
         Returns:
             The position to go on from, and ``ahead`` and ``repeated`` there.
         """
-        if self == saved or not (ahead or repeated):
+        if self == saved:
             return state.position, ahead, repeated
         if saved.world_size == 1:  # the share was all of it
             return min(state.position + ahead, state.samples), 0, repeated
-        return state.position, 0, 0
+        return state.position, 0, repeated
 
 
 @dataclass(frozen=True)
