@@ -18,7 +18,7 @@ from web_server import WebServer
 
 pytest.importorskip("aiohttp")
 
-KILLS = int(os.environ.get("FASTDATA_CAMPAIGN_KILLS", "20"))
+KILLS = int(os.environ.get("FASTDATA_CAMPAIGN_KILLS", "30"))
 SEED = os.environ.get("FASTDATA_CAMPAIGN_SEED", "0")
 
 

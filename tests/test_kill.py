@@ -1,102 +1,19 @@
-"""Packing that is killed and resumed gives the bytes of packing that was not."""
+"""Packing killed before any of its steps and resumed gives the bytes of undisturbed packing.
+
+Kills at random moments are test_campaign_kills.py's.
+"""
 
 from __future__ import annotations
 
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from containers import digests, repeat_tree
 from PIL import Image
 
 CONTAINERS = ["lmdb", "parquet", "shards"]
-#: In each container, at least 5; FASTDATA_KILLS for more.
-KILLS = int(os.environ.get("FASTDATA_KILLS", 5))
-
-# The command, with LMDB commits as small as the other containers' files are made here.
-_COMMAND = """
-import importlib
-importlib.import_module("fastdata.converters.packing")._COMMIT_SIZE = 200_000
-from fastdata.cli import main
-main()
-"""
-
-
-def start(tree: Path, out: Path, container: str) -> subprocess.Popen[bytes]:
-    arguments = ["convert", "imagefolder", "--root", tree, "--to", container, "--out", out,
-                 "--workers", "2"]  # fmt: skip
-    if container != "lmdb":
-        arguments += ["--shard-size", "200kB"]
-    return subprocess.Popen(
-        [sys.executable, "-c", _COMMAND, *map(str, arguments)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-def parts(out: Path) -> int:
-    """How many units are packed in an unfinished dataset."""
-    return len(list(out.glob(".packing/*.part")))
-
-
-def finish(process: subprocess.Popen[bytes]) -> None:
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors.decode()
-
-
-@pytest.fixture(scope="module")
-def tree(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """About 500 units of packing."""
-    return repeat_tree(made_tree / "train", tmp_path_factory.mktemp("kill") / "tree", 12)
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_killed_at_random_moments_again_and_again(
-    tree: Path, tmp_path: Path, container: str
-) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    begun = time.monotonic()
-    process = start(tree, whole, container)
-    while not parts(whole) and process.poll() is None:
-        time.sleep(0.005)
-    to_first = time.monotonic() - begun
-    finish(process)
-    to_last = time.monotonic() - begun
-
-    # Random moments of the undisturbed run, but none so late that all runs together
-    # would get to the end; what happens there is the next test's business.
-    draw = random.Random(container)
-    latest = to_first + (to_last - to_first) * 2 / KILLS
-    in_the_middle = 0
-    for number in range(KILLS):
-        before = parts(out)
-        process = start(tree, out, container)
-        if number % 2 == 0:  # a few in the middle, however slow the machine is by now
-            while parts(out) == before and process.poll() is None:
-                time.sleep(0.005)
-        else:
-            time.sleep(draw.uniform(0.5 * to_first, latest))
-        # As `kill -9` does it, and as an out-of-memory killer or a lost terminal does.
-        (os.kill if number // 2 % 2 else os.killpg)(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
-        assert process.returncode in (0, -signal.SIGKILL)
-        in_the_middle += process.returncode != 0 and parts(out) != before
-        if (out / "_dataset.json").exists():
-            # It was done, or all but clearing up.
-            finish(start(tree, out, container))
-            assert digests(out) == digests(whole)
-            out = tmp_path / f"out{number}"
-    assert in_the_middle >= 3
-
-    finish(start(tree, out, container))
-    assert digests(out) == digests(whole)
-
 
 # Ends the process before its n-th step that changes what is on the disk, for every n; a
 # child of its own for each, since nothing of a killed process may help the next.

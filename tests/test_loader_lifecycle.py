@@ -542,7 +542,7 @@ _SOAK = """
         full = process.memory_full_info()
         return process.num_threads(), process.num_fds(), full.uss
 
-    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 12))
+    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 6))
     rounds(seconds / 3)
     tell(parts=[rounds(seconds / 6) for _ in range(6)])
 """
