@@ -28,6 +28,7 @@ from fastdata.transforms import (
     RandomInvert,
     RandomResizedCrop,
     Resize,
+    ResizeKeepRatio,
     Transform,
     Views,
     pillow,
@@ -365,6 +366,8 @@ def test_odd_samples_are_those_that_reach_outside() -> None:
     got = padded.draw(width, height, keys_of(3))
     assert got.needs_padding is None and got.canvases is not None
     assert got.canvases.tolist() == [[20, 60], [20, 20], [60, 20]]
+    assert program_of([ResizeKeepRatio(20), CenterCrop(20)]).pixels == ()
+    assert program_of([ResizeKeepRatio(20), CenterCrop((20, 24))]).pixels == (CenterCrop((20, 24)),)
     padded = program_of(RandomCrop(30, padding=1))
     assert padded.pixels == (RandomCrop(30, padding=1),)
     assert padded.draw([30] * 60, [30] * 60, keys_of(60)).needs_padding is None

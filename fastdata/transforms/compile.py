@@ -642,7 +642,9 @@ class Reading:
         """Whether images were resized to sizes that differ, some of them less than ``size``."""
         for step in reversed(self.steps):
             if isinstance(step, ResizeKeepRatio):
-                return step.longest > 0 or geometry.is_random(step)
+                covered = (step.size[1], step.size[0])  # type: ignore[index]
+                beyond = size[0] > covered[0] or size[1] > covered[1]
+                return beyond or step.longest > 0 or geometry.is_random(step)
             if isinstance(step, Resize):
                 return step.max_size is not None or max(size) > step.size  # type: ignore[operator]
         return False
