@@ -46,6 +46,19 @@ def profile_stop() -> dict[str, float]:
 
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
 def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int: ...
+def png_pixels(
+    inflated: Buffer,
+    width: int,
+    height: int,
+    depth: int,
+    colour: int,
+    interlaced: bool,
+    palette: Buffer,
+    out: npt.NDArray[np.uint8],
+) -> tuple[Code, str]:
+    """Unfilter a PNG's inflated rows into ``out``: (rows, width, 1 grey or 3 RGB), the first rows
+    of the image, or all of an interlaced one. (code, detail)."""
+
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, Code, str, int]:
     """(encoding, width, height, components, sampling, progressive, code, detail, offset)."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastdata.decode.codecs import Encoded, open_image
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.remote.opening import RANGES, RemoteBlobs
 from fastdata.remote.options import RemoteOptions
@@ -28,7 +29,6 @@ from fastdata.storage.probe import (
     DEFAULT_MAX_SCANS,
     ImageInfo,
     Limits,
-    open_image,
 )
 from fastdata.transforms.descriptions import Schedule
 
@@ -328,9 +328,33 @@ class ImageDataset:
         Raises:
             SampleError: They cannot be decoded.
         """
+        with self._naming(row, index):
+            return open_image(data, _info(row), self.limits)
+
+    def encoded(self, index: int, data: bytes | None = None) -> Encoded:
+        """One sample's image as it is stored, checked: its kind, its size, and then its pixels.
+
+        Args:
+            index: Its number.
+            data: Its bytes, where `read` has returned them already.
+
+        Raises:
+            IndexError: There is no such sample.
+            DatasetError: Its file is missing, cut short, or has changed.
+            SampleError: It cannot be decoded.
+            UsageError: The dataset is a folder of torchvision's, which has no index.
+        """
+        row = self.row(index)
+        if data is None:
+            data = self._blob(row, index)
+        with self._naming(row, index):
+            return Encoded(data, _info(row), self.limits, trusted=True)
+
+    @contextmanager
+    def _naming(self, row: Row, index: int) -> Iterator[None]:
+        """Errors about a sample's image say which it is."""
         try:
-            info = ImageInfo(row.encoding, row.width, row.height, row.channels)
-            return open_image(data, info, self.limits)
+            yield
         except SampleError as error:
             raise SampleError(
                 f"{self.location}: sample {index} ({printable(row.key)}) {error.what}",
@@ -484,6 +508,11 @@ class ImageDataset:
     def location(self) -> Path | str:
         """The folder that is really read: the staged copy's, where there is one; or the URL."""
         return self.path if self.folder is not None else self.blobs.path
+
+
+def _info(row: Row) -> ImageInfo:
+    """What the index says of an image."""
+    return ImageInfo(row.encoding, row.width, row.height, row.channels)
 
 
 def whole_number(index: Any) -> int:

@@ -163,7 +163,7 @@ def test_a_batch_that_only_dali_dies_of_is_decoded_natively() -> None:
         expected = list(native)
         assert same([batches[0], batches[2]], [expected[0], expected[2]])
         assert epoch or same(batches[1], good[1])
-        assert loader.stats().by_pillow == len(bad)
+        assert loader.stats().kinds["png"] == {"native": len(bad)}
 
 
 def test_a_damaged_scan_that_pillow_decodes_is_decoded() -> None:

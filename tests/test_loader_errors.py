@@ -395,7 +395,7 @@ def declined_images() -> list[bytes]:
     return [
         as_file(pixels[0], "JPEG", progressive=True),
         as_file(pixels[1], "JPEG", "CMYK"),
-        as_file(pixels[2], "PNG"),
+        as_file(pixels[2], "TIFF", "CMYK"),
         as_file(pixels[3], "JPEG", progressive=True),
     ]
 

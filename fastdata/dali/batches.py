@@ -17,6 +17,7 @@ import torch
 
 from fastdata import _native
 from fastdata.dali.runner import Run, Runner
+from fastdata.decode.codecs import NATIVE
 from fastdata.errors import FastdataError, warn
 from fastdata.loading.buffers import BatchMemory
 from fastdata.loading.pipeline import Batch, Pipeline, View, await_done
@@ -164,6 +165,16 @@ class DALIPipeline(Pipeline):
                 self._join(number, view.memory, slots, pixels)
         batch.run = None
         return errors
+
+    def _count(self, batch: Batch, decoded: npt.NDArray[np.bool_], way: str = NATIVE) -> None:
+        """See `Pipeline._count`."""
+        assert isinstance(batch, DALIBatch)
+        if batch.run is not None and batch.run.pixels is not None:
+            theirs = np.zeros_like(decoded)
+            theirs[batch.run.slots] = True
+            super()._count(batch, decoded & theirs, "DALI")
+            decoded = decoded & ~theirs
+        super()._count(batch, decoded, way)
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.decode.codecs import Encoded
 from fastdata.decode.fallback import FALLBACKS, Step, next_step, pillow_knows_better
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
@@ -627,18 +627,12 @@ def _image_size(data: Any) -> tuple[int, int] | None:
 
 
 def _pillow_pixels(data: Any, index: int | None) -> _Array:
-    """The whole image by Pillow, uint8 (H, W, 3)."""
-    from PIL import Image, UnidentifiedImageError
-
+    """The whole image by the codec table, uint8 (H, W, 3), or (H, W) if it is grey."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return np.asarray(image.convert("RGB"))
-    except UnidentifiedImageError:
-        raise DecodeError(
-            "undecodable", f"Pillow: cannot identify an image in {len(data)} bytes", 0, index
-        ) from None
-    except Exception as error:  # Pillow's plugins raise almost anything
-        raise DecodeError("undecodable", f"Pillow: {error}", 0, index) from error
+        return Encoded(bytes(data)).pixels()
+    except SampleError as error:
+        detail = f"it {error.what}" + (f": {error.hint}" if error.hint else "")
+        raise DecodeError("undecodable", detail, 0, index) from None
 
 
 def _rows_of(name: str, values: Any, count: int, columns: int) -> _Array | None:

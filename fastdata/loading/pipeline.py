@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.decode.codecs import NATIVE, PILLOW, Encoded
 from fastdata.decode.engine import DecodeError, Engine, PendingBatch, decode_batch
 from fastdata.decode.fallback import Step, next_step, pillow_knows_better
 from fastdata.errors import FallbackWarning, FastdataError, SampleError, UsageError, warn
@@ -22,7 +24,7 @@ from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Planned
 from fastdata.remote.opening import WRONG_BYTES
 from fastdata.remote.prefetch import Fetch, RemotePass
-from fastdata.storage.probe import describe_kind
+from fastdata.storage.probe import ENCODINGS, describe_kind
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Geometry
@@ -79,12 +81,16 @@ class Fallback(NamedTuple):
         code: Why the core did not: one of its codes; "" where it was not asked.
         step: How it was decoded, or tried last.
         detail: What ``code`` says, in words.
+        kind: The image's, where that was found out.
+        way: What decoded it, as `fastdata.decode.codecs.Encoded.way` says.
     """
 
     error: FastdataError | None
     code: str
     step: Step
     detail: str
+    kind: str = "jpeg"
+    way: str = NATIVE
 
 
 @dataclass
@@ -250,17 +256,27 @@ class Pipeline:
         self._collect_all(batch)
         for slot in sorted(batch.slow):
             found = _result(batch.slow[slot], deadline)
-            if found.step is Step.PILLOW:
-                self._counters.by_pillow += found.error is None
-            else:
-                self._counters.bad_seek_points += 1
+            if found.error is None:
+                self._counters.count(found.kind, found.way)
+            self._counters.bad_seek_points += found.step is not Step.PILLOW
             self._source.declined(int(batch.planned.indices[slot]), found.code)
             if found.error is not None:
                 batch.failed.setdefault(slot, found.error)
-            elif found.step is Step.PILLOW and self._source.tells_fallback:
+            elif found.way == PILLOW and self._source.tells_fallback:
                 self._source.tells_fallback = False
                 self._tell_fallback(batch, slot, found)
+        decoded = np.ones(len(batch.planned.indices), np.bool_)
+        decoded[[*batch.slow, *batch.failed]] = False
+        self._count(batch, decoded)
         return dict(sorted(batch.failed.items()))
+
+    def _count(self, batch: Batch, decoded: npt.NDArray[np.bool_], way: str = NATIVE) -> None:
+        """Counts samples that the core has decoded; those of ``slow`` are counted already."""
+        # Of files that were decoded before, it is not looked up again what they are.
+        codes = np.maximum(np.asarray(batch.gathered.extents.encodings)[decoded], -1)
+        for code, count in enumerate(np.bincount(codes + 1).tolist(), -1):
+            if count:
+                self._counters.count("jpeg" if code < 0 else ENCODINGS[code], way, count)
 
     def _tell_fallback(self, batch: Batch, slot: int, found: Fallback) -> None:
         """Warns of the first sample that Pillow has decoded; says why the core has not."""
@@ -468,19 +484,21 @@ def _fall_back(
         except (OSError, ValueError):  # it has gone since the core read it: Pillow's error says so
             data = None
     ours = detail if code and not pillow_knows_better(code) else None
-    found = _decode_by_pillow(source, settings.recipe, batch, slot, ours, data)
-    return Fallback(found, code, Step.PILLOW, detail)
+    found = _decode_by_codec(source, settings.recipe, batch, slot, ours, data)
+    if isinstance(found, FastdataError):
+        return Fallback(found, code, Step.PILLOW, detail)
+    return Fallback(None, code, Step.PILLOW, detail, found.kind, found.way)
 
 
-def _decode_by_pillow(
+def _decode_by_codec(
     source: Source,
     recipe: Recipe,
     batch: Batch,
     slot: int,
     detail: str | None,
     data: bytes | None,
-) -> FastdataError | None:
-    """Decodes one sample by Pillow; returns what is wrong if that does not work either.
+) -> Encoded | FastdataError:
+    """Decodes one sample by the codec table; returns it, or what is wrong.
 
     Args:
         source: Where it comes from.
@@ -492,12 +510,20 @@ def _decode_by_pillow(
     """
     index = int(batch.planned.indices[slot])
     try:
-        image = source.open_image(index, data)
+        image = source.encoded(index, data)
+    except SampleError as error:
+        # Of two accounts of a damaged JPEG ours is the better one.
+        return error if detail is None else source.problem(index, detail)
+    except FastdataError as error:
+        return error
+    try:
         gathered = batch.gathered
-        moved = image.size != (int(gathered.widths[slot]), int(gathered.heights[slot]))
+        size = image.width, image.height
+        moved = size != (int(gathered.widths[slot]), int(gathered.heights[slot]))
         if moved:
-            width, height = (np.array([side], np.int32) for side in image.size)
+            width, height = (np.array([side], np.int32) for side in size)
             source.resized(batch.planned.indices[slot : slot + 1], width, height)
+        cuts = []
         for number, (view, program) in enumerate(zip(batch.views, recipe.programs, strict=True)):
             geometry, row = view.geometry, slot
             if moved:
@@ -507,15 +533,19 @@ def _decode_by_pillow(
                 geometry, row = program.draw(width, height, keys), 0
                 if geometry.too_small:
                     return _too_small(source, index, geometry.too_small[0])
-            _place_pixels(program, geometry, row, image, view.memory.array[slot : slot + 1])
+            cuts.append((program, geometry, row, view.memory.array[slot : slot + 1]))
+        _place(image, cuts)
     except DecodeError as error:
         return source.problem(index, error.what)
     except SampleError as error:
-        # Of two accounts of a damaged JPEG ours is the better one.
-        return error if detail is None else source.problem(index, detail)
+        return source.problem(index, error.what if detail is None else detail)
     except FastdataError as error:
         return error
-    return None
+    return image
+
+
+#: What is done to an image, the geometry, its row in that, and where the result goes.
+_Cut: TypeAlias = tuple[Program, Geometry, int, npt.NDArray[Any]]
 
 
 def _too_small(source: Source, index: int, words: str) -> UsageError:
@@ -524,15 +554,23 @@ def _too_small(source: Source, index: int, words: str) -> UsageError:
     return UsageError(what, f'{pillow.SMALL_HINT} Or leave such samples out with on_error="skip".')
 
 
-def _place_pixels(
-    program: Program, geometry: Geometry, row: int, image: Any, out: npt.NDArray[Any]
-) -> None:
-    """Puts one crop of an image, that of a row of a geometry, into its slot in the batch."""
-    if geometry.needs_padding is not None and geometry.needs_padding[row]:
-        pixels = pillow.render(image, geometry, row, program.size, program.filter)
-        _decode_one(program, pillow.rendered(geometry, row, pixels), 0, pixels, out)
-    else:
-        _decode_one(program, geometry, row, np.asarray(image), out)
+def _place(image: Encoded, cuts: Sequence[_Cut]) -> None:
+    """Puts an image's crops into their slots in the batch; decodes no more of it than they need."""
+    padded = [
+        cut.needs_padding is not None and bool(cut.needs_padding[row]) for _, cut, row, _ in cuts
+    ]
+    box = None
+    if not any(padded):
+        sides = list(zip(*(cut.boxes[row].tolist() for _, cut, row, _ in cuts), strict=True))
+        box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
+    pixels = image.pixels(box)
+    for (program, geometry, row, out), pads in zip(cuts, padded, strict=True):
+        if pads:
+            image.way = PILLOW  # it crops and resizes, too
+            found = pillow.render(image.image(), geometry, row, program.size, program.filter)
+            _decode_one(program, pillow.rendered(geometry, row, found), 0, found, out)
+        else:
+            _decode_one(program, geometry, row, pixels, out)
 
 
 def _decode_one(

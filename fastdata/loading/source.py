@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from fastdata import _native
 from fastdata.dataset import ImageDataset
+from fastdata.decode.codecs import Encoded
 from fastdata.decode.fallback import NOT_NATIVE
 from fastdata.errors import (
     CorruptionError,
@@ -27,7 +27,7 @@ from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.files import read_file
-from fastdata.storage.probe import ENCODINGS, ImageInfo, Limits, open_image
+from fastdata.storage.probe import ENCODINGS, Limits
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
 _NATIVE = np.isin(ENCODINGS, ("jpeg", "raw"))
@@ -82,8 +82,8 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
-        """A sample decoded by Pillow, mode RGB.
+    def encoded(self, index: int, data: bytes | None = None) -> Encoded:
+        """A sample for the codec table to decode.
 
         Args:
             index: Its number.
@@ -162,11 +162,9 @@ class PackedSource(Source):
                 pillow |= (encodings == _JPEG) & (seekable == 0)
         return Gathered(extents, extents.labels.copy(), extents.widths, extents.heights, pillow)
 
-    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
-        """See `Source.open_image`."""
-        if data is None:
-            return self._dataset.open_image(index)
-        return self._dataset.decode(self._dataset.row(index), index, data)
+    def encoded(self, index: int, data: bytes | None = None) -> Encoded:
+        """See `Source.encoded`."""
+        return self._dataset.encoded(index, data)
 
     def start_pass(
         self, batches: Batches, numbering: Numbering, bad: Set[int]
@@ -286,15 +284,15 @@ class FolderSource(Source):
             pillow,
         )
 
-    def open_image(self, index: int, data: bytes | None = None) -> Image.Image:
-        """See `Source.open_image`."""
+    def encoded(self, index: int, data: bytes | None = None) -> Encoded:
+        """See `Source.encoded`."""
         try:
             if data is None:
                 data = read_file(self._samples[index][0])
         except OSError as error:
             raise self._unreadable(index, error) from None
         try:
-            return open_image(data, ImageInfo("", 0, 0, 3), self.limits)
+            return Encoded(data, limits=self.limits)
         except SampleError as error:
             problem = self.problem(index, error.what)
             raise SampleError(problem.what, error.hint or problem.hint) from None

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fastdata.decode.codecs import PILLOW
 from fastdata.remote.options import RemoteStats
 from fastdata.remote.prefetch import RemotePass
 
@@ -22,7 +23,10 @@ class Stats(NamedTuple):
         read_share: Part of the decode threads' time spent on reading and checking bytes, 0 to 1.
         decode_share: Part spent on decoding.
         queue_share: Part spent on waiting for work: the consumer is what is slow.
-        by_pillow: Samples that Pillow decoded, as the native core does not know their kind.
+        by_pillow: Samples that Pillow decoded, as neither the core nor a codec does.
+        kinds: Samples decoded, by kind and then by what decoded them: ``{"jpeg": {"native": 900},
+            "webp": {"libwebp": 100}}``. Kinds are named as in the index, ways as
+            `fastdata.decode.codecs.Encoded.way` says.
         bad_seek_points: Samples whose seek points were not those of their image: decoded without.
         with_seek_points: Samples whose seek points were there.
         seek_points_built: Seek tables built for files that were not packed.
@@ -39,6 +43,7 @@ class Stats(NamedTuple):
     decode_share: float
     queue_share: float
     by_pillow: int
+    kinds: dict[str, dict[str, int]]
     bad_seek_points: int
     with_seek_points: int
     seek_points_built: int
@@ -59,7 +64,7 @@ class Counters:
     wait: float = 0.0
     read: float = 0.0
     decode: float = 0.0
-    by_pillow: int = 0
+    kinds: dict[str, dict[str, int]] = field(default_factory=dict)
     bad_seek_points: int = 0
     seekable: int = 0
     built: int = 0
@@ -69,6 +74,11 @@ class Counters:
         """Adds seconds of the decode threads."""
         self.read += read
         self.decode += decode
+
+    def count(self, kind: str, way: str, samples: int = 1) -> None:
+        """Counts samples of a kind that were decoded in one way."""
+        ways = self.kinds.setdefault(kind, {})
+        ways[way] = ways.get(way, 0) + samples
 
     def stats(self) -> Stats:
         """As `Stats`."""
@@ -84,7 +94,8 @@ class Counters:
             read_share=min(self.read / available, 1.0),
             decode_share=min(self.decode / available, 1.0),
             queue_share=1 - busy / available,
-            by_pillow=self.by_pillow,
+            by_pillow=sum(ways.get(PILLOW, 0) for ways in self.kinds.values()),
+            kinds={kind: dict(ways) for kind, ways in sorted(self.kinds.items())},
             bad_seek_points=self.bad_seek_points,
             with_seek_points=self.seekable,
             seek_points_built=self.built,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from fastdata.decode.codecs import open_image, probe
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.executors import Executor, Result, local_executor, report
 from fastdata.machine import usable_cpus
@@ -25,7 +26,7 @@ from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.files import open_file
 from fastdata.storage.index import Row
-from fastdata.storage.probe import ENCODINGS, ImageInfo, open_image, probe
+from fastdata.storage.probe import ENCODINGS, ImageInfo
 
 #: Samples that one task decodes, and those whose files one task only looks at.
 _ROWS = 256

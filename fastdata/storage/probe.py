@@ -451,6 +451,10 @@ def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Im
         return image.convert("RGB")
     except SampleError:
         raise
+    except UnidentifiedImageError:
+        raise SampleError(
+            f"cannot be decoded: Pillow cannot identify an image in {len(data)} bytes"
+        ) from None
     except Exception as error:
         raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
 

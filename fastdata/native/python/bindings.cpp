@@ -11,6 +11,7 @@
 #include "python/bindings_job.h"
 #include "python/bindings_program.h"
 #include "io/crc32c.h"
+#include "png/png.h"
 #include "simd/kernels.h"
 #include "jpeg/probe.h"
 #include "profile.h"
@@ -82,6 +83,26 @@ uint32_t crc32c_python(const py::object& data, uint32_t crc) {
   const ByteSpan bytes = view.bytes();
   const Released release;
   return crc32c(bytes, crc);
+}
+
+/// `out`: uint8, rows x width x channels, contiguous.
+py::tuple png_pixels_python(const py::object& inflated, int width, int height, int depth,
+                            int colour, bool interlaced, const py::object& palette,
+                            const py::object& out) {
+  const View data(inflated), colours(palette), pixels(out, /*writable=*/true);
+  const PngHeader header{width, height, depth, static_cast<PngColour>(colour), interlaced};
+  if (!header.valid()) throw py::value_error("no PNG for the core");
+  if (!pixels.is_integers(1, 3) || pixels->shape[0] > height || pixels->shape[1] != width ||
+      pixels->shape[2] != header.channels())
+    throw py::value_error("out must be uint8, rows x width x channels, contiguous");
+  const ByteSpan bytes = data.bytes(), entries = colours.bytes();
+  Status status;
+  {
+    const Released release;
+    status = png_pixels(header, bytes, entries, static_cast<int>(pixels->shape[0]),
+                        static_cast<uint8_t*>(pixels->buf));
+  }
+  return py::make_tuple(code_name(status.code), status.detail);
 }
 
 std::vector<std::string> simd_levels() {
@@ -164,6 +185,9 @@ PYBIND11_MODULE(_native, m) {
 
   m.def("crc32c", &crc32c_python, py::arg("data"), py::arg("crc") = 0);
   m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
+  m.def("png_pixels", &png_pixels_python, py::arg("inflated"), py::arg("width"), py::arg("height"),
+        py::arg("depth"), py::arg("colour"), py::arg("interlaced"), py::arg("palette"),
+        py::arg("out"));
   m.def("probe", &probe_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
 

@@ -1,0 +1,410 @@
+"""The codec table: what decodes each kind of image that is no JPEG of the core's.
+
+A kind has one entry in `CODECS`: how its bytes begin, which library decodes it without the GIL,
+which of the package's extras installs that, and whether Pillow can do it as well. Whatever a
+library declines, or does not decode to what Pillow's ``convert("RGB")`` gives, is Pillow's. Adding
+a kind is a function that opens it and an entry.
+
+Cropping, resizing and all that follows are the core's, whoever has decoded the pixels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata import _native
+from fastdata.decode.declined import Declined
+from fastdata.decode.png import open_png
+from fastdata.decode.webp import has_libwebp, open_webp
+from fastdata.errors import SampleError
+from fastdata.storage import probe as by_pillow
+from fastdata.storage.probe import ImageInfo, Limits
+
+#: (left, upper, right, lower), in pixels.
+Box = tuple[int, int, int, int]
+Pixels = npt.NDArray[np.uint8]
+
+#: What `Encoded.way` says of Pillow, and of the core.
+PILLOW, NATIVE = "Pillow", "native"
+
+
+class Reader(Protocol):
+    """An image whose header was read."""
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+
+    @property
+    def height(self) -> int:
+        """Rows."""
+
+    def decode(self, box: Box) -> Pixels:
+        """At least the rows above the box's lower edge; outside the box they may be anything."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How one kind of image is decoded.
+
+    Attributes:
+        name: The kind, in words.
+        way: What decodes it, as `Encoded.way` names it.
+        open: Reads its header, of (bytes, whether they are known to be those that were stored);
+            raises `Declined` or anything else where Pillow is to judge.
+        module: The module that ``open`` needs, if any.
+        format: What Pillow calls it.
+    """
+
+    name: str
+    way: str
+    open: Callable[[bytes, bool], Reader]
+    module: str = ""
+    format: str = ""
+
+    @property
+    def installed(self) -> bool:
+        """Whether what it needs is there."""
+        return _is_installed(self.module)
+
+    @property
+    def pillow_opens(self) -> bool:
+        """Whether Pillow has a plugin for it, of its own or one that was registered."""
+        Image.init()
+        return self.format in Image.OPEN
+
+
+@cache
+def _is_installed(module: str) -> bool:
+    if module == "libwebp":
+        return has_libwebp()
+    return not module or find_spec(module) is not None
+
+
+class _Whole(NamedTuple):
+    """An image that its library decodes as a whole."""
+
+    width: int
+    height: int
+    function: Callable[[], Any]
+
+    def decode(self, box: Box) -> Pixels:
+        found: npt.NDArray[Any] = self.function()
+        if found.dtype != np.uint8 or found.shape[:2] != (self.height, self.width):
+            raise Declined(f"{found.dtype} pixels of shape {found.shape}")
+        if found.ndim == 2:
+            return found
+        channels = found.shape[2]
+        if channels > 4:
+            raise Declined(f"{channels} channels")
+        return np.ascontiguousarray(found[..., 0] if channels < 3 else found[..., :3])
+
+
+def _open_avif(data: bytes, trusted: bool) -> Reader:
+    import imagecodecs
+
+    if data[8:12] != b"avif":
+        raise Declined("a sequence")
+    return _Whole(*_size_of_boxes(data), lambda: imagecodecs.avif_decode(data, numthreads=1))
+
+
+def _open_heic(data: bytes, trusted: bool) -> Reader:
+    import pillow_heif
+
+    image = pillow_heif.open_heif(data)
+    width, height = image.size
+    return _Whole(width, height, lambda: np.asarray(image))
+
+
+def _open_jxl(data: bytes, trusted: bool) -> Reader:
+    import imagecodecs
+
+    size = _size_of_jxl(data)
+    return _Whole(*size, lambda: imagecodecs.jpegxl_decode(data, numthreads=1))
+
+
+#: Compression, photometric interpretation, samples and orientation of the TIFFs that libtiff gives
+#: as they are stored: bilevel, palettes, CMYK, YCbCr and turned ones are Pillow's.
+_TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits")
+
+
+def _open_tiff(data: bytes, trusted: bool) -> Reader:
+    import imagecodecs
+
+    image = _open_by_pillow(data)
+    tags = image.tag_v2  # type: ignore[attr-defined]
+    usual = (
+        image.mode in ("L", "RGB")
+        and image.info.get("compression") in _TIFF_COMPRESSIONS
+        and tags.get(262) in (1, 2)  # black is zero, RGB
+        and tags.get(284, 1) == 1  # interleaved
+        and tags.get(274, 1) == 1  # not turned
+        and tags.get(266, 1) == 1  # bits from the highest
+        and set(tags.get(258, (1,))) == {8}
+        and len(tags.get(258, (1,))) == len(image.mode)
+        and set(tags.get(339, (1,))) == {1}  # unsigned
+    )
+    if not usual:
+        raise Declined("an unusual TIFF")
+    return _Whole(*image.size, lambda: imagecodecs.tiff_decode(data, index=0))
+
+
+def _open_bmp(data: bytes, trusted: bool) -> Reader:
+    import imagecodecs
+
+    # BITMAPINFOHEADER or a later one, 24 bits, not compressed.
+    header, bits, compression = (
+        int.from_bytes(data[at : at + count], "little") for at, count in ((14, 4), (28, 2), (30, 4))
+    )
+    if header < 40 or bits != 24 or compression:
+        raise Declined("an unusual BMP")
+    _, width, height, *_ = _native.probe(data)
+    return _Whole(width, height, lambda: imagecodecs.bmp_decode(data))
+
+
+def _open_gif(data: bytes, trusted: bool) -> Reader:
+    import imagecodecs
+
+    image = _open_by_pillow(data)
+    tiles = image.tile  # type: ignore[attr-defined]
+    # A first frame that is all of the picture, and hides nothing.
+    if image.mode not in ("P", "L") or "transparency" in image.info:
+        raise Declined("transparent")
+    if len(tiles) != 1 or tiles[0].extents != (0, 0, *image.size):
+        raise Declined("a frame that is a part of the picture")
+    return _Whole(*image.size, lambda: imagecodecs.gif_decode(data, index=0))
+
+
+def _open_by_pillow(data: bytes) -> Image.Image:
+    """An image whose header Pillow has read."""
+    import io
+
+    return Image.open(io.BytesIO(data))
+
+
+#: The table. Kinds are named as in the index where that has a name for them.
+CODECS: dict[str, Codec] = {
+    "png": Codec("PNG", NATIVE, open_png, format="PNG"),
+    "webp": Codec("WebP", "libwebp", open_webp, "libwebp", format="WEBP"),
+    "avif": Codec("AVIF", "imagecodecs", _open_avif, "imagecodecs", "AVIF"),
+    "heic": Codec("HEIC", "pillow_heif", _open_heic, "pillow_heif", "HEIF"),
+    "jxl": Codec("JPEG XL", "imagecodecs", _open_jxl, "imagecodecs", "JXL"),
+    "tiff": Codec("TIFF", "imagecodecs", _open_tiff, "imagecodecs", "TIFF"),
+    "bmp": Codec("BMP", "imagecodecs", _open_bmp, "imagecodecs", "BMP"),
+    "gif": Codec("GIF", "imagecodecs", _open_gif, "imagecodecs", "GIF"),
+}
+
+#: The extra that installs all of their libraries.
+EXTRA = 'pip install "fastdata-torch[codecs]"'
+
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def kind_of(data: bytes) -> str:
+    """An image's kind by its first bytes: a key of `CODECS`, ``jpeg``, ``jpeg-progressive``, or
+    ``other``.
+    """
+    found, *_, progressive, _, _, _ = _native.probe(data)
+    if found == "jpeg":
+        return "jpeg-progressive" if progressive else "jpeg"
+    if found != "unknown":
+        return found
+    if data[4:8] == b"ftyp":
+        brands = data[8 : int.from_bytes(data[:4], "big")]
+        if b"avif" in brands or b"avis" in brands:
+            return "avif"
+        return "heic" if data[8:12] in _HEIC_BRANDS else "other"
+    if data[:2] == b"\xff\x0a" or data[:12] == b"\0\0\0\x0cJXL \r\n\x87\n":
+        return "jxl"
+    return "tiff" if data[:4] in (b"II*\0", b"MM\0*") else "other"
+
+
+def way_of(kind: str) -> str:
+    """What decodes a kind of image here; "" where nothing does."""
+    if kind in ("jpeg", "raw"):
+        return NATIVE
+    codec = CODECS.get(kind)
+    if codec is None:
+        return PILLOW
+    if codec.installed:
+        return codec.way
+    return PILLOW if codec.pillow_opens else ""
+
+
+class Encoded:
+    """One encoded image: its size from the header, then its pixels. For one thread.
+
+    Args:
+        data: Its bytes.
+        info: What is known of it; only raw pixels need that.
+        limits: What it may cost; None for no limits but Pillow's own.
+        trusted: Whether the bytes are known to be those that were stored, so that what no crop
+            needs is not looked at.
+
+    Attributes:
+        kind: As `kind_of` says, or ``raw``.
+        way: What decodes it: ``native``, a library's name, or ``Pillow``.
+        width: Columns, in pixels.
+        height: Rows, in pixels.
+
+    Raises:
+        SampleError: It cannot be decoded, or is beyond the limits; or what decodes its kind is
+            not installed.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        info: ImageInfo | None = None,
+        limits: Limits | None = None,
+        *,
+        trusted: bool = False,
+    ) -> None:
+        self._data, self._limits = data, limits
+        self._info = info or ImageInfo("", 0, 0, 3)
+        self.kind = "raw" if self._info.encoding == "raw" else kind_of(data)
+        self._codec = CODECS.get(self.kind)
+        self._image: Image.Image | None = None
+        self._reader: Reader | None = None
+        if self._codec is not None and self._codec.installed:
+            if limits is not None:
+                limits.check(data)  # before a library sees it
+            try:
+                self._reader = self._codec.open(data, trusted)
+            except MemoryError:
+                raise
+            except Exception:  # a library may raise anything: Pillow's account is the one to give
+                self._reader = None
+        if self._reader is None:
+            self._open_by_pillow()
+            return
+        assert self._codec is not None
+        self.way, self.width, self.height = self._codec.way, self._reader.width, self._reader.height
+        if limits is not None:
+            limits.check_size(self.width, self.height)
+
+    def _open_by_pillow(self) -> None:
+        codec = self._codec
+        if codec is not None and not codec.installed and not codec.pillow_opens:
+            raise SampleError(
+                f"is a {codec.name} image, which {codec.way} decodes, and that is not installed",
+                f"{EXTRA}",
+            )
+        self._image = by_pillow.open_image(self._data, self._info, self._limits)
+        self.width, self.height = self._image.size
+        self.way = PILLOW
+
+    def pixels(self, box: Box | None = None) -> Pixels:
+        """Its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.
+
+        Args:
+            box: What is needed of them, within the image. There may be fewer rows than the image
+                has, if they are all above the box's lower edge, and pixels outside the box may be
+                anything. None for all.
+
+        Raises:
+            SampleError: It cannot be decoded.
+        """
+        if self._reader is not None:
+            try:
+                return self._reader.decode(box or (0, 0, self.width, self.height))
+            except MemoryError:
+                raise
+            except Exception:  # as above
+                self._reader = None
+                size = self.width, self.height
+                self._open_by_pillow()
+                if (self.width, self.height) != size:
+                    raise SampleError(
+                        f"cannot be decoded: it is {size[0]} x {size[1]} pixels by its header, "
+                        f"and {self.width} x {self.height} as Pillow decodes it"
+                    ) from None
+        return np.asarray(self._image)
+
+    def image(self) -> Image.Image:
+        """All of it as a PIL image of mode RGB.
+
+        Raises:
+            SampleError: It cannot be decoded.
+        """
+        if self._image is None:
+            pixels = self.pixels()
+            if self._image is None:
+                return Image.fromarray(pixels).convert("RGB")
+        return self._image
+
+
+def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Image.Image:
+    """As `fastdata.storage.probe.open_image`; also of kinds that Pillow has no plugin for.
+
+    Raises:
+        SampleError: The bytes cannot be decoded, or the image is beyond the limits.
+    """
+    codec = None if info.encoding not in ("", "other") else CODECS.get(kind_of(data))
+    if codec is None or codec.pillow_opens:
+        return by_pillow.open_image(data, info, limits)
+    return Encoded(data, info, limits).image()
+
+
+def probe(data: bytes) -> ImageInfo:
+    """As `fastdata.storage.probe.probe`; also of kinds that Pillow has no plugin for.
+
+    Raises:
+        SampleError: The bytes are empty, not an image, or not all of one.
+    """
+    codec = CODECS.get(kind_of(data))
+    if codec is None or codec.pillow_opens:
+        return by_pillow.probe(data)
+    found = Encoded(data)
+    channels = 1 if found.pixels().ndim == 2 else 3
+    return ImageInfo("other", found.width, found.height, channels)
+
+
+_SPATIAL_EXTENT = re.compile(rb"ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)
+
+
+def _size_of_boxes(data: bytes) -> tuple[int, int]:
+    """(width, height) of an AVIF: the largest image that its ``meta`` box describes."""
+    at = 0
+    while at + 8 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        if data[at + 4 : at + 8] == b"meta":
+            found = _SPATIAL_EXTENT.findall(data[at : at + length])
+            sizes = [tuple(int.from_bytes(side, "big") for side in one) for one in found]
+            return max(sizes, key=lambda size: size[0] * size[1])  # type: ignore[return-value]
+        at += max(8, length)
+    raise Declined("no meta box")
+
+
+_JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+
+
+def _size_of_jxl(data: bytes) -> tuple[int, int]:
+    """(width, height) of a JPEG XL: SizeHeader of ISO/IEC 18181-1, bits from the lowest."""
+    begin = data.find(b"\xff\x0a", 0, 4096)  # in a container, behind some boxes
+    bits = int.from_bytes(data[begin + 2 : begin + 16], "little")
+
+    def take(count: int) -> int:
+        nonlocal bits
+        value = bits & ((1 << count) - 1)
+        bits >>= count
+        return value
+
+    small = take(1)
+
+    def side() -> int:
+        return 8 * (take(5) + 1) if small else take((9, 13, 18, 30)[take(2)]) + 1
+
+    height = side()
+    ratio = take(3)
+    width = side() if not ratio else height * _JXL_RATIOS[ratio - 1][0] // _JXL_RATIOS[ratio - 1][1]
+    return width, height

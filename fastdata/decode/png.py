@@ -1,0 +1,159 @@
+"""PNG: chunks here, inflating by ISA-L or zlib and unfiltering by the core, without the GIL.
+
+A PNG is inflated and unfiltered no further than the last row that is asked for. Where nobody has
+checked its bytes before, all of it is inflated, and with it zlib's checksum is compared.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.decode.declined import Declined
+
+_CHUNK = Struct(">I4s")
+_HEADER = Struct(">IIBBBBB")
+_GREY, _PALETTE, _GREY_ALPHA, _RGB_ALPHA = 0, 3, 4, 6
+_SAMPLES = {_GREY: 1, 2: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
+
+
+class PngFile(NamedTuple):
+    """A PNG's header, and what its pixels are made of.
+
+    Attributes:
+        width: Columns.
+        height: Rows.
+        depth: Bits of a sample.
+        colour: Its colour type.
+        interlaced: Whether it is.
+        palette: Three bytes a colour.
+        data: Of the IDAT chunks.
+        whole: Whether it is inflated to its end always.
+    """
+
+    width: int
+    height: int
+    depth: int
+    colour: int
+    interlaced: bool
+    palette: bytes
+    data: bytes
+    whole: bool
+
+    def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+        """The rows above a box's lower edge: (rows, width) grey, or (rows, width, 3) RGB.
+
+        Raises:
+            Declined: They are for another decoder to judge.
+        """
+        rows = self.height if self.interlaced else box[3]
+        wanted = self._inflated_bytes(self.height if self.whole else rows)
+        # One byte more makes zlib read on to the checksum.
+        inflater = _inflate().decompressobj()
+        try:
+            inflated = inflater.decompress(self.data, wanted + self.whole)
+        except _inflate().error as error:
+            raise Declined(str(error)) from None
+        if len(inflated) < wanted or (self.whole and not inflater.eof):
+            raise Declined("the image's data end early")
+        channels = 1 if self.colour in (_GREY, _GREY_ALPHA) else 3
+        out = np.empty((rows, self.width, channels), np.uint8)
+        header = self.width, self.height, self.depth, self.colour, self.interlaced
+        code, detail = _native.png_pixels(inflated, *header, self.palette, out)
+        if code != "ok":
+            raise Declined(detail)
+        return out if channels == 3 else out[..., 0]
+
+    def _inflated_bytes(self, rows: int) -> int:
+        """As `PngHeader::inflated_bytes` of the core; of an interlaced image, at most as many."""
+        bits = self.width * _SAMPLES[self.colour] * self.depth
+        plain = (1 + (bits + 7) // 8) * rows
+        if not self.interlaced:
+            return plain
+        return sum(
+            (1 + (columns * _SAMPLES[self.colour] * self.depth + 7) // 8) * lines
+            for columns, lines in _passes(self.width, self.height)
+            if columns
+        )
+
+
+def open_png(data: bytes, trusted: bool) -> PngFile:
+    """Reads a PNG's chunks.
+
+    Args:
+        data: The file.
+        trusted: Whether its bytes are known to be those that were stored.
+
+    Raises:
+        Declined: It is for another decoder: 16-bit grey, animated, damaged.
+    """
+    header: tuple[Any, ...] = ()
+    palette, pieces = b"", []
+    view = memoryview(data)
+    at, size = 8, len(data)
+    while at + 12 <= size:
+        length, kind = _CHUNK.unpack_from(data, at)
+        begin, end = at + 8, at + 8 + length
+        if end + 4 > size:
+            break
+        if kind == b"IDAT":
+            pieces.append(view[begin:end])
+        elif pieces:
+            break  # only those that follow one another count
+        elif zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            raise Declined("a chunk's checksum is wrong")
+        elif kind == b"IHDR" and length == 13 and not header:
+            header = _HEADER.unpack_from(data, begin)
+        elif kind == b"PLTE":
+            palette = bytes(view[begin:end])
+        elif kind in (b"acTL", b"CgBI"):
+            raise Declined("an animated PNG, or Apple's kind")
+        at = end + 4
+    if not header or not pieces:
+        raise Declined("no header, or no data")
+    width, height, depth, colour, compression, filters, interlaced = header
+    usual = depth in {_GREY: (1, 2, 4, 8), _PALETTE: (1, 2, 4, 8)}.get(colour, (8, 16))
+    if not (width and height and colour in _SAMPLES and usual and width < 1 << 24):
+        raise Declined("an unusual header")
+    if compression or filters or interlaced > 1:
+        raise Declined("an unusual header")
+    return PngFile(
+        width, height, depth, colour, bool(interlaced), palette, b"".join(pieces), not trusted
+    )
+
+
+def _passes(width: int, height: int) -> list[tuple[int, int]]:
+    """(columns, rows) of each pass of an interlaced image (Adam7)."""
+    return [
+        ((width - x + dx - 1) // dx, (height - y + dy - 1) // dy)
+        for x, y, dx, dy in (
+            (0, 0, 8, 8),
+            (4, 0, 8, 8),
+            (0, 4, 4, 8),
+            (2, 0, 4, 4),
+            (0, 2, 2, 4),
+            (1, 0, 2, 2),
+            (0, 1, 1, 2),
+        )
+    ]
+
+
+@cache
+def _inflate() -> Any:
+    """ISA-L's zlib, which needs 0.4 of zlib's time; else zlib. Both release the GIL."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
+
+
+def uses_isal() -> bool:
+    """Whether ISA-L inflates."""
+    return _inflate() is not zlib

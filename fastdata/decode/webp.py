@@ -1,0 +1,199 @@
+"""WebP by the libwebp that Pillow brings along, without the GIL and no further than a crop needs.
+
+Pillow decodes by the same library, so the pixels are its own; but it holds the GIL, and decodes
+all of the image, to RGBA. Structures and functions: webp/decode.h of libwebp, whose ABI has been
+that of version 0x0209 since 2016 (libwebp 0.5.1); a library of another one refuses the first call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from ctypes.util import find_library
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.decode.declined import Declined
+
+_ABI = 0x0209
+_MODE_RGB = 0
+#: Rows and columns around a crop that its chroma is upsampled from (libwebp's fancy upsampling
+#: takes the edge of what is decoded for the image's own).
+_MARGIN = 2
+
+
+class _Features(ctypes.Structure):
+    """WebPBitstreamFeatures."""
+
+    _fields_: ClassVar = [
+        ("width", c_int),
+        ("height", c_int),
+        ("has_alpha", c_int),
+        ("has_animation", c_int),
+        ("format", c_int),
+        ("pad", c_uint32 * 5),
+    ]
+
+
+class _Pixels(ctypes.Structure):
+    """WebPRGBABuffer."""
+
+    _fields_: ClassVar = [("rgba", c_void_p), ("stride", c_int), ("size", c_size_t)]
+
+
+class _Planes(ctypes.Structure):
+    """WebPYUVABuffer."""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("y", "u", "v", "a")),
+        *((f"{name}_stride", c_int) for name in ("y", "u", "v", "a")),
+        *((f"{name}_size", c_size_t) for name in ("y", "u", "v", "a")),
+    ]
+
+
+class _Memory(ctypes.Union):
+    _fields_: ClassVar = [("rgba", _Pixels), ("yuva", _Planes)]
+
+
+class _Buffer(ctypes.Structure):
+    """WebPDecBuffer."""
+
+    _fields_: ClassVar = [
+        ("colorspace", c_int),
+        ("width", c_int),
+        ("height", c_int),
+        ("is_external_memory", c_int),
+        ("u", _Memory),
+        ("pad", c_uint32 * 4),
+        ("private_memory", c_void_p),
+    ]
+
+
+class _Options(ctypes.Structure):
+    """WebPDecoderOptions."""
+
+    _fields_: ClassVar = [
+        ("bypass_filtering", c_int),
+        ("no_fancy_upsampling", c_int),
+        ("use_cropping", c_int),
+        ("crop_left", c_int),
+        ("crop_top", c_int),
+        ("crop_width", c_int),
+        ("crop_height", c_int),
+        ("use_scaling", c_int),
+        ("scaled_width", c_int),
+        ("scaled_height", c_int),
+        ("use_threads", c_int),
+        ("dithering_strength", c_int),
+        ("flip", c_int),
+        ("alpha_dithering_strength", c_int),
+        ("pad", c_uint32 * 5),
+    ]
+
+
+class _Config(ctypes.Structure):
+    """WebPDecoderConfig."""
+
+    _fields_: ClassVar = [("input", _Features), ("output", _Buffer), ("options", _Options)]
+
+
+class WebpFile(NamedTuple):
+    """A WebP's header.
+
+    Attributes:
+        width: Columns.
+        height: Rows.
+        data: The file.
+    """
+
+    width: int
+    height: int
+    data: bytes
+
+    def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+        """The rows above a box's lower edge, (rows, width, 3) RGB; outside the box: anything.
+
+        Raises:
+            Declined: libwebp finds it damaged.
+        """
+        left, top = (max(0, side - _MARGIN) & ~1 for side in box[:2])
+        right, bottom = min(self.width, box[2] + _MARGIN), min(self.height, box[3] + _MARGIN)
+        out = np.empty((bottom, self.width, 3), np.uint8)
+        stride = 3 * self.width
+        begin = top * stride + 3 * left
+        config = _Config()
+        _library().WebPInitDecoderConfigInternal(byref(config), _ABI)
+        options, output = config.options, config.output
+        options.use_cropping = 1
+        options.crop_left, options.crop_top = left, top
+        options.crop_width, options.crop_height = right - left, bottom - top
+        output.colorspace, output.is_external_memory = _MODE_RGB, 1
+        pixels = output.u.rgba
+        pixels.rgba, pixels.stride = out.ctypes.data + begin, stride
+        pixels.size = out.nbytes - begin
+        status = _library().WebPDecode(self.data, len(self.data), byref(config))
+        if status:
+            raise Declined(f"libwebp: status {status}")
+        return out
+
+
+def open_webp(data: bytes, trusted: bool) -> WebpFile:
+    """Reads a WebP's header.
+
+    Raises:
+        Declined: It is animated, damaged, or there is no libwebp.
+    """
+    library, found = _library(), _Features()
+    if library is None:
+        raise Declined("no libwebp")
+    if library.WebPGetFeaturesInternal(data, len(data), byref(found), _ABI):
+        raise Declined("libwebp does not read its header")
+    if found.has_animation:
+        raise Declined("animated")
+    return WebpFile(found.width, found.height, data)
+
+
+def has_libwebp() -> bool:
+    """Whether there is a libwebp that this module can call."""
+    return _library() is not None
+
+
+@cache
+def _library() -> Any:
+    """Pillow's libwebp, or the system's; None where there is none of a known ABI."""
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            library.WebPInitDecoderConfigInternal.argtypes = [POINTER(_Config), c_int]
+            library.WebPGetFeaturesInternal.argtypes = [
+                c_char_p,
+                c_size_t,
+                POINTER(_Features),
+                c_int,
+            ]
+            library.WebPDecode.argtypes = [c_char_p, c_size_t, POINTER(_Config)]
+        except (OSError, AttributeError):
+            continue
+        if library.WebPInitDecoderConfigInternal(byref(_Config()), _ABI):
+            return library
+    return None
+
+
+def _candidates() -> list[str]:
+    """Where it may lie: beside Pillow (its wheels for Linux and macOS), or where the system says.
+
+    Pillow's own comes first, and is there already: a second copy would be of another version.
+    """
+    import PIL
+
+    package = Path(PIL.__file__).parent
+    beside = [
+        *package.parent.glob("[Pp]illow.libs/libwebp-*.so*"),
+        *package.glob(".dylibs/libwebp.*dylib"),
+    ]
+    found = find_library("webp")
+    return [*map(str, sorted(beside)), *([found] if found else [])]

@@ -1,0 +1,405 @@
+"""The codec table: each kind of image equals Pillow's ``convert("RGB")``, or is refused by name."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from containers import pack_tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpegs import picture
+from loader_data import as_file, folder
+from PIL import Image
+
+from fastdata import DataLoader, ImageDataset
+from fastdata import transforms as t
+from fastdata.decode import codecs, png
+from fastdata.decode.codecs import Encoded
+from fastdata.errors import FallbackWarning, SampleError
+from fastdata.storage.probe import Limits
+
+PIXELS = picture(61, 45, 3, 40)
+
+
+def by_pillow(data: bytes) -> Any:
+    with Image.open(io.BytesIO(data)) as image:
+        if isinstance(image.info.get("transparency"), bytes):
+            del image.info["transparency"]
+        return np.asarray(image.convert("RGB"))
+
+
+def colours(found: Any) -> Any:
+    """Grey pixels as three equal channels."""
+    return found if found.ndim == 3 else np.repeat(found[..., None], 3, axis=2)
+
+
+def agrees(data: bytes, way: str | None = None, box: Any = None) -> None:
+    """What the table makes of a file is what Pillow makes of it, trusted or not."""
+    want = by_pillow(data)
+    height, width = want.shape[:2]
+    left, upper, right, lower = box or (0, 0, width, height)
+    for trusted in (False, True):
+        image = Encoded(data, trusted=trusted)
+        assert (image.width, image.height) == (width, height)
+        got = colours(image.pixels(box))[upper:lower, left:right]
+        assert np.array_equal(got, want[upper:lower, left:right])
+        assert way is None or image.way == way
+
+
+# --- PNG: all colour types, depths, filters, interlaced or not -------------------------------
+
+#: (colour type, bits a sample) of ISO/IEC 15948, table 11.1.
+LAYOUTS = [
+    *((0, depth) for depth in (1, 2, 4, 8, 16)),
+    *((2, depth) for depth in (8, 16)),
+    *((3, depth) for depth in (1, 2, 4, 8)),
+    *((4, depth) for depth in (8, 16)),
+    *((6, depth) for depth in (8, 16)),
+]
+ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2)]
+ADAM7.append((0, 1, 1, 2))
+SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def filtered(row: bytes, above: bytes, step: int, kind: int) -> bytes:
+    """A row by one of the filters, as the standard writes them down."""
+    out = bytearray([kind])
+    for i, value in enumerate(row):
+        a = row[i - step] if i >= step else 0
+        b = above[i]
+        c = above[i - step] if i >= step else 0
+        near = min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
+        out.append((value - (0, a, b, (a + b) // 2, near)[kind]) & 255)
+    return bytes(out)
+
+
+def rows_of(values: Any, depth: int) -> list[bytes]:
+    """(rows, samples) as they are stored."""
+    if depth == 16:
+        return [row.astype(">u2").tobytes() for row in values]
+    bits = np.unpackbits(values.astype(np.uint8)[..., None], axis=-1)[..., 8 - depth :]
+    return [np.packbits(row.reshape(-1)).tobytes() for row in bits]
+
+
+def make_png(
+    colour: int,
+    depth: int,
+    width: int,
+    height: int,
+    *,
+    interlaced: bool = False,
+    filters: tuple[int, ...] = (0, 1, 2, 3, 4),
+    seed: int = 0,
+    piece: int = 1000,
+) -> bytes:
+    random = np.random.default_rng(seed)
+    samples = SAMPLES[colour]
+    values = random.integers(0, 1 << depth, (height, width, samples))
+    if seed % 2:  # smooth, so that predictions come near
+        slope = np.arange(width)[None, :, None] * 3 + np.arange(height)[:, None, None] * 2
+        values = (slope + values % 4) % (1 << depth)
+    raw, number = b"", 0
+    for x, y, dx, dy in ADAM7 if interlaced else [(0, 0, 1, 1)]:
+        part = values[y::dy, x::dx]
+        if not part.size:
+            continue
+        rows = rows_of(part.reshape(len(part), -1), depth)
+        above = bytes(len(rows[0]))
+        for row in rows:
+            raw += filtered(
+                row, above, max(1, samples * depth // 8), filters[number % len(filters)]
+            )
+            above, number = row, number + 1
+    data = zlib.compress(raw, 1)
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    palette = random.integers(0, 256, 3 << depth if depth < 16 else 3, np.uint8).tobytes()
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", head),
+            chunk(b"PLTE", palette) if colour == 3 else b"",
+            *(chunk(b"IDAT", data[at : at + piece]) for at in range(0, len(data), piece)),
+            chunk(b"IEND", b""),
+        ]
+    )
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_pngs_of_every_layout(layout: tuple[int, int], interlaced: bool) -> None:
+    colour, depth = layout
+    grey16 = layout == (0, 16)
+    for width, height in [(1, 1), (2, 3), (5, 7), (8, 8), (9, 17), (33, 20)]:
+        for seed in (0, 1):
+            data = make_png(colour, depth, width, height, interlaced=interlaced, seed=seed)
+            agrees(data, "Pillow" if grey16 else "native")
+            agrees(data, box=(width // 3, height // 3, width // 3 + 1, height // 2 + 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(LAYOUTS),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.booleans(),
+    st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    st.integers(0, 1 << 20),
+)
+def test_pngs_of_any_size(
+    layout: tuple[int, int], width: int, height: int, interlaced: bool, filters: Any, seed: int
+) -> None:
+    data = make_png(
+        *layout, width, height, interlaced=interlaced, filters=tuple(filters), seed=seed, piece=37
+    )
+    agrees(data)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_pngs_that_pillow_writes(mode: str) -> None:
+    pixels = Image.fromarray(PIXELS)
+    image = (
+        Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 200)
+        if mode == "I;16"
+        else pixels.convert(mode)
+    )
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    agrees(file.getvalue())
+
+
+def test_zlib_does_where_isa_l_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    png._inflate.cache_clear()
+    try:
+        assert not png.uses_isal()
+        agrees(make_png(2, 8, 33, 20), "native")
+    finally:
+        png._inflate.cache_clear()
+
+
+def test_a_png_is_read_no_further_than_its_crop_where_its_bytes_were_checked() -> None:
+    data = make_png(2, 8, 64, 400, seed=0)
+    cut = data[: len(data) // 2]
+    box = (3, 5, 60, 100)
+    got = Encoded(cut, trusted=True).pixels(box)
+    assert np.array_equal(got[5:100, 3:60], by_pillow(data)[5:100, 3:60])
+    with pytest.raises(SampleError, match="truncated"):
+        Encoded(cut).pixels(box)
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Cut short, and with bytes changed."""
+    random = np.random.default_rng(5)
+    for end in range(0, len(data), max(1, len(data) // 25)):
+        yield data[:end]
+    for _ in range(60):
+        at = int(random.integers(len(data)))
+        yield data[:at] + bytes([data[at] ^ int(random.integers(1, 256))]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("colour", [0, 2, 3, 6])
+def test_a_damaged_png_is_what_pillow_finds_it_to_be(colour: int) -> None:
+    for data in damaged(make_png(colour, 8, 40, 30)):
+        try:
+            want = by_pillow(data)
+        except Exception:
+            with pytest.raises(SampleError):
+                Encoded(data, limits=Limits()).pixels()
+        else:
+            got = colours(Encoded(data, limits=Limits()).pixels())
+            assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_bombs_are_refused_by_their_header(kind: str) -> None:
+    data = as_file(np.zeros((600, 500, 3), np.uint8), kind)
+    with pytest.raises(SampleError, match="500 x 600 pixels, more than max_pixels=299999"):
+        Encoded(data, limits=Limits(299_999))
+    assert Encoded(data, limits=Limits(300_000)).pixels().shape[:2] == (600, 500)
+
+
+def test_a_header_that_promises_more_than_the_file_has_costs_nothing() -> None:
+    data = make_png(2, 8, 8, 8)
+    head = struct.pack(">IIBBBBB", 1 << 14, 1 << 12, 8, 2, 0, 0, 0)
+    data = data[:8] + chunk(b"IHDR", head) + data[33:]
+    with pytest.raises(SampleError, match="truncated"):
+        Encoded(data, limits=Limits()).pixels()
+
+
+# --- WebP -------------------------------------------------------------------------------------
+
+WEBPS: dict[str, dict[str, Any]] = {
+    "lossy": {"quality": 70},
+    "lossless": {"lossless": True},
+    "poor": {"quality": 3},
+    "alpha": {"mode": "RGBA", "quality": 80},
+    "lossless alpha": {"mode": "RGBA", "lossless": True},
+}
+
+
+@pytest.mark.parametrize("options", WEBPS.values(), ids=list(WEBPS))
+def test_webps(options: dict[str, Any]) -> None:
+    random = np.random.default_rng(1)
+    for width, height in [(1, 1), (2, 5), (17, 16), (61, 45), (100, 131)]:
+        pixels = picture(width, height, 4, 30)
+        given = {"mode": "RGB", **options}
+        if given["mode"] == "RGBA":
+            alpha = random.integers(0, 256, (height, width, 1), np.uint8)
+            file = io.BytesIO()
+            given.pop("mode")
+            Image.fromarray(np.concatenate([pixels, alpha], 2)).save(file, "WEBP", **given)
+            data = file.getvalue()
+        else:
+            data = as_file(pixels, "WEBP", **given)
+        agrees(data, "libwebp" if codecs.CODECS["webp"].installed else "Pillow")
+        for _ in range(8):
+            left, upper = int(random.integers(width)), int(random.integers(height))
+            right = int(random.integers(left, width)) + 1
+            lower = int(random.integers(upper, height)) + 1
+            agrees(data, box=(left, upper, right, lower))
+
+
+def test_the_first_frame_of_an_animated_webp() -> None:
+    frames = [Image.fromarray(picture(40, 30, seed)) for seed in range(3)]
+    file = io.BytesIO()
+    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], duration=100)
+    agrees(file.getvalue(), "Pillow")
+
+
+def test_a_damaged_webp_is_an_error_or_an_image() -> None:
+    for data in damaged(as_file(picture(80, 60, 1), "WEBP")):
+        try:
+            found = Encoded(data, limits=Limits())
+            assert found.pixels().shape[:2] == (found.height, found.width)
+        except SampleError:
+            pass
+
+
+def test_webps_by_pillow_where_there_is_no_libwebp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastdata.decode.webp._candidates", list)
+    from fastdata.decode import webp
+
+    for cached in (webp._library, codecs._is_installed):
+        cached.cache_clear()
+    try:
+        agrees(as_file(PIXELS, "WEBP"), "Pillow")
+        assert codecs.way_of("webp") == "Pillow"
+    finally:
+        for cached in (webp._library, codecs._is_installed):
+            cached.cache_clear()
+
+
+# --- the others -------------------------------------------------------------------------------
+
+OTHERS: list[tuple[str, str, dict[str, Any]]] = [
+    *(("BMP", mode, {}) for mode in ("1", "L", "P", "RGB")),
+    *(("GIF", mode, {}) for mode in ("L", "P", "RGB")),
+    ("GIF", "P", {"transparency": 3}),
+    ("GIF", "P", {"interlace": 0}),
+    *(("TIFF", mode, {}) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I")),
+    *(
+        ("TIFF", mode, {"compression": how})
+        for mode in ("L", "RGB", "RGBA", "CMYK")
+        for how in ("tiff_lzw", "tiff_adobe_deflate", "packbits")
+    ),
+    ("TIFF", "RGB", {"compression": "jpeg"}),
+    ("TIFF", "RGB", {"tiffinfo": {274: 6}}),
+    ("PPM", "RGB", {}),
+    ("JPEG", "CMYK", {}),
+    ("JPEG", "RGB", {"progressive": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "mode", "options"), OTHERS, ids=str)
+def test_other_kinds(kind: str, mode: str, options: dict[str, Any]) -> None:
+    agrees(as_file(PIXELS, kind, mode, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"subsampling": "4:4:4"}, {"quality": 30}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+def test_avifs(mode: str, options: dict[str, Any]) -> None:
+    if not codecs.CODECS["avif"].pillow_opens:
+        pytest.skip("this Pillow has no AVIF to compare with")
+    agrees(as_file(PIXELS, "AVIF", mode, **options))
+
+
+def test_jpeg_xl() -> None:
+    imagecodecs = pytest.importorskip("imagecodecs")
+    for pixels in (PIXELS, PIXELS[..., 0]):
+        image = Encoded(imagecodecs.jpegxl_encode(pixels, lossless=True), limits=Limits())
+        assert (image.kind, image.way) == ("jxl", "imagecodecs")
+        assert np.array_equal(image.pixels(), pixels)
+        assert np.array_equal(np.asarray(image.image()), colours(pixels))
+    for width, height in [(1, 1), (8, 8), (256, 40), (300, 200), (520, 9)]:
+        data = imagecodecs.jpegxl_encode(np.zeros((height, width, 3), np.uint8), lossless=True)
+        assert (Encoded(data).width, Encoded(data).height) == (width, height)
+        with pytest.raises(SampleError, match=f"{width} x {height} pixels, more than max_pixels"):
+            Encoded(data, limits=Limits(width * height - 1))
+
+
+def test_heic() -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(PIXELS)).save(file, quality=95)
+    image = Encoded(file.getvalue(), limits=Limits())
+    assert (image.kind, image.way) == ("heic", "pillow_heif")
+    theirs = pillow_heif.read_heif(file.getvalue()).to_pillow()
+    assert np.array_equal(image.pixels(), np.asarray(theirs.convert("RGB")))
+    with pytest.raises(SampleError, match="61 x 45 pixels, more than max_pixels"):
+        Encoded(file.getvalue(), limits=Limits(100))
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"), (b"\xff\x0a" + bytes(30), "JPEG XL")],
+)
+def test_a_kind_without_its_library_names_the_extra(
+    start: bytes, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codecs, "_is_installed", lambda module: False)
+    with pytest.raises(SampleError, match=rf"is a {name} image.*\n.*fastdata-torch\[codecs\]"):
+        Encoded(start)
+
+
+# --- in loaders -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("container", ["lmdb", "folder"])
+def test_a_loader_counts_kinds_and_ways(container: str) -> None:
+    root = folder() / "tree"
+    (root / "a").mkdir(parents=True)
+    files = {
+        "0.jpg": as_file(PIXELS, "JPEG"),
+        "1.png": as_file(PIXELS, "PNG"),
+        "2.webp": as_file(PIXELS, "WEBP"),
+        "3.jpg": as_file(PIXELS, "JPEG", "CMYK"),
+        "4.png": as_file(PIXELS, "PNG", "L"),
+    }
+    for name, data in files.items():
+        (root / "a" / name).write_bytes(data)
+    out = folder() / container
+    pack_tree(root, out, container)
+    data = ImageDataset(out, t.Resize((24, 20)))
+    loader = DataLoader(data, batch_size=2, num_workers=2)
+    with pytest.warns(FallbackWarning, match=r"3 \(a/3\)"):
+        batches = list(loader)
+    webp = codecs.way_of("webp")
+    kinds = {"jpeg": {"native": 1, "Pillow": 1}, "png": {"native": 2}, "webp": {webp: 1}}
+    stats = loader.stats()
+    assert stats.kinds == kinds
+    assert stats.by_pillow == 1 + (webp == "Pillow")
+    pixels = np.concatenate([images.permute(0, 2, 3, 1).numpy() for images, _ in batches])
+    for number, got in enumerate(pixels):
+        want = np.asarray(data.open_image(number).resize((20, 24), Image.Resampling.BILINEAR))
+        assert np.abs(got.astype(int) - want).max() <= 1
