@@ -1,4 +1,4 @@
-"""How blobs are encoded: the source's bytes unchanged, a new JPEG, or raw pixels."""
+"""How blobs are encoded: the source's bytes unchanged, a JPEG rewritten or new, or raw pixels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from PIL import Image
 
+from fastdata.decode.engine import DecodeError, rewrite_baseline
 from fastdata.errors import SampleError, UsageError
 from fastdata.storage.probe import ImageInfo, open_image
 
-ENCODINGS = ("original", "jpeg", "raw")
+ENCODINGS = ("original", "baseline", "jpeg", "raw")
 DEFAULT_QUALITY = 90
 
 
@@ -20,8 +21,11 @@ class Encoding:
     """How images are stored.
 
     Attributes:
-        kind: ``original`` keeps every byte; ``jpeg`` encodes anew, baseline; ``raw`` stores
-            pixels, uint8, height x width x 3, RGB.
+        kind: ``original`` keeps every byte; ``baseline`` rewrites JPEGs that are progressive, in
+            several scans or have restart markers as baseline ones of the same pixels
+            (`fastdata.decode.rewrite_baseline`), and keeps every byte of all else and of those with
+            a scan missing or damaged; ``jpeg`` encodes anew, baseline; ``raw`` stores pixels,
+            uint8, height x width x 3, RGB.
         max_side: The longer side is reduced to this many pixels where it is longer (as
             FFCV's ``max_resolution``); never enlarged. None keeps the size.
         quality: libjpeg's quality, 1 to 100; for ``jpeg``, where None means 90.
@@ -36,9 +40,9 @@ class Encoding:
             raise UsageError(
                 f"unknown encoding {self.kind}", f"Use --encoding {' or '.join(ENCODINGS)}."
             )
-        if self.kind == "original" and self.max_side is not None:
+        if self.keeps_pixels and self.max_side is not None:
             raise UsageError(
-                "--max-side changes pixels, so it does not go with --encoding original",
+                f"--max-side changes pixels, so it does not go with --encoding {self.kind}",
                 "Add --encoding jpeg or --encoding raw.",
             )
         if self.kind != "jpeg" and self.quality is not None:
@@ -50,10 +54,15 @@ class Encoding:
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise UsageError(f"--quality {self.quality} is out of range", "Use 1 to 100.")
 
+    @property
+    def keeps_pixels(self) -> bool:
+        """Whether what is stored decodes to the source's pixels."""
+        return self.kind in ("original", "baseline")
+
     def options(self) -> dict[str, Any]:
         """What the manifest records."""
-        if self.kind == "original":
-            return {"encoding": "original"}
+        if self.keeps_pixels:
+            return {"encoding": self.kind}
         options: dict[str, Any] = {"encoding": self.kind, "max_side": self.max_side}
         if self.kind == "jpeg":
             options["quality"] = self.quality or DEFAULT_QUALITY
@@ -74,6 +83,8 @@ class Encoding:
         """
         if self.kind == "original" or (self.kind == info.encoding == "raw" and self._fits(info)):
             return data, info
+        if self.kind == "baseline":
+            return _baseline(data, info)
         image = open_image(data, info)
         grey = info.channels == 1 and self.kind == "jpeg"
         if grey:
@@ -104,6 +115,16 @@ class Encoding:
             max(1, width * self.max_side // longer),
             max(1, height * self.max_side // longer),
         )
+
+
+def _baseline(data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
+    """A JPEG rewritten, if that can be done without loss; else the same."""
+    if info.encoding not in ("jpeg", "jpeg-progressive"):
+        return data, info
+    try:
+        return rewrite_baseline(data), info._replace(encoding="jpeg")
+    except DecodeError:  # of a kind, or with damage, that Pillow alone knows
+        return data, info
 
 
 ORIGINAL = Encoding()

@@ -16,14 +16,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, write_listing
@@ -131,6 +132,13 @@ class Silent(Progress):
     """Ignores progress."""
 
 
+class Kind(NamedTuple):
+    """Images of one encoding: how many, and their bytes."""
+
+    images: int
+    size: int
+
+
 class Packed(NamedTuple):
     """The result of packing.
 
@@ -138,11 +146,16 @@ class Packed(NamedTuple):
         path: The dataset's folder, or its URL without credentials.
         manifest: Its manifest.
         resumed: How many of its samples an earlier run had packed.
+        kinds: What was stored, by encoding (`fastdata.storage.probe.ENCODINGS`), the most frequent
+            first; empty if it was packed already.
+        source_bytes: Bytes of the source's images; None where that is not known exactly.
     """
 
     path: Path | str
     manifest: Manifest
     resumed: int
+    kinds: Mapping[str, Kind] = {}
+    source_bytes: int | None = None
 
 
 def pack(
@@ -391,6 +404,7 @@ class _Packing:
     force: bool
     progress: Progress
     uploading: Uploading | None
+    _kinds: dict[str, Kind] = field(default_factory=dict, init=False)
 
     def run(self, executor: Executor) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
@@ -443,7 +457,10 @@ class _Packing:
         # may not show parts that other machines have written.
         self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
-        return Packed(self._place, self._finish(units, fingerprint), resumed)
+        manifest = self._finish(units, fingerprint)
+        exact = total if listing.lengths_are_exact() and not manifest.skipped else None
+        kinds = dict(sorted(self._kinds.items(), key=lambda kind: -kind[1].images))
+        return Packed(self._place, manifest, resumed, kinds, exact)
 
     def _list(self, lister: Executor) -> Listing:
         """Lists the source, in the order in which it is packed."""
@@ -705,7 +722,7 @@ class _Packing:
                 self.uploading.add(files[0], keep=True)
         self.progress.finishing("index")
         with whole_file(self.out / INDEX_NAME) as temporary:
-            write_index(temporary, self._index_batches(units), samples)
+            write_index(temporary, self._counted(self._index_batches(units)), samples)
         manifest = Manifest(
             container=self.job.container,
             samples=samples,
@@ -759,6 +776,17 @@ class _Packing:
             "The others are packed. Finish without the bad ones by --skip-bad, or mend them "
             f"and run the same command again ({again}).",
         )
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches; counts their images by encoding."""
+        for batch in batches:
+            column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
+            codes = as_numpy(column.indices)
+            for code in np.unique(codes).tolist():
+                name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
+                images, size = self._kinds.get(name, Kind(0, 0))
+                self._kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+            yield batch
 
     def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
         """The index rows of all units; for LMDB with offsets from the finished file."""

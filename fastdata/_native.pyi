@@ -80,6 +80,9 @@ def random_resized_crops(
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
     """(packed, code, detail, offset) of each."""
 
+def rewrite_baseline(data: Buffer) -> tuple[bytes, Code, str, int]:
+    """(JPEG, code, detail, offset); an empty JPEG: nothing to be done. Releases the GIL."""
+
 OPERATIONS: dict[str, int]
 """Each augmentation of the core, and the number of its values (``native/augment/operations.h``)."""
 
@@ -317,6 +320,7 @@ class Job:
     N. ``filters``: a byte a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
     3 lanczos. ``views``: jobs of further views of the same images, done with this one: their
     samples are read, and decoded where views overlap, once; what fails here is missing there.
+    ``max_scans``: JPEGs of more scans are ``unsupported``.
     """
 
     def __init__(
@@ -342,6 +346,7 @@ class Job:
         canvases: Buffer | None = None,
         filters: Buffer | None = None,
         views: list[Job] = ...,
+        max_scans: int = 64,
     ) -> None: ...
     def run(self) -> None:
         """Decode in the calling thread."""

@@ -142,9 +142,9 @@ def test_images_that_are_decoded_smaller_already_are_not_to_be(sample: Path) -> 
     assert scaled.alternatives.decode_scaled is None
 
 
-def test_progressive_images_are_slow_and_named(tmp_path: Path) -> None:
+def test_images_that_pillow_decodes_are_slow_and_named(tmp_path: Path) -> None:
     pixels = picture(500, 400, 2, 20)
-    files = [(f"{n}.jpg", as_file(pixels, "JPEG", progressive=True)) for n in range(6)]
+    files = [(f"{n}.jpg", as_file(pixels, "JPEG", "CMYK", progressive=True)) for n in range(6)]
     files += [(f"b{n}.jpg", encode(pixels)) for n in range(2)]
     root = folder_of(tmp_path / "tree", files)
     pack_tree(root, tmp_path / "data", "lmdb")

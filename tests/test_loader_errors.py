@@ -393,10 +393,10 @@ def declined_images() -> list[bytes]:
     """Files of kinds that the core leaves to Pillow."""
     pixels = [picture(120, 90, number) for number in range(4)]
     return [
-        as_file(pixels[0], "JPEG", progressive=True),
+        as_file(pixels[0], "JPEG", "CMYK", progressive=True),
         as_file(pixels[1], "JPEG", "CMYK"),
         as_file(pixels[2], "TIFF", "CMYK"),
-        as_file(pixels[3], "JPEG", progressive=True),
+        as_file(pixels[3], "JPEG", "CMYK", progressive=True),
     ]
 
 

@@ -32,7 +32,10 @@ CROP = t.Compose([t.RandomResizedCrop(8), t.RandomHorizontalFlip()])
 
 #: Files that are Pillow's to decode, and what the warning calls them.
 KINDS = {
-    "progressive JPEG of mode RGB": ("jpg", as_file(picture(40, 30), "JPEG", progressive=True)),
+    "progressive JPEG of mode CMYK": (
+        "jpg",
+        as_file(picture(40, 30), "JPEG", "CMYK", progressive=True),
+    ),
     "JPEG of mode CMYK": ("jpg", as_file(picture(40, 30), "JPEG", "CMYK")),
     "PNG of mode I;16": ("png", as_file(picture(40, 30)[..., 0].astype("uint16"), "PNG", "I;16")),
     "TIFF of mode CMYK": ("tiff", as_file(picture(40, 30), "TIFF", "CMYK")),
@@ -106,11 +109,11 @@ def test_an_image_that_needs_padding_is_told_so() -> None:
 
 
 def test_a_sample_that_is_skipped_is_not_told_of_as_pillows() -> None:
-    progressive = as_file(picture(40, 30), "JPEG", progressive=True)
+    cmyk = as_file(picture(40, 30), "JPEG", "CMYK")
     dataset = images("ImageFolder", [*baseline(3), ("png", b"no image")], CROP)
     loader = DataLoader(dataset, batch_size=2, on_error="skip")
     assert told(FallbackWarning, loader) == []
-    dataset = images("ImageFolder", [("png", b"no image"), ("jpg", progressive)], CROP)
+    dataset = images("ImageFolder", [("png", b"no image"), ("jpg", cmyk)], CROP)
     (words,) = told(FallbackWarning, DataLoader(dataset, batch_size=2, on_error="zero"))
     assert "sample 1" in words
 

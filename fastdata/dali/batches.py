@@ -244,28 +244,19 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
         size: Its (width, height) as the crop was drawn for, in pixels.
         seekable: Whether it has seek points: then it was decoded once already.
     """
-    found, width, height, components, _, progressive, code, _, _ = _native.probe(data)
+    found, width, height, components, _, _, code, _, _ = _native.probe(data)
     if found == "jpeg":
         if (width, height) != size or components not in (1, 3):
             return False
-        if not (code == "ok" or (progressive and code == "unsupported")):
+        if code != "ok":
             return False
         # Cut short, it decodes in part, or not at all, depending on the crop.
-        return seekable or (data[-2:].tobytes() == _EOI and _is_ycc(data, progressive))
+        return seekable or data[-2:].tobytes() == _EOI
     head = data[:33].tobytes()
     if head[:8] != _PNG or len(head) < 33:
         return False
     said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     return said == size and head[24] == 8 and head[25] in _PNG_COLOURS
-
-
-def _is_ycc(data: npt.NDArray[np.uint8], progressive: bool) -> bool:
-    """Whether Adobe's marker does not say that the colours are RGB."""
-    if not progressive:
-        return True  # the probe has looked
-    head = data[: 1 << 16].tobytes()
-    at = head.find(b"\xff\xee\x00\x0eAdobe")
-    return at < 0 or at + 15 >= len(head) or head[at + 15] != 0
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -1,8 +1,8 @@
 """Decoding images: JPEG regions from seek points, resampling, normalisation.
 
-Baseline JPEGs are decoded by the native core, to the same bytes as libjpeg-turbo's
-accurate decoder (and therefore Pillow); only what a region needs is touched. All else
-(progressive, CMYK, PNG, WebP, ...) is decoded by Pillow and then takes the same way::
+Baseline and progressive JPEGs are decoded by the native core, to the same bytes as
+libjpeg-turbo's accurate decoder (and therefore Pillow); of baseline ones only what a region
+needs is touched. All else (CMYK, PNG, WebP, ...) is decoded by Pillow and then takes the same way::
 
     pixels = decode_jpeg(data)                                  # (H, W, 3) uint8
     crop = decode_jpeg(data, region=(40, 30, 340, 330), size=(224, 224))
@@ -21,6 +21,7 @@ from fastdata.decode.engine import (
     decode_batch,
     decode_jpeg,
     jpeg_info,
+    rewrite_baseline,
     seek_points,
     seek_points_many,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "decode_batch",
     "decode_jpeg",
     "jpeg_info",
+    "rewrite_baseline",
     "seek_points",
     "seek_points_many",
 ]

@@ -15,7 +15,7 @@ from fastdata.decode.codecs import Encoded
 from fastdata.decode.fallback import FALLBACKS, Step, next_step, pillow_knows_better
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
-from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.probe import DEFAULT_MAX_SCANS, ENCODINGS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing only since Python 3.11
@@ -26,6 +26,7 @@ DEFAULT_STRIDE = 128
 _FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
 _DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _RAW = ENCODINGS.index("raw")
+_ANY = np.iinfo(np.int32).max  # number of scans
 
 Region: TypeAlias = tuple[int, int, int, int]
 _Array: TypeAlias = npt.NDArray[Any]
@@ -64,6 +65,7 @@ class BatchOptions(TypedDict, total=False):
             where that is not the result's, also as an (N, 2) array.
         filters: uint8, one a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
             3 lanczos.
+        max_scans: JPEGs of more scans are left to Pillow; None: none are.
     """
 
     regions: Sequence[Region] | _Array | None
@@ -84,6 +86,7 @@ class BatchOptions(TypedDict, total=False):
     keys: _Array | None
     canvases: Sequence[tuple[int, int]] | _Array | None
     filters: _Array | None
+    max_scans: int | None
 
 
 #: What to do about an error, by its code.
@@ -189,6 +192,28 @@ def seek_points_many(
         packed if code == "ok" else DecodeError(code, detail, offset)
         for packed, code, detail, offset in _native.build_seek_points(data, stride)
     ]
+
+
+def rewrite_baseline(data: Any) -> bytes:
+    """Rewrite a JPEG as a baseline one in one scan, without loss: the same pixels to the bit.
+
+    The quantised coefficients stay, with Huffman codes made for them; so do all APPn and COM
+    segments, and what follows the image's end. Restart markers do not.
+
+    Args:
+        data: a JPEG: progressive, of several scans, or with restart markers (bytes or anything with
+            the buffer protocol).
+
+    Returns:
+        The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
+
+    Raises:
+        DecodeError: no such JPEG (arithmetic-coded, CMYK, ...), one with a scan missing, or damaged.
+    """
+    written, code, detail, offset = _native.rewrite_baseline(data)
+    if code != "ok":
+        raise DecodeError(code, detail, offset)
+    return written or bytes(data)
 
 
 def decode_jpeg(
@@ -333,6 +358,7 @@ class PendingBatch:
         keys: _Array | None = None,
         canvases: Sequence[tuple[int, int]] | _Array | None = None,
         filters: _Array | None = None,
+        max_scans: int | None = DEFAULT_MAX_SCANS,
         views: Sequence[PendingBatch] = (),
         _index: bool = True,
     ):
@@ -365,6 +391,7 @@ class PendingBatch:
             "filter": filter,
             "dct_scaling": dct_scaling,
             "program": program,
+            "max_scans": _ANY if max_scans is None else min(max_scans, _ANY),
         }
         self._check = check
         self._out = out

@@ -271,9 +271,18 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             "reencode",
             other.decode_reencoded,
             "measured",
-            f"{data.pillow_share:.0%} of the images ({kinds}) are not baseline JPEGs, and Pillow "
-            "decodes them. Encode them anew (lossy).",
+            f"{data.pillow_share:.0%} of the images ({kinds}) are decoded by Pillow. Encode "
+            "them anew (lossy).",
             f"{data.convert} --encoding jpeg",
+        )
+    if data.progressive_share > 0:
+        advice.add(
+            "rewrite",
+            other.decode_rewritten,
+            "measured",
+            f"{data.progressive_share:.0%} of the images are progressive JPEGs, which have no seek "
+            "points. Rewrite them as baseline ones, of the same pixels.",
+            f"{data.convert} --encoding baseline",
         )
     most = machine.recommended
     if machine.threads < most and rates.decode_all is not None:

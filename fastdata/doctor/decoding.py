@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from fastdata.decode.engine import (
     DecodeError,
     PendingBatch,
     jpeg_info,
+    rewrite_baseline,
     seek_points_many,
 )
 from fastdata.doctor.opening import Opened
@@ -65,6 +66,11 @@ def pillow_kinds(images: Sequence[Encoded]) -> tuple[str, ...]:
     """What Pillow decodes, the most frequent kind first."""
     kinds = Counter(image.kind for image in images if image.pillow)
     return tuple(kind for kind, _ in kinds.most_common())
+
+
+def progressive_share(images: Sequence[Encoded]) -> float:
+    """The part of some images that are progressive JPEGs and decoded natively, 0 to 1."""
+    return len(_progressive(images)) / len(images)
 
 
 def seekable_share(images: Sequence[Encoded]) -> float:
@@ -239,20 +245,46 @@ def with_seek_points(images: Sequence[Encoded]) -> list[Encoded]:
 
 def reencoded(images: Sequence[Encoded]) -> list[Encoded]:
     """As many of each kind, what Pillow decodes encoded anew as baseline JPEGs."""
-    pillow = [image for image in images if image.pillow]
-    native = [image for image in images if not image.pillow]
-    some = pillow[:_REENCODED]
-    others = native[: round(len(some) * len(native) / len(pillow))]
-    files = []
-    for image in some:
-        file = io.BytesIO()
-        with Image.open(io.BytesIO(image.data)) as opened_image:
-            opened_image.convert("RGB").save(file, "JPEG", quality=_QUALITY)
-        files.append(file.getvalue())
+    return _instead(images, [image for image in images if image.pillow], _as_jpeg)
+
+
+def rewritten(images: Sequence[Encoded]) -> list[Encoded]:
+    """As many of each kind, progressive JPEGs rewritten as baseline ones."""
+    return _instead(images, _progressive(images), _as_baseline)
+
+
+def _progressive(images: Sequence[Encoded]) -> list[Encoded]:
+    return [image for image in images if image.kind == "jpeg-progressive" and not image.pillow]
+
+
+def _as_jpeg(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as opened_image:
+        opened_image.convert("RGB").save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
+def _as_baseline(data: bytes) -> bytes:
+    try:
+        return rewrite_baseline(data)
+    except DecodeError:  # a scan is missing
+        return data
+
+
+def _instead(
+    images: Sequence[Encoded], those: Sequence[Encoded], encode: Callable[[bytes], bytes]
+) -> list[Encoded]:
+    """Some of those images encoded otherwise, with seek points, and as large a part of the others."""
+    numbers = {image.number for image in those}
+    others = [image for image in images if image.number not in numbers]
+    some = those[:_REENCODED]
+    files = [encode(image.data) for image in some]
     new = [
-        image._replace(data=file, table=None if isinstance(table, DecodeError) else table)
+        image._replace(
+            data=file, table=None if isinstance(table, DecodeError) else table, pillow=False
+        )
         for image, file, table in zip(
             some, files, seek_points_many(files, DEFAULT_STRIDE), strict=True
         )
     ]
-    return [image._replace(pillow=False) for image in new] + others
+    return new + others[: round(len(some) * len(others) / len(those))]

@@ -25,7 +25,8 @@ class Data:
         cached_how: How that was found, or why it was not.
         seekable_share: Part of the sampled images that have seek points, or can have none, 0 to 1.
         pillow_share: Part that Pillow decodes, since the native core does not, 0 to 1.
-        pillow_kinds: What these are: ``jpeg-progressive``, ``png``, …, the most frequent first.
+        pillow_kinds: What these are: ``png``, ``webp``, …, the most frequent first.
+        progressive_share: Part that is progressive JPEGs, which have no seek points, 0 to 1.
         learnt_share: Part of a tree whose seek points the loader learns in its first epoch.
         sampled: Images that were measured.
         damaged: How many more could not be read or decoded.
@@ -47,6 +48,7 @@ class Data:
     seekable_share: float = 1.0
     pillow_share: float = 0.0
     pillow_kinds: tuple[str, ...] = ()
+    progressive_share: float = 0.0
     learnt_share: float = 0.0
     sampled: int = 0
     damaged: int = 0
@@ -114,12 +116,14 @@ class Alternatives:
         storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
         decode_seekable: `Rates.decode`, had all JPEGs seek points.
         decode_reencoded: `Rates.decode`, were what Pillow decodes baseline JPEGs.
+        decode_rewritten: `Rates.decode`, were progressive JPEGs baseline ones.
         decode_scaled: `Rates.decode` with ``ImageDataset(dct_scaling=True)``.
     """
 
     storage_in_order: float | None = None
     decode_seekable: float | None = None
     decode_reencoded: float | None = None
+    decode_rewritten: float | None = None
     decode_scaled: float | None = None
 
 

@@ -392,6 +392,7 @@ class Pipeline:
             # What was fetched was checked then.
             check=settings.check and self._remote is None,
             fallback="never",
+            max_scans=self._source.limits.max_scans,
             views=[PendingBatch(extents, other, **their) for other, their in others],
             **options,
         )

@@ -30,7 +30,7 @@ from fastdata.storage.files import read_file
 from fastdata.storage.probe import ENCODINGS, Limits
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
-_NATIVE = np.isin(ENCODINGS, ("jpeg", "raw"))
+_NATIVE = np.isin(ENCODINGS, ("jpeg", "jpeg-progressive", "raw"))
 
 
 class Gathered(NamedTuple):
@@ -144,7 +144,7 @@ class PackedSource(Source):
         self.limits = dataset.limits
         self._table = dataset.blobs.extents()
         self._told = False
-        # Progressive JPEGs have no seek points where the others have, and are Pillow's.
+        # Sequential JPEGs without seek points where the others have some are Pillow's.
         self._has_seek_points = bool(dataset.manifest.options.get("seek_points"))
 
     def __len__(self) -> int:

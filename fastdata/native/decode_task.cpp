@@ -35,7 +35,7 @@ Status DecodeTask::run(size_t i) {
 
 Status DecodeTask::read(size_t i, Sample& sample) {
   const int8_t encoding = extents->encodings[i];
-  if (encoding > kJpegEncoding && !extents->extents[i].corrupt)
+  if (encoding > kProgressiveEncoding && !extents->extents[i].corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
   ByteSpan blob;
   try {

@@ -29,12 +29,9 @@ Status ProbeTask::run(size_t i) {
   } catch (const std::bad_alloc&) {
     return {Code::out_of_memory, "not enough memory for this image's header"};
   }
-  const bool progressive = info.progressive && info.native.code == Code::unsupported &&
-                           info.width > 0 && info.height > 0 &&
-                           (info.components == 1 || info.components == 3);
-  if (!info.native.ok() && !progressive) return info.native;
+  if (!info.native.ok()) return info.native;
   extents_.heights[i] = info.height;
-  extents_.encodings[i] = progressive ? kProgressiveEncoding : kJpegEncoding;
+  extents_.encodings[i] = info.progressive ? kProgressiveEncoding : kJpegEncoding;
   extents_.widths[i] = info.width;
   return {};
 }

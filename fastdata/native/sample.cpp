@@ -84,7 +84,7 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
   for (size_t i = 0; i < count; i++)
     if (Status s = plan(image, views[i], plans_[i]); !s.ok()) return s;
   for (int scale = 1; scale <= 8; scale *= 2) {
-    const bool shared = share(image, scale, count);
+    const bool shared = share(image, views[0].options->max_scans, scale, count);
     for (size_t i = 0; i < count; i++) {
       const Box& needed = plans_[i].needed;
       if (plans_[i].scale != scale) continue;
@@ -94,7 +94,9 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
         source = &raw_;
       } else if (shared) {
         region_.select(needed);
-      } else if (Status s = region_.decode(needed, image.seek_points, scale); !s.ok()) {
+      } else if (Status s =
+                     region_.decode(needed, image.seek_points, scale, views[i].options->max_scans);
+                 !s.ok()) {
         return s;
       }
       if (Status s = render(views[i], plans_[i], *source); !s.ok()) return s;
@@ -150,7 +152,7 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
 
 /// Decodes what all views at a scale need, if that costs less than each for itself. False: not
 /// decoded; an image may be damaged where no view needs it.
-bool SampleDecoder::share(const SampleImage& image, int scale, size_t count) {
+bool SampleDecoder::share(const SampleImage& image, int max_scans, int scale, size_t count) {
   if (image.raw.pixels || count == 1) return false;
   const bool seeking = image.seek_points.size > 0;
   Box all;
@@ -163,7 +165,7 @@ bool SampleDecoder::share(const SampleImage& image, int scale, size_t count) {
     alone += cost(plan.needed, region_.width(scale), seeking);
   }
   return sharing > 1 && cost(all, region_.width(scale), seeking) < alone &&
-         region_.decode(all, image.seek_points, scale).ok();
+         region_.decode(all, image.seek_points, scale, max_scans).ok();
 }
 
 /// Writes a view's output; of one with a program by way of the canvas, where that runs.

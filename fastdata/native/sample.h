@@ -49,6 +49,7 @@ struct Sample : SampleImage {
 struct SampleOptions {
   int width = 0, height = 0;  // of the output
   bool dct_scaling = false;
+  int max_scans = 64;                     // JPEGs of more are not decoded
   const PixelProgram* program = nullptr;  // of augmentations
 };
 
@@ -80,7 +81,7 @@ class SampleDecoder {
 
   Status decode(const SampleImage& image, const SampleView* views, size_t count);
   Status plan(const SampleImage& image, const SampleView& view, Plan& plan);
-  bool share(const SampleImage& image, int scale, size_t count);
+  bool share(const SampleImage& image, int max_scans, int scale, size_t count);
   Status render(const SampleView& view, const Plan& plan, RowSource& source);
   void resample(RowSource& source, const Plan& plan, const Output& output);
   void copy(RowSource& source, const Box& box, const Output& output);

@@ -3,62 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "jpeg/segments.h"
+
 namespace fastdata {
 
 namespace {
-
-// Marker codes, T.81 table B.1.
-enum Marker : uint8_t {
-  kSof0 = 0xC0,
-  kSof1 = 0xC1,
-  kSof2 = 0xC2,
-  kDht = 0xC4,
-  kJpg = 0xC8,
-  kDac = 0xCC,
-  kSof15 = 0xCF,
-  kRst0 = 0xD0,
-  kSoi = 0xD8,
-  kEoi = 0xD9,
-  kSos = 0xDA,
-  kDqt = 0xDB,
-  kDri = 0xDD,
-  kApp0 = 0xE0,
-  kApp14 = 0xEE,
-  kTem = 0x01,
-};
-
-bool is_frame_marker(uint8_t m) {
-  return m >= kSof0 && m <= kSof15 && m != kDht && m != kJpg && m != kDac;
-}
-
-/// The payload of one marker segment, read front to back; every read is checked.
-class Segment {
- public:
-  Segment(ByteSpan jpeg, size_t begin, size_t end) : jpeg_(jpeg), pos_(begin), end_(end) {}
-
-  size_t left() const { return end_ - pos_; }
-  size_t offset() const { return pos_; }
-  const uint8_t* bytes() const { return jpeg_.data + pos_; }
-
-  /// Reads past the end give zero and set failed(): the callers check once.
-  uint8_t u8() {
-    if (pos_ >= end_) {
-      failed_ = true;
-      return 0;
-    }
-    return jpeg_.data[pos_++];
-  }
-  uint16_t u16() {
-    const int high = u8();
-    return static_cast<uint16_t>(high << 8 | u8());
-  }
-  bool failed() const { return failed_; }
-
- private:
-  ByteSpan jpeg_;
-  size_t pos_, end_;
-  bool failed_ = false;
-};
 
 /// What decides the colour space, besides the component ids.
 struct ColourHints {
@@ -66,42 +15,6 @@ struct ColourHints {
   bool adobe = false;
   uint8_t adobe_transform = 0;
 };
-
-Status short_segment(const Segment& s) {
-  return {Code::bad_marker, "a marker segment ends early", s.offset()};
-}
-
-Status read_dqt(Segment s, JpegHeader& h) {
-  while (s.left() > 0) {
-    const size_t at = s.offset();
-    const uint8_t pq_tq = s.u8();
-    const int precision = pq_tq >> 4, id = pq_tq & 15;
-    if (precision > 1 || id > 3) return {Code::bad_marker, "bad quantisation table id", at};
-    for (int k = 0; k < kBlockSize; k++)
-      h.quantisation[id][kNaturalOrder[k]] = precision ? s.u16() : s.u8();
-    if (s.failed()) return short_segment(s);
-    h.quantisation_present[id] = true;
-  }
-  return {};
-}
-
-Status read_dht(Segment s, JpegHeader& h) {
-  while (s.left() > 0) {
-    const size_t at = s.offset();
-    const uint8_t tc_th = s.u8();
-    const int table_class = tc_th >> 4, id = tc_th & 15;
-    if (table_class > 1 || id > 3) return {Code::bad_huffman_table, "bad Huffman table id", at};
-    HuffmanSpec& spec = (table_class ? h.ac : h.dc)[id];
-    spec = HuffmanSpec{};
-    int total = 0;
-    for (int length = 1; length <= 16; length++) total += spec.counts[length] = s.u8();
-    if (total > 256) return {Code::bad_huffman_table, "more than 256 Huffman codes", at};
-    for (int i = 0; i < total; i++) spec.symbols[i] = s.u8();
-    if (s.failed()) return short_segment(s);
-    spec.present = true;
-  }
-  return {};
-}
 
 Status read_sof(Segment s, uint8_t marker, JpegHeader& h) {
   const size_t at = s.offset();
@@ -159,7 +72,7 @@ Status read_sos(Segment s, JpegHeader& h) {
   const size_t at = s.offset();
   const int count = s.u8();
   if (count != h.component_count)
-    return {Code::unsupported, "the components come in several scans", at};
+    return {Code::bad_marker, "a scan of more components than the frame has", at};
   for (int i = 0; i < count; i++) {
     Component& c = h.components[i];
     const uint8_t id = s.u8(), tables = s.u8();
@@ -197,8 +110,8 @@ void set_geometry(JpegHeader& h) {
 }
 
 Status check_supported(const JpegHeader& h, size_t at) {
-  if (h.frame_marker != kSof0 && h.frame_marker != kSof1)
-    return {Code::unsupported, "not a baseline Huffman JPEG", at};
+  if (h.frame_marker != kSof0 && h.frame_marker != kSof1 && h.frame_marker != kSof2)
+    return {Code::unsupported, "neither a baseline nor a progressive Huffman JPEG", at};
   if (h.precision != 8) return {Code::unsupported, "not 8 bits a sample", at};
   if (h.component_count == 2 || h.component_count == 4)
     return {Code::unsupported, "neither grey nor YCbCr", at};
@@ -225,22 +138,9 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
   ColourHints hints;
   size_t pos = 2, frame_at = 0;
   for (;;) {
-    // libjpeg skips anything before the next 0xFF, with a warning. So do we not:
-    // such a file goes to the decoder that defines what it means.
-    if (pos + 4 > jpeg.size) return {Code::truncated, "the header ends early", jpeg.size};
-    if (jpeg.data[pos] != 0xFF) return {Code::bad_marker, "no marker where one must be", pos};
-    const uint8_t marker = jpeg.data[pos + 1];
-    if (marker == 0xFF) {  // a fill byte
-      pos++;
-      continue;
-    }
-    if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kEoi))
-      return {Code::bad_marker, "a marker that may not stand in the header", pos};
-    const size_t length = static_cast<size_t>(jpeg.data[pos + 2]) << 8 | jpeg.data[pos + 3];
-    const size_t begin = pos + 4, end = pos + 2 + length;
-    if (length < 2) return {Code::bad_marker, "a marker segment of impossible length", pos};
-    if (end > jpeg.size) return {Code::truncated, "the header ends early", jpeg.size};
-    const Segment segment(jpeg, begin, end);
+    uint8_t marker;
+    Segment segment;
+    if (Status s = next_segment(jpeg, pos, marker, segment); !s.ok()) return s;
 
     Status status;
     if (is_frame_marker(marker)) {
@@ -250,15 +150,6 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
         set_geometry(h);
         if (frame_only) return {};
       }
-    } else if (marker == kDqt) {
-      status = read_dqt(segment, h);
-    } else if (marker == kDht) {
-      status = read_dht(segment, h);
-    } else if (marker == kDri) {
-      if (segment.left() != 2)
-        status = {Code::bad_marker, "a restart interval of impossible length", pos};
-      else
-        h.restart_interval = segment.bytes()[0] << 8 | segment.bytes()[1];
     } else if (marker == kApp0) {
       hints.jfif |= segment.left() >= 14 && std::memcmp(segment.bytes(), "JFIF\0", 5) == 0;
     } else if (marker == kApp14) {
@@ -272,12 +163,22 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
       if (!h.frame_marker) return {Code::bad_marker, "a scan before the frame header", pos};
       h.ycc = is_ycc(h, hints);
       if (Status s = check_supported(h, frame_at); !s.ok()) return s;
+      h.first_scan = pos;
+      h.scan_offset = segment.end();
+      const size_t left = segment.left(), count = left ? *segment.bytes() : 0;
+      if (left != 4 + 2 * count)
+        return {Code::bad_marker, "a scan header of impossible length", pos};
+      if (h.frame_marker == kSof2 || count < static_cast<size_t>(h.component_count)) {
+        h.several_scans = true;
+        return {};
+      }
       if (Status s = read_sos(segment, h); !s.ok()) return s;
-      h.scan_offset = end;
       return check_tables(h);
+    } else {
+      status = read_tables(marker, segment, h);
     }
     if (!status.ok()) return status;
-    pos = end;
+    pos = segment.end();
   }
 }
 

@@ -12,6 +12,7 @@ namespace fastdata {
 constexpr int kBlockSize = 64;  // coefficients in an 8x8 block
 constexpr int kMaxComponents = 3;
 constexpr int kMaxBlocksPerMcu = 6;
+constexpr uint8_t kProgressiveFrame = 0xC2;  // SOF2
 
 /// zig-zag index -> natural (row-major) index; T.81 figure A.6.
 inline constexpr uint8_t kNaturalOrder[kBlockSize] = {
@@ -49,11 +50,14 @@ struct JpegHeader {
   bool quantisation_present[4] = {};
   HuffmanSpec dc[4], ac[4];
   int restart_interval = 0;  // MCUs between restart markers, 0: none
-  size_t scan_offset = 0;    // first byte of entropy-coded data
-  bool ycc = true;           // three components are YCbCr, not RGB
+  size_t scan_offset = 0;    // first byte of (the first scan's) entropy-coded data
+  // Progressive, or the components come one after another: scans.h reads each scan's header.
+  bool several_scans = false;
+  size_t first_scan = 0;  // the first one's marker
+  bool ycc = true;        // three components are YCbCr, not RGB
   Sampling sampling = Sampling::other;
 
-  // MCU geometry of the (only) interleaved scan.
+  // MCU geometry of interleaved scans.
   int mcu_width = 0, mcu_height = 0;  // in pixels
   int mcus_per_row = 0, mcu_rows = 0;
   int blocks_per_mcu = 0;
@@ -65,9 +69,10 @@ struct JpegHeader {
 /// components, the sampling and the frame marker; enough to describe any JPEG.
 Status read_frame(ByteSpan jpeg, JpegHeader& header);
 
-/// Reads all markers up to the scan, and checks that this core can decode it: a
-/// baseline (or extended, 8-bit) Huffman JPEG, grey or YCbCr, in one interleaved
-/// scan. Anything else is `unsupported`; a damaged header says what and where.
+/// Reads all markers up to the first scan, and checks that this core can decode it: a
+/// baseline (or extended, 8-bit) or progressive Huffman JPEG, grey or YCbCr. Anything else is
+/// `unsupported`; a damaged header says what and where. If it has several scans, their headers
+/// are not read, and Huffman tables may be missing.
 Status read_header(ByteSpan jpeg, JpegHeader& header);
 
 const char* sampling_name(Sampling sampling);

@@ -71,11 +71,15 @@ void RegionDecoder::plan_planes(const Box& box, int scale) {
   }
 }
 
-Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale) {
+Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
   if (!box.inside(width(scale), height(scale)))
     return {Code::bad_region, "a region outside the image"};
   if (static_cast<size_t>(box.width()) * box.height() > kMaxRegionPixels)
     return {Code::too_large, "a region of more than 2^28 pixels"};
+  if (header_.several_scans) {
+    plan_planes(box, scale);
+    return decode_scans(max_scans);
+  }
   profile(Stage::tables);
   if (Status s = tables_.build(header_); !s.ok()) return s;
   profile(Stage::entropy);
@@ -276,21 +280,44 @@ void RegionDecoder::transform(int row, int first_col, int end_col, CoefficientOr
   const IdctRow idct_row = order == CoefficientOrder::natural ? k.idct_row : k.idct_row_zigzag;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
-    Plane& p = planes_[i];
     const uint16_t* quantisation = header_.quantisation[c.quantisation_table];
     for (int v = 0; v < c.v; v++, block += c.h) {
       const BlockRow blocks = {coefficients + block * kBlockSize, last ? last + block : nullptr,
                                (end_col - first_col) * c.h, c.h, header_.blocks_per_mcu};
-      uint8_t* out = p.samples.get() +
-                     (static_cast<size_t>(row - first_row_) * c.v + v) * p.size * p.stride +
-                     static_cast<size_t>(first_col - first_col_) * c.h * p.size;
-      if (p.size == 8)
-        idct_row(blocks, quantisation, out, p.stride);
-      else
-        idct_row_scaled(blocks, quantisation, p.size, out, p.stride);
+      transform_blocks(i, (row - first_row_) * c.v + v, (first_col - first_col_) * c.h, blocks,
+                       quantisation, idct_row);
     }
   }
   profile(Stage::entropy);
+}
+
+void RegionDecoder::transform_blocks(int component, int block_row, int block_col,
+                                     const BlockRow& blocks, const uint16_t* quantisation,
+                                     IdctRow idct_row) {
+  Plane& p = planes_[component];
+  uint8_t* out = p.samples.get() + static_cast<size_t>(block_row) * p.size * p.stride +
+                 static_cast<size_t>(block_col) * p.size;
+  if (p.size == 8)
+    idct_row(blocks, quantisation, out, p.stride);
+  else
+    idct_row_scaled(blocks, quantisation, p.size, out, p.stride);
+}
+
+/// All scans to coefficients, these to samples.
+Status RegionDecoder::decode_scans(int max_scans) {
+  const McuBox box{first_col_, end_col_, first_row_, end_row_};
+  if (Status s = coefficients_.decode(jpeg_, header_, box, max_scans); !s.ok()) return s;
+  profile(Stage::inverse_dct);
+  for (int i = 0; i < header_.component_count; i++) {
+    const Component& c = header_.components[i];
+    const int columns = (end_col_ - first_col_) * c.h;
+    for (int y = 0; y < (end_row_ - first_row_) * c.v; y++) {
+      const BlockRow blocks = {coefficients_.coefficients(i, y), coefficients_.last(i, y), columns,
+                               1, 1};
+      transform_blocks(i, y, 0, blocks, coefficients_.reader().quantisation(i), kernels().idct_row);
+    }
+  }
+  return {};
 }
 
 /// Row y of a subsampled component at full width, from the box's left edge.
@@ -340,6 +367,7 @@ void RegionDecoder::row(int y, const uint8_t** planes) {
 }
 
 void RegionDecoder::trim(size_t keep) {
+  coefficients_.trim(keep);
   for (Plane& p : planes_)
     if (p.samples.size() > keep) p.samples.release();
   for (RowStream& row : rows_)

@@ -1,4 +1,4 @@
-// A rectangle of a baseline JPEG: which MCUs it needs, their decoding into component
+// A rectangle of a JPEG: which MCUs it needs, their decoding into component
 // planes, and from these its rows of RGB or grey, libjpeg's full decode to the bit.
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include "buffer.h"
 #include "common.h"
+#include "jpeg/coefficients.h"
 #include "jpeg/entropy.h"
 #include "jpeg/entropy_vector.h"
 #include "jpeg/idct.h"
@@ -31,8 +32,9 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   int height(int scale) const { return ceil_div(header_.height, scale); }
 
   /// Decodes `box` of the image at 1/scale into the planes. With an empty seek table, all
-  /// of the scan before the box's last row is decoded too.
-  Status decode(const Box& box, ByteSpan seek_points, int scale = 1);
+  /// of the scan before the box's last row is decoded too. An image of more than `max_scans` scans
+  /// is `unsupported`.
+  Status decode(const Box& box, ByteSpan seek_points, int scale, int max_scans);
 
   /// Goes on with a part of the box that was decoded: its rows are what `decode` would give.
   void select(const Box& box) { box_ = box; }
@@ -75,6 +77,7 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   bool list_segments();
   void decoded(const SeekSegment& segment, int16_t* coefficients) override;
   Status decode_scan();
+  Status decode_scans(int max_scans);
   bool next_run(Stream& stream) override;
   bool open_row(RowStream& row);
   bool open_piece(RowStream& row);
@@ -84,6 +87,9 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   /// `last`: as BlockRow's; null in zig-zag order, which is not scaled.
   void transform(int row, int first_col, int end_col, CoefficientOrder order, int16_t* coefficients,
                  uint8_t* last);
+  /// One row of a component's blocks; row and column count from the planes' first.
+  void transform_blocks(int component, int block_row, int block_col, const BlockRow& blocks,
+                        const uint16_t* quantisation, IdctRow idct_row);
   const uint8_t* chroma_row(int component, int y);
 
   ByteSpan jpeg_;
@@ -102,6 +108,7 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
 
   std::vector<SeekSegment> segments_;
   VectorDecoder vector_;
+  CoefficientDecoder coefficients_;
 
   Buffer rgb_, upsampled_, sums_;
 };

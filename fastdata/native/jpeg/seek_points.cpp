@@ -185,6 +185,10 @@ bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
   jpeg_ = jpeg;
   points_.clear();
   if (status = read_header(jpeg, header_); !status.ok()) return false;
+  if (header_.several_scans) {
+    status = {Code::unsupported, "several scans have no seek points", header_.first_scan};
+    return false;
+  }
   if (jpeg.size > UINT32_MAX / 8) {
     status = {Code::unsupported, "larger than 512 MiB", 0};
     return false;

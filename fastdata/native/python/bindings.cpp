@@ -18,6 +18,7 @@
 #include "python/python_view.h"
 #include "resample/random_crops.h"
 #include "python/released.h"
+#include "jpeg/rewrite.h"
 #include "jpeg/seek_points.h"
 
 namespace fastdata {
@@ -49,6 +50,22 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
         py::make_tuple(py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
                        code_name(s.code), s.detail, s.offset));
   return results;
+}
+
+py::tuple rewrite_baseline_python(const py::object& data) {
+  const View view(data);
+  std::vector<uint8_t> out;
+  Status s;
+  {
+    const Released release;
+    try {
+      s = rewrite_baseline(view.bytes(), out);
+    } catch (const std::bad_alloc&) {
+      s = {Code::out_of_memory, "not enough memory for this image's coefficients"};
+    }
+  }
+  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(out.data()), out.size()),
+                        code_name(s.code), s.detail, s.offset);
 }
 
 /// `out`: int64, 4 x N: left, top, width, height.
@@ -189,6 +206,7 @@ PYBIND11_MODULE(_native, m) {
         py::arg("depth"), py::arg("colour"), py::arg("interlaced"), py::arg("palette"),
         py::arg("out"));
   m.def("probe", &probe_python, py::arg("data"));
+  m.def("rewrite_baseline", &rewrite_baseline_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
 
   m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),

@@ -230,7 +230,7 @@ class Job : public PendingWork {
       const Values& deviation, const std::string& filter, bool dct_scaling, const py::object& sizes,
       const py::object& windows, const py::object& skip, int stride, bool check,
       const py::object& program, const py::object& keys, const py::object& canvases,
-      const py::object& filters, const py::list& views)
+      const py::object& filters, const py::list& views, int max_scans)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
     bool planar = false;
@@ -259,6 +259,7 @@ class Job : public PendingWork {
     task_->options.height = output.height;
     const Filter usual = parse_filter(filter);
     task_->options.dct_scaling = dct_scaling;
+    task_->options.max_scans = max_scans;
     task_->check = check;
     task_->stride = stride;
     if (stride > 0) task_->built.resize(count);
@@ -438,7 +439,7 @@ void bind_job(py::module_& m) {
                     const py::object&, const std::string&, const Values&, const Values&,
                     const std::string&, bool, const py::object&, const py::object&,
                     const py::object&, int, bool, const py::object&, const py::object&,
-                    const py::object&, const py::object&, const py::list&>(),
+                    const py::object&, const py::object&, const py::list&, int>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("boxes") = py::none(), py::arg("flips") = py::none(), py::arg("out"),
            py::arg("dtype"), py::arg("mean") = py::none(), py::arg("std") = py::none(),
@@ -447,7 +448,7 @@ void bind_job(py::module_& m) {
            py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
            py::arg("program") = py::none(), py::arg("keys") = py::none(),
            py::arg("canvases") = py::none(), py::arg("filters") = py::none(),
-           py::arg("views") = py::list())
+           py::arg("views") = py::list(), py::arg("max_scans") = SampleOptions{}.max_scans)
       .def("built", &Job::built)
       .def("timings", &Job::timings);
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));

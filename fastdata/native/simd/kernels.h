@@ -9,6 +9,7 @@
 #include "augment/grid.h"
 #include "augment/warp.h"
 #include "simd/cpu.h"
+#include "jpeg/bands.h"
 #include "jpeg/entropy.h"
 #include "jpeg/entropy_vector.h"
 #include "jpeg/idct.h"
@@ -28,7 +29,8 @@ struct Kernels {
   Unstuff unstuff;
   DecodeStreams decode_streams;
   SkipStreams skip_streams;
-  DecodeVector decode_vector;  // null where there is none; then so is idct_row_zigzag
+  DecodeBand decode_band, refine_band;  // first scans; those that refine
+  DecodeVector decode_vector;           // null where there is none; then so is idct_row_zigzag
 
   // Coefficients to samples.
   IdctRow idct_row;

@@ -20,6 +20,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "simd/simd_avx512.h"
 
 #include "jpeg/colour_core.h"
+#include "jpeg/bands_core.h"
 #include "jpeg/entropy_core.h"
 #include "resample/windows_core.h"
 #include "resample/horizontal_avx512.h"

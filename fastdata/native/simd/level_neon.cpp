@@ -11,6 +11,7 @@
 #include "simd/simd_neon.h"
 
 #include "jpeg/colour_core.h"
+#include "jpeg/bands_core.h"
 #include "jpeg/entropy_core.h"
 #include "jpeg/unstuff_core.h"
 #include "resample/windows_core.h"

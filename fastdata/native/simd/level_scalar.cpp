@@ -7,6 +7,7 @@
 #include "jpeg/idct_scalar.h"
 #include "simd/kernels.h"
 
+#include "jpeg/bands_core.h"
 #include "jpeg/entropy_core.h"
 #include "resample/interleave_core.h"
 #include "resample/normalise_core.h"

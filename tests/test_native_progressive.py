@@ -1,0 +1,181 @@
+"""JPEGs of several scans: pixels equal Pillow's, on every SIMD path; what is unusual is Pillow's."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpegs import encode, picture, pillow, regions, sample_files
+from PIL import Image
+from scans import SAMPLINGS, Scan, drawn, progression, sequential, write
+
+from fastdata.decode import DecodeError, decode_batch, decode_jpeg, jpeg_info
+
+
+def assert_exact(data: bytes, rng: random.Random, count: int = 3) -> None:
+    assert jpeg_info(data).native
+    reference = pillow(data)
+    height, width = reference.shape[:2]
+    for x0, y0, x1, y1 in regions(width, height, rng, count):
+        pixels = decode_jpeg(data, (x0, y0, x1, y1), fallback="never")
+        assert np.array_equal(pixels, reference[y0:y1, x0:x1]), (x0, y0, x1, y1)
+
+
+def code_of(data: bytes, **options) -> str:
+    try:
+        decode_jpeg(data, fallback="never", **options)
+    except DecodeError as error:
+        return error.code
+    return "ok"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("quality", [5, 60, 90, 100])
+def test_libjpegs_own_script(simd, sampling, quality):
+    rng = random.Random(f"{sampling}{quality}")
+    for _ in range(4):
+        size = rng.randint(1, 130), rng.randint(1, 130)
+        data = encode(picture(*size, 3), sampling, quality, progressive=sampling != "4:4:0")
+        if sampling != "4:4:0":  # which is made from a baseline frame
+            assert jpeg_info(data).progressive
+        assert_exact(data, rng)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    width=st.integers(1, 120),
+    height=st.integers(1, 120),
+    sampling=st.sampled_from(list(SAMPLINGS)),
+    progressive=st.booleans(),
+    restart=st.sampled_from([0, 0, 1, 3, 50]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_script(width, height, sampling, progressive, restart, seed):
+    rng = random.Random(seed)
+    image = drawn(width, height, sampling, rng)
+    script = (progression if progressive else sequential)(len(image.blocks), rng)
+    comment = b"\xff\xfe\0\x06\xff\xda\xff\xd9"
+    data = write(image, script, progressive=progressive, restart=restart, between=comment)
+    assert_exact(data, rng)
+
+
+def test_any_script_on_every_path(simd):
+    rng = random.Random(8)
+    for sampling in SAMPLINGS:
+        image = drawn(97, 75, sampling, rng)
+        for restart in (0, 5):
+            assert_exact(write(image, progression(len(image.blocks), rng), restart=restart), rng)
+
+
+def test_many_blocks_end_at_once(simd):
+    """A run of ends of blocks across rows, regions and more than its code's bits."""
+    rng = random.Random(2)
+    image = drawn(700, 640, "grey", rng)
+    image.blocks[0][:, 1:, 1:] = 0
+    image.blocks[0][1:, :, 1:] = 0
+    script = [Scan((0,), 0, 0), Scan((0,), 1, 63, 0, 1), Scan((0,), 1, 63, 1, 0)]
+    assert_exact(write(image, script), rng)
+
+
+def test_all_coefficients_at_once(simd):
+    """63 corrections and no zero in a block; new coefficients and none to correct."""
+    rng = random.Random(3)
+    image = drawn(40, 40, "grey", rng)
+    blocks = image.blocks[0]
+    blocks[..., 1:] = np.random.default_rng(0).integers(2, 9, blocks[..., 1:].shape)
+    blocks[1] = 1
+    blocks[2, :, 1::2] = 1
+    script = [Scan((0,), 0, 0), Scan((0,), 1, 63, 0, 1), Scan((0,), 1, 63, 1, 0)]
+    assert_exact(write(image, script), rng)
+
+
+def test_real_photographs(simd):
+    rng = random.Random(5)
+    for path in rng.sample(sample_files(), 12):
+        with Image.open(path) as image:
+            if image.mode not in ("RGB", "L"):
+                continue
+            out = io.BytesIO()
+            image.save(out, "JPEG", progressive=True, quality="keep")
+        assert_exact(out.getvalue(), rng, 2)
+
+
+@pytest.mark.parametrize("size", [(60, 50), (30, 20), (9, 9)])
+def test_scaled(simd, size):
+    """The same as of a baseline JPEG of the same coefficients."""
+    pixels = picture(240, 200, 1)
+    for sampling in ("4:2:0", "4:4:4", "grey"):
+        several, one = (encode(pixels, sampling, 85, progressive=p) for p in (True, False))
+        for region in (None, (17, 30, 200, 190)):
+            decoded = [decode_jpeg(d, region, size, dct_scaling=True) for d in (several, one)]
+            assert np.array_equal(*decoded)
+
+
+SCRIPT = [Scan((0, 1, 2), 0, 0), *(Scan((c,), 1, 63, 0, 1) for c in range(3))]
+SCRIPT += [Scan((c,), 1, 63, 1, 0) for c in range(3)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda script: script[:-1],  # libjpeg estimates what is missing
+        lambda script: script[:1],
+        lambda script: script[:3] + script[4:6],  # a component without a scan
+        lambda script: script + script[-1:],  # twice
+        lambda script: script[1:2] + script[:1] + script[2:],  # before the DC coefficients
+        lambda script: [script[0]._replace(low=1), *script[1:]],
+    ],
+)
+def test_unusual_scripts_are_pillows(simd, change):
+    image = drawn(60, 50, "4:2:0", random.Random(1))
+    data = write(image, change(SCRIPT))
+    assert code_of(data) == "unsupported"
+    assert np.array_equal(decode_jpeg(data), pillow(data))
+    # What failed leaves nothing behind.
+    assert_exact(write(image, SCRIPT), random.Random(0))
+
+
+def test_high_frequencies_may_be_missing(simd):
+    image = drawn(60, 50, "grey", random.Random(1))
+    assert_exact(write(image, [Scan((0,), 0, 0), Scan((0,), 1, 9)]), random.Random(0))
+    assert code_of(write(image, [Scan((0,), 0, 0), Scan((0,), 1, 8)])) == "unsupported"
+
+
+def test_limit_of_scans():
+    data = write(drawn(30, 30, "4:2:0", random.Random(1)), SCRIPT)
+    out = np.empty((1, 30, 30, 3), np.uint8)
+    for enough in (7, None):
+        decode_batch([data], (30, 30), max_scans=enough, fallback="never", out=out)
+        assert np.array_equal(out[0], pillow(data))
+    with pytest.raises(DecodeError, match="more scans than the limit"):
+        decode_batch([data], (30, 30), max_scans=6, fallback="never", out=out)
+
+
+def test_truncated_everywhere(simd):
+    """What has no end is nobody's; Pillow refuses it too."""
+    data = write(drawn(40, 30, "4:2:0", random.Random(1)), SCRIPT)
+    first = data.index(b"\xff\xda")
+    for length in range(first, len(data) - 1, 3):
+        assert code_of(data[:length]) in ("truncated", "bad_scan_data"), length
+    assert code_of(data) == "ok"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 3),
+    changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_damaged(seed, changes):
+    """Another image, or an error that says where."""
+    rng = random.Random(seed)
+    data = bytearray(write(drawn(50, 40, "4:2:0", rng), progression(3, rng)))
+    for at, value in changes:
+        data[at % len(data)] = value
+    try:
+        decode_jpeg(bytes(data), (3, 4, 30, 31), fallback="never")
+    except DecodeError as error:
+        assert error.detail
