@@ -14,6 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from jpegs import SAMPLINGS, encode, picture
+from scans import drawn, progression, sequential
+from scans import write as write_scans
 
 from fastdata import _native
 from fastdata.decode import seek_points
@@ -136,6 +138,17 @@ def write_decode(out: Path) -> None:
         for quality in (10, 30, 60):
             jpeg = encode(picture(64, 64, number), sampling, quality, optimize=quality == 30)
             write(bytes([0b10011100]) + bytes(15), seek_points(jpeg, 1), jpeg)
+        # Several scans: libjpeg's script, and others.
+        for size, restart in [((9, 17), 0), ((40, 33), 0), ((33, 40), 3)]:
+            image = drawn(*size, sampling, rng)
+            count = len(image.blocks)
+            for several in (
+                encode(picture(*size, number), sampling, 75, progressive=sampling != "4:4:0"),
+                write_scans(image, progression(count, rng), restart=restart),
+                write_scans(image, sequential(count, rng), progressive=False, restart=restart),
+            ):
+                control = bytes([0b10000100 | number % 4]) + bytes(15)
+                write(control if number % 3 else bytes([0b100]) + control[1:], b"", several)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""JPEGs of several scans: pixels equal Pillow's, on every SIMD path; what is unusual is Pillow's."""
+"""JPEGs of several scans: Pillow's pixels, on every SIMD path; what is unusual is Pillow's."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def rewrite_baseline(data: Any) -> bytes:
         The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
 
     Raises:
-        DecodeError: no such JPEG (arithmetic-coded, CMYK, ...), one with a scan missing, or damaged.
+        DecodeError: no such JPEG (arithmetic-coded, CMYK, ...); a scan is missing; it is damaged.
     """
     written, code, detail, offset = _native.rewrite_baseline(data)
     if code != "ok":

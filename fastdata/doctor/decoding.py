@@ -274,7 +274,7 @@ def _as_baseline(data: bytes) -> bytes:
 def _instead(
     images: Sequence[Encoded], those: Sequence[Encoded], encode: Callable[[bytes], bytes]
 ) -> list[Encoded]:
-    """Some of those images encoded otherwise, with seek points, and as large a part of the others."""
+    """Some of those images encoded otherwise, with seek points; as large a part of the others."""
     numbers = {image.number for image in those}
     others = [image for image in images if image.number not in numbers]
     some = those[:_REENCODED]
