@@ -73,7 +73,7 @@ void build_refining_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLook
       fill_ends(lookup + entry, span, length, static_cast<int>(run));
     else
       std::fill_n(lookup + entry, span,
-                  size == 1 ? static_cast<uint32_t>(length + 1) | run << 8 : kSlow);
+                  size == 1 ? static_cast<uint32_t>(length + 1) | 1u << (16 + run) : kSlow);
   });
   std::fill(lookup + used, lookup + (1 << kBits), kSlow);
 }

@@ -34,8 +34,8 @@ using DecodeBand = bool (*)(BandScan& band, uint32_t blocks, uint64_t* nonzero,
 //   16-31  the coefficient, its low bits zero; or the number of blocks that end
 // An entry of a refining scan's:
 //    0-5   length of the code, and of a new coefficient's sign, or of the extra bits
-//    8-15  the run of zeros before a new coefficient, kAcEndOfBlock, kAcEscape
-//   16-31  the number of blocks that end
+//    8-15  0 for a new coefficient, kAcEndOfBlock, kAcEscape
+//   16-31  2^run, of the zeros before a new coefficient; or the number of blocks that end
 void build_first_lookup(const HuffmanSpec& spec, int low, uint32_t lookup[1 << kAcLookupBits]);
 void build_refining_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]);
 

@@ -1,5 +1,6 @@
 // Decoding the AC scans of progressive JPEGs (bands.h). Included by one file for each instruction
-// set (target.h): the code is the same, but BMI2 finds the n-th zero of a mask in three cycles.
+// set (target.h): the code is the same, but BMI2 finds the n-th zero of a mask in three cycles, and
+// AVX-512 corrects a block without a loop.
 #pragma once
 
 #include "jpeg/bands.h"
@@ -7,12 +8,13 @@
 namespace fastdata {
 namespace {
 
-/// The bit of the zero's place of index `n` among the bits of `mask`; 0: it has no so many.
-FASTDATA_INLINE uint64_t nth_bit(uint64_t mask, uint32_t n) {
-#if defined(__BMI2__)
-  return _pdep_u64(uint64_t{1} << n, mask);
+/// The bit of `mask` that as many of its lower ones precede as `power`, 2^n, says; 0: there is
+/// none.
+FASTDATA_INLINE uint64_t nth_bit(uint64_t mask, uint32_t power) {
+#if defined(FASTDATA_HAVE_BMI2)
+  return _pdep_u64(power, mask);
 #else
-  for (; n > 0; n--) mask &= mask - 1;
+  for (; power > 1; power >>= 1) mask &= mask - 1;
   return mask & (0 - mask);
 #endif
 }
@@ -115,6 +117,21 @@ FASTDATA_INLINE void take_corrections(Cursor& cursor, unsigned count, uint64_t& 
   consume(cursor, count);
 }
 
+/// Adds a bit to each coefficient of a block that was not zero `before`: the upper bits of
+/// `corrections`, in zig-zag order.
+FASTDATA_INLINE void correct(int16_t* coefficients, uint64_t before, uint64_t corrections,
+                             int low) {
+#if defined(FASTDATA_HAVE_CORRECT)
+  correct_block(coefficients, _pdep_u64(reverse_bits(corrections), before), low);
+#else
+  for (; before; before &= before - 1, corrections <<= 1) {
+    int16_t& value = coefficients[kNaturalOrder[__builtin_ctzll(before)]];
+    const int step = static_cast<int>(corrections >> 63) << low;
+    value = static_cast<int16_t>(value + (value < 0 ? -step : step));
+  }
+#endif
+}
+
 template <bool kKeep>
 FASTDATA_INLINE bool refine_block(BandScan& band, Cursor& cursor, uint64_t* nonzero,
                                   int16_t* coefficients) {
@@ -133,15 +150,15 @@ FASTDATA_INLINE bool refine_block(BandScan& band, Cursor& cursor, uint64_t* nonz
   if (band.end_run == 0) {
     for (;;) {
       const uint32_t entry = band.lookup[cursor.bits >> (64 - kAcLookupBits)];
-      uint32_t run = entry >> 8 & 0xFF;
+      uint32_t power = entry >> 16;
       uint64_t negative = 0;  // of a new coefficient: all ones if it is
       bool is_new = true;
-      if (FASTDATA_LIKELY(run < 16)) {
+      if (FASTDATA_LIKELY((entry >> 8 & 0xFF) == 0)) {
         negative = ((cursor.bits << ((entry & 63) - 1)) >> 63) - 1;
         consume(cursor, entry);
-      } else if (FASTDATA_LIKELY(run == kAcEndOfBlock)) {
+      } else if (FASTDATA_LIKELY((entry >> 8 & 0xFF) == kAcEndOfBlock)) {
         consume(cursor, entry);
-        band.end_run = entry >> 16;
+        band.end_run = power;
         break;
       } else {
         BandSymbol symbol;
@@ -150,12 +167,12 @@ FASTDATA_INLINE bool refine_block(BandScan& band, Cursor& cursor, uint64_t* nonz
         cursor = s.cursor;
         if (!ok) return false;
         if (symbol.end) break;
-        run = symbol.run;
+        power = 1u << symbol.run;
         is_new = symbol.value != 0;
         negative = symbol.value < 0 ? ~uint64_t{0} : 0;
         refill(cursor);
       }
-      const uint64_t place = nth_bit(zeros, run);
+      const uint64_t place = nth_bit(zeros, power);
       if (FASTDATA_UNLIKELY(place == 0)) return fail(s, "a run beyond the end of a band");
       const uint64_t passed = known & (place - 1);
       take_corrections(cursor, static_cast<unsigned>(__builtin_popcountll(passed)), corrections);
@@ -182,11 +199,7 @@ FASTDATA_INLINE bool refine_block(BandScan& band, Cursor& cursor, uint64_t* nonz
   *nonzero |= found;
   if (kKeep && before) {
     corrections <<= 64 - __builtin_popcountll(before);
-    for (uint64_t rest = before; rest; rest &= rest - 1, corrections <<= 1) {
-      int16_t& value = coefficients[kNaturalOrder[__builtin_ctzll(rest)]];
-      const int step = static_cast<int>(corrections >> 63) << band.low;
-      value = static_cast<int16_t>(value + (value < 0 ? -step : step));
-    }
+    correct(coefficients, before, corrections, band.low);
   }
   return true;
 }

@@ -14,6 +14,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "simd/simd_avx2.h"
 
 #include "jpeg/colour_core.h"
+#define FASTDATA_HAVE_BMI2
 #include "jpeg/bands_core.h"
 #include "jpeg/entropy_core.h"
 #include "jpeg/unstuff_core.h"

@@ -20,6 +20,9 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "simd/simd_avx512.h"
 
 #include "jpeg/colour_core.h"
+#define FASTDATA_HAVE_BMI2
+#define FASTDATA_HAVE_CORRECT
+#include "jpeg/bands_avx512.h"
 #include "jpeg/bands_core.h"
 #include "jpeg/entropy_core.h"
 #include "resample/windows_core.h"
