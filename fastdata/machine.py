@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fastdata.errors import DataError
+from fastdata.errors import DataError, UsageError
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -28,13 +29,119 @@ def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
-def cpus_for_this_rank() -> int:
-    """Usable CPUs divided by the ranks on this machine, as torchrun counts them; at least 1."""
+def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Usable CPUs, those that other ranks of this machine use as well only in part; at least 1.
+
+    Ranks that are bound to CPUs of their own (``torchrun --numa-binding``, ``taskset``, srun) have
+    these for themselves. Ranks that cannot be seen, as in other containers, count as if they used
+    the same CPUs.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        cgroups: Where control groups are mounted.
+    """
+    ranks = _local_ranks()
+    if ranks == 1 or not hasattr(os, "sched_getaffinity"):
+        return max(1, usable_cpus(proc, cgroups) // ranks)
+    own = os.sched_getaffinity(0)
+    # So many of them use a CPU; and are in this process's control group, whose quota they share.
+    users, members = dict.fromkeys(own, ranks), ranks
+    group = _text(proc / "self/cgroup")
+    for pid in _neighbours(proc):
+        try:
+            theirs = os.sched_getaffinity(pid)
+        except OSError:  # it has ended
+            continue
+        for cpu in own - theirs:
+            users[cpu] -= 1
+        members -= _text(proc / f"{pid}/cgroup") != group
+    # A little more, so that three thirds are one.
+    share = math.floor(sum(1 / count for count in users.values()) + 1e-6)
+    quota = cgroup_cpus(proc, cgroups)
+    return max(1, share if quota is None else min(share, math.ceil(quota) // members))
+
+
+def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What torchrun would have set, for a process that ``srun`` started as one of several.
+
+    Args:
+        environ: The process's environment.
+
+    Returns:
+        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which the
+        environment may give itself; nothing where torchrun has set them, or the process is the only
+        one of its job step.
+
+    Raises:
+        UsageError: Slurm does not say enough for the processes to find each other.
+    """
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if "RANK" in environ or tasks == "1":
+        return {}
     try:
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    except ValueError:
-        ranks = 1
-    return max(1, usable_cpus() // max(ranks, 1))
+        # "2(x3),1": two tasks on each of three nodes, one on the last.
+        groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ["SLURM_STEP_TASKS_PER_NODE"])
+        counts = [int(count) for count, nodes in groups for _ in range(int(nodes or 1))]
+        # "gpu[003-005,9],login": the first one is gpu003.
+        nodes = re.match(r"(?:\[[^]]*\]|[^,[])+", environ["SLURM_STEP_NODELIST"])
+        job, step = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"])
+        found = {
+            "RANK": environ["SLURM_PROCID"],
+            "WORLD_SIZE": tasks,
+            "LOCAL_RANK": environ["SLURM_LOCALID"],
+            "LOCAL_WORLD_SIZE": str(counts[int(environ["SLURM_NODEID"])]),
+            "MASTER_ADDR": re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes[0] if nodes else ""),
+            "MASTER_PORT": str(20_000 + (16 * job + step) % 20_000),
+        }
+    except (KeyError, ValueError, IndexError) as error:
+        raise UsageError(
+            f"srun started this process as one of {tasks}, and its variables do not say how they "
+            f"find each other: {type(error).__name__}: {error}",
+            "Start one process a node, and torchrun in it.",
+        ) from error
+    return found | {name: environ[name] for name in found if name in environ}
+
+
+def _local_ranks() -> int:
+    """How many ranks torchrun, or Slurm, has started on this machine; 1 where nobody says."""
+    said = os.environ.get("LOCAL_WORLD_SIZE")
+    try:
+        return max(int(slurm_variables().get("LOCAL_WORLD_SIZE", 1) if said is None else said), 1)
+    except ValueError:  # a UsageError is one
+        return 1
+
+
+#: Variables that tell ranks of one run from others, and the two that tell them from each other.
+_RUN = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_PLACE = ("LOCAL_RANK", "SLURM_LOCALID")
+
+
+def _neighbours(proc: Path) -> list[int]:
+    """A process of each other rank that this machine runs, as far as they can be seen."""
+    run, place = _rank_of(proc / "self")
+    seen = {place: 0}
+    for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
+        theirs, other = _rank_of(folder)
+        # A rank's first process; those that it started have the same variables.
+        if other and theirs == run:
+            seen.setdefault(other, int(folder.name))
+    return [pid for pid in seen.values() if pid]
+
+
+def _rank_of(process: Path) -> tuple[list[str | None], str]:
+    """Which run a process was started for, and as which rank; "" for one that is no rank."""
+    pairs = (entry.partition("=") for entry in _text(process / "environ").split("\0"))
+    environ = {name: value for name, _, value in pairs}
+    place = next((environ[name] for name in _PLACE if name in environ), "")
+    return [environ.get(name) for name in _RUN], place
+
+
+def _text(path: Path) -> str:
+    """A file of the kernel's; "" if it is another user's, or gone."""
+    try:
+        return os.fsdecode(path.read_bytes())
+    except OSError:
+        return ""
 
 
 def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:

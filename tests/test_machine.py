@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fastdata import machine
-from fastdata.errors import DataError
-from fastdata.machine import available_memory, cgroup_cpus, cpus_for_this_rank, usable_cpus
+from fastdata.errors import DataError, UsageError
+from fastdata.machine import (
+    available_memory,
+    cgroup_cpus,
+    cpus_for_this_rank,
+    slurm_variables,
+    usable_cpus,
+)
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -144,19 +152,167 @@ def test_usable_cpus_heed_affinity() -> None:
     assert 1 <= usable_cpus() <= len(before)
 
 
+def ranks_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masks: list[set[int]], ranks: int
+) -> Path:
+    """A `/proc` of ranks that may run on these CPUs; the first one asks. Each has a worker."""
+    run = "TORCHELASTIC_RUN_ID=7\0MASTER_ADDR=here\0MASTER_PORT=29500\0LOCAL_RANK="
+    files = {"9/environ": "HOME=/\0", "8/environ": run.replace("7", "6") + "1"}
+    for number, _ in enumerate(masks):
+        for pid in (10 + number, 100 + number):
+            files |= {f"{pid}/environ": f"{run}{number}\0A=b\0", f"{pid}/cgroup": "0::/a\n"}
+    files |= {"self/environ": files["10/environ"], "self/cgroup": "0::/a\n"}
+    affinity = {0: masks[0], 8: masks[0]} | {10 + n: mask for n, mask in enumerate(masks)}
+    monkeypatch.setattr(os, "sched_getaffinity", affinity.__getitem__)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    return tree(tmp_path / "proc", files)
+
+
 @pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [(None, 12), ("1", 12), ("4", 3), ("5", 2), ("13", 1), ("0", 12), ("-3", 12), ("all", 12)],
+    ("masks", "ranks", "expected"),
+    [
+        ([{*range(12)}], 1, 12),
+        ([{*range(12)}] * 4, 4, 3),
+        ([{*range(12)}] * 13, 13, 1),
+        # Bound to CPUs of its own: taskset, srun.
+        ([{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10, 11}], 4, 3),
+        # To a NUMA node's, which two share: torchrun --numa-binding.
+        ([{*range(6)}, {*range(6)}, {*range(6, 12)}, {*range(6, 12)}], 4, 3),
+        ([{0, 1, 2}] * 3, 3, 1),
+        ([{0, 1, 2, 3}, {2, 3, 4, 5}], 2, 3),
+        # Three that cannot be seen, as in other containers: as if they used the same.
+        ([{*range(12)}], 4, 3),
+        ([{*range(8)}, {*range(8, 16)}], 4, 2),
+    ],
 )
 def test_cpus_for_this_rank(
-    monkeypatch: pytest.MonkeyPatch, ranks: str | None, expected: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    masks: list[set[int]],
+    ranks: int,
+    expected: int,
 ) -> None:
-    monkeypatch.setattr(machine, "usable_cpus", lambda: 12)
-    if ranks is None:
-        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    else:
+    proc = ranks_here(tmp_path, monkeypatch, masks, ranks)
+    assert cpus_for_this_rank(proc, tmp_path) == expected
+
+
+def test_ranks_that_are_bound_share_a_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of their own control group; one of another has its own."""
+    masks = [{*range(8)}, {*range(8, 16)}, {*range(16, 24)}]
+    proc = ranks_here(tmp_path, monkeypatch, masks, 3)
+    groups = tree(tmp_path / "mount", {"a/cpu.max": "1200000 100000"})
+    assert cpus_for_this_rank(proc, groups) == 4
+    (proc / "12/cgroup").write_text("0::/b\n")
+    assert cpus_for_this_rank(proc, groups) == 6
+    (proc / "11/cgroup").write_text("0::/b\n")
+    assert cpus_for_this_rank(proc, groups) == 8
+
+
+@pytest.mark.parametrize("ranks", [None, "0", "-3", "all"])
+def test_ranks_that_nobody_tells_of(monkeypatch: pytest.MonkeyPatch, ranks: str | None) -> None:
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    assert cpus_for_this_rank() == expected
+    assert cpus_for_this_rank() == usable_cpus()
+
+
+def test_processes_of_one_run_that_are_bound(tmp_path: Path) -> None:
+    """Real ones: each has a CPU of its own, and so a thread, not half of one."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 4:
+        cpus = [cpus[0], cpus[-1], cpus[0], cpus[-1]]
+    code = "import sys; from fastdata.machine import cpus_for_this_rank as share; print(share())"
+    code += "; sys.stdout.flush(); sys.stdin.read()"
+    told = {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": str(os.getpid())}
+    waits = [sys.executable, "-c", "import sys; print(); sys.stdout.flush(); sys.stdin.read()"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+    def start(rank: int, command: list[str]) -> subprocess.Popen[str]:
+        mine = ",".join(map(str, cpus[rank::2]))
+        environ = os.environ | told | {"LOCAL_RANK": str(rank)}
+        return subprocess.Popen(["taskset", "-c", mine, *command], env=environ, **pipes)
+
+    with start(1, waits) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with start(0, [sys.executable, "-c", code]) as one:
+            assert one.stdout is not None
+            found = int(one.stdout.readline())
+            one.communicate()
+        other.communicate()
+    assert found == len(set(cpus[0::2]))
+
+
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    "SLURM_STEP_NODELIST": "gpu[003-005,9],login",
+    "SLURM_JOB_ID": "123456",
+    "SLURM_STEP_ID": "2",
+    "SLURM_PROCID": "6",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "3",
+}
+
+
+def test_what_slurm_says_is_what_torchrun_would_have() -> None:
+    found = slurm_variables(STEP)
+    assert found == {
+        "RANK": "6",
+        "WORLD_SIZE": "7",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "gpu003",
+        "MASTER_PORT": "35298",
+    }
+    assert slurm_variables(STEP | {"SLURM_NODEID": "1"})["LOCAL_WORLD_SIZE"] == "2"
+    other = slurm_variables(STEP | {"SLURM_STEP_ID": "3", "MASTER_ADDR": "login"})
+    assert other["MASTER_PORT"] != found["MASTER_PORT"] and other["MASTER_ADDR"] == "login"
+    # Torchrun within a task; a step of one task; none.
+    assert slurm_variables(STEP | {"RANK": "0"}) == {}
+    assert slurm_variables(STEP | {"SLURM_STEP_NUM_TASKS": "1"}) == slurm_variables({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("one", "one"),
+        ("a1,b2", "a1"),
+        ("n[1,7]", "n1"),
+        ("n[08-11]", "n08"),
+        ("r[1-2]c[3-4]-ib,x", "r1c3-ib"),
+        ("a,n[1-2]", "a"),
+    ],
+)
+def test_the_first_node_is_where_ranks_meet(nodes: str, first: str) -> None:
+    assert slurm_variables(STEP | {"SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"] == first
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_STEP_NODELIST", None),
+        ("SLURM_PROCID", None),
+        ("SLURM_STEP_ID", "batch"),
+        ("SLURM_NODEID", "9"),
+    ],
+)
+def test_slurm_that_does_not_say_enough(name: str, value: str | None) -> None:
+    environ = {key: text for key, text in STEP.items() if key != name}
+    with pytest.raises(UsageError, match=r"as one of 7.*\nStart one process a node"):
+        slurm_variables(environ if value is None else environ | {name: value})
+
+
+def test_tasks_of_srun_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
+    for name, text in (STEP | {"SLURM_NODEID": "0"}).items():
+        monkeypatch.setenv(name, text)
+    assert cpus_for_this_rank(cgroups=Path("/none")) == 6
 
 
 # Of control groups: the lines of /proc/self/cgroup, files and what they hold, bytes left.

@@ -73,7 +73,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         sampler: As torch's; a ``DistributedSampler`` shards.
         batch_sampler: As torch's.
         num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
-            process may use (affinity, cgroup) divided by the ranks on this machine.
+            process may use (affinity, cgroup), those that ranks on this machine share divided.
         collate_fn: As torch's. `fastdata.fast_collate` keeps the native path; so do timm's
             ``fast_collate`` and ``FastCollateMixup``, with images of bytes.
         pin_memory: As torch's: page-locked memory where there is a GPU.
