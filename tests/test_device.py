@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -606,3 +607,102 @@ def test_an_empty_loader_has_no_batches() -> None:
     assert list(DeviceLoader([], "cpu", dtype="float16")) == []
     empty = DataLoader(images(HALF), 64, drop_last=True, device="cpu")
     assert len(empty) == 0 and list(empty) == []
+
+
+# Batches in the same memory.
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "said"),
+    [
+        (
+            [torch.zeros(4, 2)],
+            [torch.zeros(4, 2), torch.zeros(4)],
+            "2 tensors, and the first had 1",
+        ),
+        ([torch.zeros(4, 2)], [torch.zeros(4, 3)], r"\(4, 3\) of float32.* \(4, 2\) of float32"),
+        ([torch.zeros(4, 2)], [torch.zeros(4, 2, dtype=torch.int64)], "of int64"),
+        ([torch.zeros(4, 2)], [torch.zeros(5, 2)], r"a tensor is \(5, 2\)"),
+        ([torch.zeros(())], [torch.zeros(2)], r"the first was \(\)"),
+        ([torch.zeros(4, 2)], [torch.zeros(4, 2).to_sparse()], "layout torch.sparse_coo"),
+        ([torch.zeros(4, 2).to_sparse()], [], "layout torch.sparse_coo"),
+    ],
+)
+def test_static_batches_that_are_not_alike(first: Any, later: Any, said: str) -> None:
+    iterator = iter(DeviceLoader([first, later, first], "cpu", static=True))
+    if later:
+        (home,) = next(iterator)
+    with pytest.raises(UsageError, match=said) as found:
+        next(iterator)
+    assert "drop_last=True" in found.value.hint
+    if later:  # the error costs its batch alone
+        assert next(iterator)[0] is home
+
+
+def test_a_smaller_static_batch_takes_the_first_rows() -> None:
+    batches = [[torch.full((4, 2), 1.0)], [torch.full((3, 2), 2.0)], [torch.full((4, 2), 3.0)]]
+    loader = DeviceLoader(batches, "cpu", static=True)
+    first, second, third = loader
+    assert third[0] is first[0] and (first[0] == 3).all()
+    assert second[0].data_ptr() == first[0].data_ptr() and second[0].shape == (3, 2)
+
+
+# Asked whether they are ready.
+
+
+def until_ready(iterator: Any) -> None:
+    for _ in range(6000):
+        if iterator.ready():
+            return
+        time.sleep(0.01)
+    raise AssertionError("never ready")
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_ready_begins_decoding_and_tells_when_it_is_done(device: str | None) -> None:
+    loader = DataLoader(images(), 8, num_workers=1, seed=0, device=device)
+    iterator: Any = iter(loader)
+    assert loader.stats().batches == 0
+    until_ready(iterator)  # nobody has asked for a batch
+    state = loader.state_dict()
+    assert state["position"] == 0
+    assert same([next(iterator)], [next(iter(DataLoader(images(), 8, seed=0, device=device)))])
+    assert loader.state_dict()["position"] == 8
+    # Without threads the caller decodes: nobody is waited for.
+    assert iter(DataLoader(images(), 8, device=device)).ready()
+    # What does not tell is as if it were.
+    assert iter(DeviceLoader([[torch.zeros(1)]], "cpu")).ready()
+
+
+def test_ready_with_an_error_in_a_batchs_place() -> None:
+    """It is ready; the error is raised by who asks for the batch, and costs no other."""
+
+    def order() -> Iterator[list[int]]:
+        yield [0, 1]
+        yield [2, 3]
+        raise OSError("no more numbers")
+
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            return order()
+
+    iterator: Any = iter(DataLoader(images(), batch_sampler=Batches(), num_workers=1))
+    for _ in range(2):
+        until_ready(iterator)
+        assert len(next(iterator)[1]) == 2
+    assert iterator.ready() and iterator.ready()
+    with pytest.raises(OSError, match="no more numbers"):
+        next(iterator)
+
+
+def test_ctrl_c_in_ready_ends_the_pass() -> None:
+    class Interrupted:
+        def __iter__(self) -> Iterator[list[int]]:
+            raise KeyboardInterrupt
+            yield
+
+    iterator: Any = iter(DataLoader(images(), batch_sampler=Interrupted(), num_workers=1))
+    with pytest.raises(KeyboardInterrupt):
+        iterator.ready()
+    assert iterator.ready()
+    assert next(iterator, None) is None

@@ -246,6 +246,10 @@ class DeviceIterator(Iterator[Any]):
                 batch = transformed(batch, self._batch_transform)
         return batch if self._static is None else self._static.place(batch)
 
+    def ready(self) -> bool:
+        """Whether ``next`` would return at once; decoding goes on with what it can go on with."""
+        return bool(self._sent) or self._ready is None or self._ready()
+
     def _next(self) -> Any:
         if self._closed:
             raise StopIteration

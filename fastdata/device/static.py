@@ -34,9 +34,14 @@ class StaticMemory:
         """
         tensors: list[torch.Tensor] = []
         map_tensors(batch, tensors.append)
+        for tensor in tensors:
+            if tensor.layout != torch.strided:
+                raise UsageError(
+                    f"static=True: a batch has a tensor of layout {tensor.layout}", _HINT
+                )
         with torch.inference_mode(False), torch.no_grad():
             if not self._homes:
-                self._homes = [_home(tensor) for tensor in tensors]
+                self._homes = [torch.empty_like(one, requires_grad=False) for one in tensors]
             if len(tensors) != len(self._homes):
                 raise UsageError(
                     f"static=True: a batch has {len(tensors)} tensors, and the first had "
@@ -63,12 +68,6 @@ class StaticMemory:
                 for home in homes:
                     home.record_stream(current)
             self._stream = current
-
-
-def _home(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout != torch.strided:
-        raise UsageError(f"static=True: a batch has a tensor of layout {tensor.layout}", _HINT)
-    return torch.empty_like(tensor, requires_grad=False)
 
 
 def _part(home: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
