@@ -27,7 +27,7 @@ from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.command import Numbers
 from fastdata.benchmarks.measure import Figures, Spread, machine
-from fastdata.examples.training.resnet import MODELS, ResNet
+from fastdata.benchmarks.resnet import MODELS, ResNet
 
 from fastdata import DataLoader, ImageDataset, _native
 from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop

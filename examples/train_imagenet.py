@@ -1,45 +1,777 @@
-"""Trains a ResNet on ImageNet, or on any dataset of fastdata's, on one process or many.
+"""Trains an image classifier on a dataset that ``fastdata convert`` made: one file, to be copied.
 
-    python examples/train_imagenet.py --train imagenet-train-lmdb --val imagenet-val-lmdb
-    torchrun --nproc-per-node 8 examples/train_imagenet.py --config examples/configs/resnet50.yaml
-    sbatch examples/train_imagenet.slurm
+    python -m fastdata.examples.train_imagenet --config cpu --train DATASET --val DATASET
+    torchrun --nproc-per-node 8 train_imagenet.py --config resnet50 --train DATASET --val DATASET
+    srun --ntasks-per-node 8 python train_imagenet.py --config resnet50 --train DATASET …
 
-docs/training.md says more.
+From top to bottom: options, ranks, data, model, checkpoints, the run. docs/training.md tells of the
+recipes, and of stopping and resuming.
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
+import gc
+import importlib
+import io
+import json
+import math
+import os
+import pickle
+import random
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
 
-from fastdata.examples.training.config import parse
-from fastdata.examples.training.ranks import join
-from fastdata.examples.training.trainer import Trainer
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.parallel import DistributedDataParallel
 
-from fastdata.errors import FastdataError, UsageError
+from fastdata import DataLoader, ImageDataset, transforms
+from fastdata.errors import DataError, FastdataError, UsageError
+from fastdata.machine import slurm_variables
+from fastdata.profile import StepTimer
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
+AUGMENTATIONS = {
+    "auto": transforms.AutoAugment,
+    "rand": transforms.RandAugment,
+    "trivial": transforms.TrivialAugmentWide,
+}
+#: What a checkpoint's run and one that goes on from it must have in common.
+SHARED = ("model", "model_args", "optimizer", "seed", "on_error")
+
+# --- options: defaults, then a YAML file, then the command line -----------------------------------
+
+
+def _option(default: Any, about: str, *choices: str) -> Any:
+    return field(default=default, metadata={"about": about, "choices": choices or None})
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options; the command line has one for each, with hyphens for underscores."""
+
+    train: str = _option("", "dataset to train on: made by fastdata convert, in any container")
+    val: str = _option("", "dataset to validate on after each epoch; none if not given")
+    out: str = _option("run/train", "folder for checkpoints and logs, on a disk that ranks share")
+    resume: str = _option("", '"auto" to go on from the checkpoint in --out; or a file')
+
+    model: str = _option("resnet50", "torchvision's; timm/NAME; or a function, MODULE:FUNCTION")
+    model_args: str = _option("{}", "more arguments of the model, as JSON")
+    epochs: int = _option(90, "how often the dataset is gone through")
+    max_steps: int = _option(0, "end after so many optimizer steps, saving; 0 for no limit")
+    batch_size: int = _option(256, "images of one rank that are on the device at once")
+    accumulate: int = _option(1, "batches whose gradients make one optimizer step")
+    seed: int = _option(0, "of weights, order, crops and dropout")
+
+    image_size: str = _option("224", 'side of the crops; "0:128,20:176": from those epochs on')
+    val_size: int = _option(224, "side of the crops of validation")
+    val_resize: int = _option(256, "shorter side of the images that those are cut from")
+    interpolation: str = _option("bilinear", "of resizing", "bilinear", "bicubic")
+    augment: str = _option("none", "policy of augmentations", "none", *AUGMENTATIONS)
+    erasing: float = _option(0.0, "probability that a rectangle is erased")
+    repeats: int = _option(1, "crops of each image in a batch, each augmented for itself")
+    mixup: float = _option(0.0, "alpha of MixUp; with CutMix, one of the two a batch")
+    cutmix: float = _option(0.0, "alpha of CutMix")
+    label_smoothing: float = _option(0.0, "of the loss")
+
+    optimizer: str = _option("sgd", "which one", "sgd", "adamw")
+    lr: float = _option(0.1, "highest learning rate, for 256 images a step: scaled linearly")
+    warmup_epochs: float = _option(5.0, "epochs over which the rate rises; then it is a cosine")
+    momentum: float = _option(0.9, "of SGD, Nesterov's")
+    weight_decay: float = _option(5e-5, "of weights; norms and biases do not decay")
+    clip_grad: float = _option(0.0, "highest norm of all gradients together; 0 for no limit")
+    ema_decay: float = _option(0.0, "average of the weights, which is validated: decay per step")
+    ema_every: int = _option(32, "steps between two updates of that average")
+
+    device: str = _option("auto", 'where to train: "cpu", "cuda", …; auto: what torch finds')
+    amp: str = _option("none", "mixed precision", "none", "bfloat16", "float16")
+    tf32: bool = _option(True, "float32 products with TF32's precision, on GPUs that have it")
+    channels_last: bool = _option(True, "images and weights as N, H, W, C in memory")
+    compile: str = _option("", 'backend of torch.compile: "inductor"; none if not given')
+    sync_batch_norm: bool = _option(False, "batch norm over all ranks; GPUs only")
+    bf16_gradients: bool = _option(False, "send gradients between GPUs as bfloat16")
+    static_graph: bool = _option(True, "tell DDP that every step has the same graph")
+    timeout: float = _option(300.0, "seconds that a rank waits for the others before it fails")
+
+    workers: int = _option(0, "decode threads of one rank; 0 for its share of the CPUs")
+    on_error: str = _option("raise", "what to do about bad images", "raise", "skip")
+    log_every: int = _option(50, "optimizer steps between two lines of progress")
+    checkpoint_every: int = _option(0, "optimizer steps between checkpoints; 0: epochs only")
+
+    def __post_init__(self) -> None:
+        from_one = {"epochs", "batch_size", "accumulate", "repeats", "log_every", "ema_every"}
+        for one in fields(self):
+            value, least = getattr(self, one.name), int(one.name in from_one)
+            if isinstance(one.default, (int, float)) and value < least:
+                raise UsageError(f"{one.name} is {value}", f"Give {least} or more.")
+        if self.batch_size % self.repeats:
+            hint = "Give a batch size that the repeats divide."
+            raise UsageError(f"batch_size={self.batch_size}, repeats={self.repeats}", hint)
+        self.size(0), self.arguments
+
+    def size(self, epoch: int) -> int:
+        """Side of an epoch's training crops."""
+        try:
+            pairs = [part.rpartition(":") for part in self.image_size.split(",")]
+            sizes = {int(begin or 0): int(side) for begin, _, side in pairs}
+            return sizes[max(begin for begin in sizes if begin <= epoch)]
+        except ValueError:
+            hint = 'Give a side, or sides from epochs on, from 0: "0:128,20:176".'
+            raise UsageError(f"image_size is {self.image_size!r}", hint) from None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The model's."""
+        try:
+            return dict(json.loads(self.model_args))
+        except (ValueError, TypeError):
+            hint = 'Give a JSON object: {"zero_init_residual": true}'
+            raise UsageError(f"model_args is {self.model_args!r}", hint) from None
+
+    @property
+    def dtype(self) -> str:
+        """What mixed precision would convert images to: they are normalised to it."""
+        return "float32" if self.amp == "none" else self.amp
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """Of images and weights in memory."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Mixed precision as asked for."""
+        return torch.autocast(device.type, getattr(torch, self.dtype), self.amp != "none")
+
+
+def parse(arguments: Sequence[str] | None) -> Config:
+    """The options of a command line (None: of this program's), and of the recipe that it names."""
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [--config RECIPE] [options]",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", help="YAML file of options, or the name of a recipe")
+    for one in fields(Config):
+        flag, kind = "--" + one.name.replace("_", "-"), type(one.default)
+        about, choices = f"{one.metadata['about']} [{one.default!r}]", one.metadata["choices"]
+        if kind is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=about)
+        else:
+            parser.add_argument(flag, type=kind, choices=choices, help=about)
+    given = vars(parser.parse_args(arguments))
+    name = given.pop("config", None)
+    if name is not None:
+        # Read as if it were on the command line, before what is there.
+        path, words = find_recipe(name), []
+        for key, value in importlib.import_module("yaml").safe_load(path.read_text()).items():
+            flag = key.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict) else value}")
+        parser.prog = str(path)
+        given = vars(parser.parse_args(words)) | given
+    return Config(**given)
+
+
+def find_recipe(name: str) -> Path:
+    """The file of that path; or the recipe of that name, beside this file or installed."""
+    places = [str(Path(__file__).parent)]
+    with suppress(ModuleNotFoundError):
+        places += importlib.import_module("fastdata.examples").__path__
+    recipes = {path.stem: path for one in places for path in Path(one).glob("configs/*.yaml")}
+    if name not in recipes and not Path(name).is_file():
+        hint = f"Give a file; or one of {', '.join(sorted(recipes))}."
+        raise UsageError(f"{name}: no such file or recipe", hint)
+    return recipes.get(name, Path(name))
+
+
+# --- ranks ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def join(config: Config) -> Iterator[torch.device]:
+    """Joins the run that torchrun or Slurm tells of, or makes one of this process alone.
+
+    What is on the CPU goes by gloo; what is on a device by NCCL, or what is there in its place.
+    """
+    by_slurm = slurm_variables()
+    os.environ.update(by_slurm)
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    device, found = torch.device("cpu"), torch.accelerator.current_accelerator(True)
+    backend, bound = "gloo", None
+    if config.device != "cpu" and (found is not None or config.device != "auto"):
+        count = torch.accelerator.device_count()
+        if by_slurm and count == 1:
+            local = 0  # --gpus-per-task: each task sees its own alone
+        if found is None or config.device not in ("auto", found.type) or local >= count:
+            raise UsageError(
+                f"there is no device {config.device!r} for process {local} of this machine: torch "
+                f"finds {count} {found.type if found is not None else 'accelerators'}",
+                "Start no more processes than there are devices, or give --device cpu.",
+            )
+        device = bound = torch.device(found.type, local)
+        torch.accelerator.set_device_index(local)
+        backend = f"cpu:gloo,{found.type}:{dist.get_default_backend_for_device(device)}"
+    options: dict[str, Any] = {"timeout": timedelta(seconds=config.timeout), "device_id": bound}
+    if "WORLD_SIZE" not in os.environ:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        options |= {"store": store, "rank": 0, "world_size": 1}
+    dist.init_process_group(backend, **options)
+    try:
+        yield device
+    except BaseException:
+        if backend == "gloo":
+            dist.destroy_process_group()
+        # NCCL would wait for what others never join. This process ends, and the others with it:
+        # by gloo, which sees that it is gone; by torchrun or srun; or after --timeout.
+        raise
+    dist.destroy_process_group()
+
+
+def gather(value: Any) -> list[Any]:
+    """What each rank has, on every rank."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+class Signals:
+    """SIGUSR1 and SIGTERM, answered by all ranks after the same step.
+
+    What they have received they compare by a reduction that runs beside the next step: none waits
+    for it, and the device is not asked.
+    """
+
+    def __init__(self) -> None:
+        self._received, self._highest = 0, torch.zeros(1, dtype=torch.int32)
+        self._work: Any = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Within this, signals are noted, and do nothing else."""
+        kept = {one: signal.signal(one, self._note) for one in (signal.SIGUSR1, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in kept.items():
+                signal.signal(one, handler)
+
+    def _note(self, number: int, _: Any) -> None:
+        self._received = max(self._received, number)
+
+    def poll(self) -> int:
+        """The signal that any rank had at the last call, or 0; every rank must call."""
+        if self._work is not None:
+            self._work.wait()
+        found = int(self._highest)
+        self._highest[0], self._received = self._received, 0
+        self._work = dist.all_reduce(self._highest, dist.ReduceOp.MAX, async_op=True)
+        return found
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def training_data(config: Config, device: torch.device) -> DataLoader[Any]:
+    """This rank's share, augmented, on the device: dicts of "image" and "label".
+
+    All batches are full, so a compiled model has one graph. Labels are int64 or, of images that
+    were mixed, float32, (N, classes).
+    """
+
+    def transform(epoch: int) -> transforms.Transform:
+        augment, size = AUGMENTATIONS.get(config.augment), config.size(epoch)
+        one = transforms.Compose(
+            (
+                transforms.RandomResizedCrop(size, interpolation=config.interpolation),
+                transforms.RandomHorizontalFlip(),
+                *([augment()] if augment else []),
+                _normalize(config),
+                *([transforms.RandomErasing(config.erasing)] if config.erasing else []),
+            )
+        )
+        return transforms.Views(one, count=config.repeats) if config.repeats > 1 else one
+
+    dataset = ImageDataset(config.train, transforms.Schedule(transform))
+    mix, images = Mix(config, len(dataset.classes)), config.batch_size // config.repeats
+    options = {"shuffle": True, "drop_last": True, "on_error": config.on_error}
+    loader = _loader(config, device, dataset, images, batch_transform=mix, **options)
+    if not len(loader):
+        what = f"{config.train}: {len(dataset)} images make no batch of {images} on each rank"
+        raise UsageError(what, "Give a smaller --batch-size.")
+    return loader
+
+
+def validation_data(config: Config, device: torch.device) -> DataLoader[Any]:
+    """The middle of each image of this rank's share, on the device."""
+    resize = transforms.Resize(config.val_resize, config.interpolation)
+    cut, normalize = transforms.CenterCrop(config.val_size), _normalize(config)
+    dataset = ImageDataset(config.val, transforms.Compose((resize, cut, normalize)))
+    # A bad image must not shift the others, as skipping does: it is black, and not counted.
+    on_error = "zero" if config.on_error == "skip" else "raise"
+    return _loader(config, device, dataset, config.batch_size, on_error=on_error)
+
+
+def _normalize(config: Config) -> transforms.Normalize:
+    return transforms.Normalize(MEAN, STD, config.dtype)
+
+
+def _loader(
+    config: Config, device: torch.device, dataset: Any, batch_size: int, **options: Any
+) -> DataLoader[Any]:
+    return DataLoader(
+        dataset,
+        batch_size,
+        num_workers=config.workers or "auto",
+        persistent_workers=True,
+        seed=config.seed,
+        shard="auto",
+        device=device,
+        fields=("image", "label"),
+        require_native=True,
+        **options,
+    )
+
+
+def _classes(loader: Any) -> list[str]:
+    return list(loader.dataset.classes)
+
+
+class Mix:
+    """Joins an image's crops, and mixes images: MixUp (Zhang et al., 2018) or CutMix.
+
+    Each image is mixed with the one before it in the batch, as torchvision's v2 does; CutMix (Yun
+    et al., 2019) puts a rectangle of that in its place. The loader calls this on the device, with
+    generators that it has seeded by (seed, epoch, batch): a resumed run draws the same.
+    """
+
+    def __init__(self, config: Config, classes: int) -> None:
+        self._alphas = {self._mixup: config.mixup, self._cutmix: config.cutmix}
+        self._ways = [way for way, alpha in self._alphas.items() if alpha]
+        self._classes = classes
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch, mixed; it may be written to."""
+        images, labels = batch["image"], batch["label"]
+        if isinstance(images, list):
+            images, labels = torch.cat(images), labels.repeat(len(images))
+        if self._ways:
+            way = random.choice(self._ways)
+            images, share = way(images, random.betavariate(self._alphas[way], self._alphas[way]))
+            labels = one_hot(labels, self._classes).float()
+            labels = labels.roll(1, 0).lerp(labels, share)
+        return {"image": images, "label": labels}
+
+    @staticmethod
+    def _mixup(images: torch.Tensor, share: float) -> tuple[torch.Tensor, float]:
+        return images.lerp(images.roll(1, 0), 1 - share), share
+
+    @staticmethod
+    def _cutmix(images: torch.Tensor, share: float) -> tuple[torch.Tensor, float]:
+        height, width = images.shape[-2:]
+        y, x, half = random.randrange(height), random.randrange(width), math.sqrt(1 - share) / 2
+        top, bottom = max(int(y - half * height), 0), min(int(y + half * height), height)
+        left, right = max(int(x - half * width), 0), min(int(x + half * width), width)
+        part = images[..., top:bottom, left:right]
+        part.copy_(part.roll(1, 0))
+        return images, 1 - (bottom - top) * (right - left) / (height * width)
+
+
+# --- model ----------------------------------------------------------------------------------------
+
+
+def make_model(config: Config, classes: int) -> nn.Module:
+    """The network, on the CPU; the same weights on every rank."""
+    torch.manual_seed(config.seed)
+    library, _, name = config.model.rpartition("/")
+    module, _, function = config.model.partition(":")
+    arguments = {"num_classes": classes} | config.arguments
+    try:
+        if function:
+            made = getattr(importlib.import_module(module), function)(**arguments)
+        elif library:
+            made = importlib.import_module(library).create_model(name, **arguments)
+        else:
+            made = importlib.import_module("torchvision.models").get_model(name, **arguments)
+    except (ImportError, AttributeError, ValueError, TypeError, RuntimeError) as error:
+        hint = "Give a name of torchvision.models; timm/NAME; or MODULE:FUNCTION."
+        raise UsageError(f"model={config.model!r} with {arguments}: {error}", hint) from error
+    return made  # type: ignore[no-any-return]
+
+
+def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """SGD or AdamW, in one kernel. What has one dimension (norms, biases) does not decay."""
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [one for one in parameters if one.ndim > 1]},
+        {"params": [one for one in parameters if one.ndim <= 1], "weight_decay": 0.0},
+    ]
+    options: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, config.lr, **options)
+    nesterov = config.momentum > 0
+    sgd = torch.optim.SGD(groups, config.lr, config.momentum, nesterov=nesterov, **options)
+    # The kernel leaves a new momentum unwritten where a gradient scaler has it skip the first step.
+    for one in parameters if nesterov else ():
+        sgd.state[one]["momentum_buffer"] = torch.zeros_like(one)
+    return sgd
+
+
+@torch.no_grad()
+def evaluate(
+    models: Sequence[nn.Module], loader: Any, config: Config, device: torch.device
+) -> list[dict[str, float]]:
+    """Scores models: "loss" (mean cross-entropy), "top1" and "top5" (0 to 1), "samples".
+
+    Each sample counts once, on any number of ranks. The device is waited for once, at the end.
+    """
+    sums, begin = [], 0
+    for batch in loader:
+        images, labels = batch["image"].contiguous(memory_format=config.layout), batch["label"]
+        # Every rank has as many batches of the same sizes: what fills up the last is not counted.
+        first = begin + dist.get_rank() * len(labels)
+        counts = torch.arange(first, first + len(labels), device=device) < len(loader.dataset)
+        counts &= batch.get("valid", counts)
+        begin += dist.get_world_size() * len(labels)
+        for model in models:
+            with config.autocast(device):
+                logits = model(images)
+            loss = cross_entropy(logits.float(), labels, reduction="none")
+            best = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+            values = torch.stack([loss, best[:, 0], best.any(1), torch.ones_like(loss)])
+            sums.append(values.where(counts, 0).sum(1))  # no product: a loss may be infinite
+    total = torch.stack(sums).cpu().double().view(-1, len(models), 4).sum(0)
+    dist.all_reduce(total)
+    means = [[*(row[:3] / row[3].clamp(min=1)).tolist(), int(row[3])] for row in total]
+    return [dict(zip(("loss", "top1", "top5", "samples"), one, strict=True)) for one in means]
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes files in a thread; who opens one finds it whole, or the one before."""
+
+    def __init__(self) -> None:
+        self._thread, self._last = ThreadPoolExecutor(1), Future[None]()
+        self._last.set_result(None)
+
+    def write(self, state: dict[str, Any], path: Path) -> None:
+        """Copies a state, and begins to write it: its tensors may change afterwards."""
+        copied = io.BytesIO()
+        torch.save(state, copied)
+        self.wait()
+        self._last = self._thread.submit(self._write, copied, path)
+
+    def wait(self) -> None:
+        """Waits for the file that is being written; raises what went wrong with it."""
+        self._last.result()
+
+    @staticmethod
+    def _write(copied: io.BytesIO, path: Path) -> None:
+        partial = path.with_name(f"{path.name}.partial")
+        with partial.open("wb") as file:
+            file.write(copied.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+
+def find_checkpoint(config: Config, classes: int) -> dict[str, Any] | None:
+    """The checkpoint to go on from, on the CPU; None to start anew."""
+    path = Path(config.out, "checkpoint.pt") if config.resume == "auto" else Path(config.resume)
+    if not config.resume or (config.resume == "auto" and not path.exists()):
+        return None
+    hint = "Name another checkpoint, or start anew without --resume."
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        saved = state["config"] | {"classes": state["classes"], "ema": bool(state["ema"])}
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such checkpoint", hint) from None
+    except (pickle.UnpicklingError, OSError, RuntimeError, EOFError, KeyError) as error:
+        raise DataError(f"{path}: cannot be read as a checkpoint: {error}", hint) from error
+    now = asdict(config) | {"classes": classes, "ema": config.ema_decay > 0}
+    for name in (*SHARED, "classes", "ema"):
+        if saved[name] != now[name]:
+            raise UsageError(
+                f"{path}: was saved with {name}={saved[name]!r}, this run has {now[name]!r}",
+                f"Give {name} as then, or another --out.",
+            )
+    return state
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+class Trainer:
+    """Everything of one rank; goes on from the checkpoint that the options name."""
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device, self.out = config, device, Path(config.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = config.tf32
+        torch.backends.cudnn.benchmark = True  # images have few sizes
+        self.loader = training_data(config, device)
+        self.val_loader = validation_data(config, device) if config.val else None
+        classes = _classes(self.loader)
+        if self.val_loader is not None and _classes(self.val_loader) != classes:
+            what = f"{config.train} and {config.val} have not the same classes"
+            raise UsageError(what, "Pack both from the same source.")
+        self.classes = len(classes)
+        model = make_model(config, self.classes)
+        if config.sync_batch_norm:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        self.model: nn.Module = model.to(device, memory_format=config.layout)  # type: ignore[call-overload]
+        self.ema = copy.deepcopy(self.model).eval() if config.ema_decay else None
+        self.optimizer = make_optimizer(config, self.model)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.amp == "float16")
+        self.wrapped, self.no_sync = self.model, cast(Any, nullcontext)
+        if dist.get_world_size() > 1:
+            # Not where gradients are sent in some batches only, nor compiled.
+            static = config.static_graph and config.accumulate == 1 and not config.compile
+            ddp = DistributedDataParallel(
+                self.model, gradient_as_bucket_view=True, static_graph=static
+            )
+            if config.bf16_gradients and device.type != "cpu":
+                ddp.register_comm_hook(None, bf16_compress_hook)
+            self.wrapped, self.no_sync = ddp, ddp.no_sync
+        if config.compile:
+            # Of the wrapped model, so that graphs are cut where gradients can be sent; and a graph
+            # for each size: one for all sizes would be slower.
+            self.wrapped = torch.compile(self.wrapped, backend=config.compile, dynamic=False)
+        self.step, self.best, self.scores = 0, 0.0, list[dict[str, float]]()
+        self.losses: list[torch.Tensor] = []  # of the steps since the last report, on the device
+        self.writer, self.signals = Writer(), Signals()
+        self.timer = StepTimer(every=0, batch_size=config.batch_size, write=lambda line: None)
+        self._resume(find_checkpoint(config, self.classes))
+
+    def _resume(self, state: dict[str, Any] | None) -> None:
+        """Takes over what a checkpoint holds; options stay those of this run."""
+        if state is not None:
+            self.model.load_state_dict(state["model"])
+            if self.ema is not None:
+                self.ema.load_state_dict(state["ema"])
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
+            for parameter, values in self.optimizer.state.items():
+                for name, value in values.items():
+                    if value.shape == parameter.shape:
+                        # Fused kernels go by memory: the layout must be this run's.
+                        values[name] = torch.empty_like(parameter).copy_(value)
+            if self.scaler.is_enabled() and state["scaler"]:
+                self.scaler.load_state_dict(state["scaler"])
+            self.step, self.best = state["step"], state["best"]
+            # One state fits all ranks, also when there are more or fewer of them now, unless bad
+            # samples are skipped: then each rank has skipped its own.
+            same = len(state["loaders"]) == dist.get_world_size()
+            self.loader.load_state_dict(state["loaders"][dist.get_rank() if same else 0])
+        steps = gather(self.step)
+        if len(set(steps)) > 1:
+            what = f"the ranks have found checkpoints of different steps: {steps}"
+            raise UsageError(what, "Put --out on a disk that all nodes share.")
+
+    def save(self) -> None:
+        """Begins to write a checkpoint; every rank must take part, the first one writes."""
+        if not all(bool(one.isfinite().all()) for one in self.model.parameters()):
+            raise FloatingPointError(f"step {self.step}: parameters are not finite, and not saved")
+        loaders = gather(self.loader.state_dict())
+        state = {
+            "model": self.model.state_dict(),
+            "ema": {} if self.ema is None else self.ema.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "loaders": loaders,
+            "step": self.step,
+            "best": self.best,
+            "classes": self.classes,
+            "config": asdict(self.config),
+        }
+        if dist.get_rank() == 0:
+            self.writer.write(state, self.out / "checkpoint.pt")
+
+    def run(self) -> dict[str, Any]:
+        """Trains to the end, or until SIGTERM; returns what summary.json holds."""
+        config, written = self.config, self.out / "summary.json"
+        epoch = int(self.loader.state_dict()["epoch"])
+        if epoch >= config.epochs and written.exists():
+            return dict(json.loads(written.read_text()))  # queued again after its end
+        stopped = 0
+        # The garbage collector would stop each rank at another step, and with it all the others.
+        gc.disable()
+        try:
+            with self.signals.caught():
+                batches = iter(self.loader)
+                while epoch < config.epochs and not stopped:
+                    stopped = self._train(epoch, batches)
+                    if not stopped:
+                        epoch += 1
+                        batches = iter(self.loader)
+                        if epoch < config.epochs:
+                            batches.ready()  # threads decode these while others are validated
+                        if self.val_loader is not None:
+                            self._validate()
+                        self.save()
+                        stopped = -(0 < config.max_steps <= self.step)
+                self.writer.wait()
+        finally:
+            gc.enable()
+        summary = {
+            "epochs": epoch,
+            "steps": self.step,
+            "terminated": stopped == signal.SIGTERM,
+            "val": self.scores[0] if self.scores else None,
+            "best_top1": self.best,
+            "world_size": dist.get_world_size(),
+            "phases_s": self.timer.totals(),
+            "config": asdict(config),
+        }
+        if dist.get_rank() == 0:
+            written.write_text(json.dumps(summary, indent=1) + "\n")
+        return summary
+
+    def _train(self, epoch: int, batches: Any) -> int:
+        """What is left of an epoch. Returns SIGTERM or, after --max-steps, -1 if that ended it."""
+        config, total, every = self.config, len(batches), self.config.accumulate
+        for number, batch in enumerate(self.timer.batches(batches)):
+            first = number - number % every
+            last = number + 1 in (first + every, total)
+            if number == first:
+                # Functions of the step, so that a resumed run has the same rates and dropout.
+                numbers = self.step * dist.get_world_size() + dist.get_rank()
+                torch.manual_seed((config.seed << 32) + numbers)
+                self._set_rate(epoch + 1 - (total - first) / len(self.loader))
+            # Gradients go over the network once a step, not once a batch.
+            with nullcontext() if last else self.no_sync():
+                self._backward(batch, 1 / min(every, total - first))
+            if not last:
+                continue
+            self._update(epoch)
+            received = self.signals.poll()
+            enough = self.step == config.max_steps and number + 1 < total
+            stopped = signal.SIGTERM if received == signal.SIGTERM else -enough
+            if self.step % config.log_every == 0 or stopped or number + 1 == total:
+                self._report(epoch)
+            due = config.checkpoint_every and self.step % config.checkpoint_every == 0
+            if received or stopped or due:
+                self.save()
+            if stopped:
+                return stopped
+        return 0
+
+    def _backward(self, batch: dict[str, Any], share: float) -> None:
+        with self.config.autocast(self.device), self.timer.phase("forward"):
+            logits = self.wrapped(batch["image"].contiguous(memory_format=self.config.layout))
+            smoothing = self.config.label_smoothing
+            loss = cross_entropy(logits, batch["label"], label_smoothing=smoothing)
+        with self.timer.phase("backward"):
+            self.scaler.scale(loss * share).backward()  # type: ignore[no-untyped-call]
+        self.losses.append(loss.detach())
+
+    def _update(self, epoch: int) -> None:
+        config = self.config
+        with self.timer.phase("optimizer"), torch.no_grad():
+            if config.clip_grad:
+                self.scaler.unscale_(self.optimizer)
+                nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_grad)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+            self.step += 1
+            if self.ema is not None and self.step % config.ema_every == 0:
+                # While the rate rises, the average is the weights themselves.
+                rising = epoch < config.warmup_epochs
+                weight = 1.0 if rising else 1 - config.ema_decay**config.ema_every
+                news = self.model.state_dict()
+                for name, mean in self.ema.state_dict().items():
+                    new = news[name]
+                    mean.lerp_(new, weight) if new.is_floating_point() else mean.copy_(new)
+
+    def _set_rate(self, done: float) -> None:
+        """Sets the rate of the step that begins when so many epochs are done."""
+        config, warmup = self.config, self.config.warmup_epochs
+        images = config.batch_size * config.accumulate * dist.get_world_size()
+        if done < warmup:
+            factor = min((done + config.accumulate / len(self.loader)) / warmup, 1.0)
+        else:
+            factor = 0.5 + 0.5 * math.cos(math.pi * (done - warmup) / (config.epochs - warmup))
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.lr * images / 256 * factor
+
+    def _report(self, epoch: int) -> None:
+        """Tells of the steps since the last report; ends all ranks if a loss is not finite."""
+        gc.collect(1)
+        losses = torch.stack(self.losses).cpu().double() / dist.get_world_size()
+        dist.all_reduce(losses)
+        self.losses.clear()
+        if not losses.isfinite().all():
+            raise FloatingPointError(
+                f"the loss became {losses[~losses.isfinite()][0]} by step {self.step}: resume from "
+                "the last checkpoint with a lower --lr, or with --clip-grad"
+            )
+        self.timer.report()
+        recent = self.timer.reported
+        assert recent is not None
+        self._tell(
+            "train",
+            epoch=epoch,
+            loss=losses.mean().item(),
+            lr=self.optimizer.param_groups[0]["lr"],
+            images_per_second=recent.images_per_second * dist.get_world_size(),
+            waiting=recent.wait_share,
+        )
+
+    def _validate(self) -> None:
+        assert self.val_loader is not None
+        models = {"val": self.model} if self.ema is None else {"val": self.ema, "raw": self.model}
+        for buffer in (one for model in models.values() for one in model.buffers()):
+            dist.broadcast(buffer, 0)  # running means differ a little; the first rank's are saved
+        self.model.eval()
+        self.scores = evaluate([*models.values()], self.val_loader, self.config, self.device)
+        self.model.train()
+        for name, score in zip(models, self.scores, strict=True):
+            self._tell(name, **score)
+        if self.scores[0]["top1"] > self.best:
+            self.best = self.scores[0]["top1"]
+            if dist.get_rank() == 0:
+                best = {"model": models["val"].state_dict(), "top1": self.best}
+                self.writer.write(best | {"config": asdict(self.config)}, self.out / "best.pt")
+
+    def _tell(self, kind: str, **values: float) -> None:
+        """Prints values, and adds a line of JSON to log.jsonl; once for all ranks."""
+        if dist.get_rank() == 0:
+            with (self.out / "log.jsonl").open("a") as file:
+                file.write(json.dumps({"kind": kind, "step": self.step} | values) + "\n")
+            words = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()]
+            print(f"{kind} step {self.step}:", ", ".join(words), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Trains as the command line says.
-
-    Args:
-        arguments: The command line's; None for this program's own.
-
-    Returns:
-        What summary.json holds.
-
-    Raises:
-        FastdataError: An option or the data is wrong.
-    """
+    """Trains as the command line says; returns what summary.json holds."""
     config = parse(arguments)
-    with join(config.device) as ranks:
-        return Trainer(config, ranks).run()
+    if not config.train:
+        raise UsageError("nothing to train on", "Give --train DATASET.")
+    with join(config) as device:
+        return Trainer(config, device).run()
 
 
 if __name__ == "__main__":
     try:
-        main()
+        # As a shell says of what SIGTERM ended: nothing that follows must take it for done.
+        sys.exit(128 + signal.SIGTERM if main()["terminated"] else 0)
     except FastdataError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)

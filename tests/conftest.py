@@ -28,7 +28,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 # Files that take minutes begin first, so that no process is left alone with one at the end.
-_LONG = ["kill", "loader_frameworks", "loader_lifecycle", "pixel_programs", "train_ranks"]
+_LONG = ["kill", "loader_frameworks", "loader_lifecycle", "pixel_programs", "train_imagenet"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

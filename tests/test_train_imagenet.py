@@ -1,10 +1,14 @@
-"""The training recipe learns, goes on where it was stopped, and every switch of it acts."""
+"""The training script: it learns, goes on where it was stopped, to the bit, and its options act."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections import Counter
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,29 +17,28 @@ import numpy as np
 import pytest
 import torch
 import training_data
+import training_models
+import training_ranks
 from fastdata.examples import train_imagenet
-from fastdata.examples.training import checkpoint, schedule
-from fastdata.examples.training.config import Config, parse, read_yaml
-from fastdata.examples.training.ranks import Ranks
-from fastdata.examples.training.resnet import ResNet
-from fastdata.examples.training.step import weights
-from fastdata.examples.training.trainer import Trainer
-from hypothesis import given
-from hypothesis import strategies as st
+from fastdata.examples.train_imagenet import Config, Mix, Trainer, Writer, join, parse
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset
+from fastdata.device.delivery import DeviceIterator
 from fastdata.errors import DataError, UsageError
-from fastdata.plan.sharding import Epoch
 
-ALONE = Ranks(0, 1, 0, torch.device("cpu"), False)
-SMALL = ["--model", "resnet18", "--width", "8", "--image-size", "32", "--workers", "1"]
-SMALL += ["--device", "cpu", "--batch-size", "16", "--no-tensorboard"]
+SMALL = ["--model", "training_models:tiny", "--device", "cpu", "--batch-size", "16"]
+SMALL += ["--image-size", "32", "--val-size", "32", "--val-resize", "37", "--workers", "1"]
+SMALL += ["--warmup-epochs", "0.5", "--timeout", "60"]
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Other processes need the CPUs, too; and sums do not depend on the number of threads."""
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One rank, and one thread: sums do not depend on the number of threads."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,88 +50,30 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return training_data.packed(tmp_path_factory.mktemp("training"))
 
 
-def arguments(data: dict[str, Path], out: Path, *more: str) -> list[str]:
-    return ["--train", str(data["train"]), "--out", str(out), *SMALL, *more]
+@pytest.fixture
+def trained(data: dict[str, Path], tmp_path: Path) -> Callable[..., Any]:
+    """Trains, on this process; returns the Trainer."""
+
+    def train(*options: str, out: str = "out") -> Any:
+        given = ["--train", str(data["train"]), "--out", str(tmp_path / out), *SMALL, *options]
+        config = parse(given)
+        with join(config) as device:
+            trainer = Trainer(config, device)
+            trainer.summary = trainer.run()  # type: ignore[attr-defined]
+        return trainer
+
+    return train
 
 
-def samples(out: Path, rank: int = 0) -> list[tuple[int, int, int]]:
-    """(epoch, step, sample) that count: what a resumed run has undone is left out."""
-    found: list[tuple[int, int, int]] = []
-    for line in (out / "samples" / f"rank-{rank}.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if "resumed" in event:
-            found = [one for one in found if one[1] < event["resumed"]]
-        else:
-            found += [(event["epoch"], event["step"], sample) for sample in event["samples"]]
-    return found
+def checkpoint(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(folder / "checkpoint.pt", weights_only=True)
+    return state
 
 
-def scalars(out: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard would show."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(out / "tensorboard"))
-    events.Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
-
-
-def test_learns_and_goes_on_where_it_was_stopped(data: dict[str, Path], tmp_path: Path) -> None:
-    options = ["--epochs", "4", "--lr", "1", "--warmup-epochs", "0.5", "--log-samples"]
-    options += ["--val", str(data["val"]), "--log-every", "4", "--tensorboard"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    done = train_imagenet.main(arguments(data, whole, *options))
-    assert done["val"]["top1"] > 0.9 and done["val"]["samples"] == 53
-    assert json.loads((whole / "summary.json").read_text()) == done
-
-    stopped = train_imagenet.main(arguments(data, parts, *options, "--max-steps", "14"))
-    assert stopped["steps"] == 14 and len(samples(parts)) == 14 * 16  # in the second epoch
-    again = train_imagenet.main(arguments(data, parts, *options, "--resume", "auto"))
-    # A job that is queued again after its end.
-    assert train_imagenet.main(arguments(data, parts, *options, "--resume", "auto")) == again
-    assert again["steps"] == done["steps"] == 40
-    assert again["val"] == done["val"] and again["best_top1"] == done["best_top1"]
-    one, other = checkpoint.load(whole / "checkpoint.pt"), checkpoint.load(parts / "checkpoint.pt")
-    assert_same(one, other)
-    assert samples(whole) == samples(parts)
-    assert Counter(sample for *_, sample in samples(whole)) == dict.fromkeys(range(160), 4)
-
-    for out in (whole, parts):
-        shown = scalars(out)
-        assert set(shown) == {
-            *(f"train/{name}" for name in ("loss", "top1", "top5", "lr")),
-            *(f"train/{name}" for name in ("images_per_second", "wait_share")),
-            *(f"val/{name}" for name in ("loss", "top1", "top5")),
-        }
-        assert [step for step, _ in shown["val/top1"]] == [10, 20, 30, 40]
-        assert shown["val/top1"][-1][1] == pytest.approx(done["val"]["top1"])
-        assert all(0 <= value <= 1 for _, value in shown["train/wait_share"])
-        assert all(value > 0 for _, value in shown["train/images_per_second"])
-    assert_right_score(whole, data["val"], done["val"])
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_run_that_ends_with_an_epoch_validates_it(
-    data: dict[str, Path], tmp_path: Path, accumulate: int
-) -> None:
-    steps = -(-10 // accumulate)
-    options = ["--val", str(data["val"]), "--tensorboard", "--epochs", "2", "--log-samples"]
-    options += ["--accumulate", str(accumulate)]
-    given = arguments(data, tmp_path, *options)
-    ended = train_imagenet.main([*given, "--max-steps", str(steps)])
-    assert (ended["steps"], ended["epochs"]) == (steps, 1)
-    assert ended["val"]["samples"] == 53 and ended["best_top1"] == ended["val"]["top1"]
-    assert (tmp_path / "best.pt").exists()
-    # Nothing of that epoch is done again; and an end in the middle of one still validates nothing.
-    middle = train_imagenet.main([*given, "--resume", "auto", "--max-steps", str(steps + 1)])
-    assert middle["val"] is None and middle["epochs"] == 1
-    assert len(samples(tmp_path)) == 160 + 16 * accumulate
-    whole = train_imagenet.main([*given, "--resume", "auto"])
-    assert whole["steps"] == 2 * steps
-    assert Counter(sample for *_, sample in samples(tmp_path)) == dict.fromkeys(range(160), 2)
-    assert [step for step, _ in scalars(tmp_path)["val/top1"]] == [steps, 2 * steps]
+def log(folder: Path, kind: str, name: str) -> list[float]:
+    """The values that log.jsonl has."""
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [line[name] for line in lines if line["kind"] == kind]
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -138,7 +83,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert torch.equal(one, other)
     elif isinstance(one, dict):
         assert one.keys() == other.keys()
-        for key in one:
+        for key in one.keys() - {"out", "resume"}:
             assert_same(one[key], other[key])
     elif isinstance(one, list):
         assert len(one) == len(other)
@@ -148,308 +93,387 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-def assert_right_score(out: Path, path: Path, score: dict[str, float]) -> None:
+def assert_right_score(out: Path, path: Path, score: dict[str, float], model: str) -> None:
     """Compares a score with one that is computed without loader, batches and ranks."""
-    model = ResNet("resnet18", training_data.CLASSES, width=8)
-    model.load_state_dict(checkpoint.load(out / "checkpoint.pt")["model"])
-    model.eval()
+    network = training_models.tiny(training_data.CLASSES)
+    network.load_state_dict(checkpoint(out)[model])
+    network.eval()
     losses, right = [], 0
-    mean, std = (np.array(v, np.float32) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    mean, std = (np.array(v, np.float32) for v in (train_imagenet.MEAN, train_imagenet.STD))
     dataset = ImageDataset(path)
     for number in range(len(dataset)):
         image, label = dataset[number]
-        short = 37  # round(32 * 256 / 224)
-        size = (short * image.width // image.height, short)
+        size = (37 * image.width // image.height, 37)
         assert image.width > image.height
-        resized = image.resize(size, 2)
-        left, top = round((size[0] - 32) / 2), round((short - 32) / 2)
-        pixels = np.asarray(resized.crop((left, top, left + 32, top + 32)), np.float32) / 255
+        left, top = round((size[0] - 32) / 2), round((37 - 32) / 2)
+        cut = image.resize(size, 2).crop((left, top, left + 32, top + 32))
+        pixels = (np.asarray(cut, np.float32) / 255 - mean) / std
         with torch.no_grad():
-            logits = model(torch.from_numpy((pixels - mean) / std).permute(2, 0, 1)[None])
+            logits = network(torch.from_numpy(pixels).permute(2, 0, 1)[None])
         losses.append(functional.cross_entropy(logits, torch.tensor([label])).item())
         right += int(logits.argmax()) == label
     # Pillow's pixels are another level here and there: one image may fall to the other side.
     assert score["top1"] == pytest.approx(right / len(dataset), abs=1.01 / len(dataset))
     assert score["loss"] == pytest.approx(np.mean(losses), abs=0.02)
-    assert score["top5"] == 1
+    assert (score["top5"], score["samples"]) == (1, len(dataset))
 
 
-class TestSwitches:
-    """Each is thrown on the command line, and is seen to act in training."""
+def test_learns_and_is_begun_anew_and_again(
+    data: dict[str, Path], trained: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--epochs", "3", "--lr", "1.5", "--val", str(data["val"]), "--log-every", "4"]
+    done = trained(*options)
+    assert done.summary["val"]["top1"] > 0.9 and done.summary["steps"] == 30
+    assert_right_score(done.out, data["val"], done.summary["val"], "model")
+    assert json.loads((done.out / "summary.json").read_text()) == done.summary
+    assert log(done.out, "train", "step") == [4, 8, 10, 12, 16, 20, 24, 28, 30]
+    assert log(done.out, "val", "step") == [10, 20, 30]
+    assert "val step 30: loss" in capfd.readouterr().out
+    best = torch.load(done.out / "best.pt", weights_only=True)
+    assert best["top1"] == max(log(done.out, "val", "top1")) == done.summary["best_top1"]
+    # A job that is queued again after its end.
+    assert trained(*options, "--resume", "auto").summary == done.summary
+    # Without --resume, it begins anew; and one that was stopped goes on to the same end.
+    anew = trained(*options, "--max-steps", "14")
+    assert (anew.summary["steps"], anew.summary["epochs"]) == (14, 1)
+    again = trained(*options, "--resume", "auto")
+    assert_same(checkpoint(again.out)["model"], done.model.state_dict())
+    assert again.summary["val"] == done.summary["val"]
 
-    @pytest.fixture
-    def trained(self, data: dict[str, Path], tmp_path: Path) -> Callable[..., Any]:
-        """Trains two steps; what came in and out of the model is in ``seen``."""
 
-        def train(*options: str, steps: int = 2) -> Any:
-            out = tmp_path / "out"
-            given = arguments(data, out, "--max-steps", str(steps), *options)
-            trainer: Any = Trainer(parse(given), ALONE)
-            trainer.seen = []
+RECIPE = [*SMALL, "--model-args", '{"dropout": 0.2}', "--epochs", "2", "--repeats", "2"]
+RECIPE += ["--image-size", "0:24,1:32", "--mixup", "0.2", "--cutmix", "1", "--augment", "trivial"]
+RECIPE += ["--erasing", "0.1", "--label-smoothing", "0.1", "--ema-decay", "0.9", "--ema-every", "2"]
+RECIPE += ["--clip-grad", "1", "--checkpoint-every", "3", "--log-every", "5"]
 
-            def look(_: Any, inputs: Any, output: Any) -> None:
-                trainer.seen.append((inputs[0], output))
 
-            if "--compile" not in options:
-                trainer.model.register_forward_hook(look)
-            trainer.run()
-            return trainer
+def test_killed_and_resumed_is_as_undisturbed(data: dict[str, Path], tmp_path: Path) -> None:
+    """Two ranks, all that is random switched on: SIGTERM, SIGKILL, a loss that is no number."""
 
-        return train
+    def run(out: str, *options: str, **more: Any) -> list[tuple[int, str]]:
+        paths = ["--train", str(data["train"]), "--val", str(data["val"])]
+        paths += ["--out", str(tmp_path / out)]
+        return training_ranks.run(tmp_path / "printed", *paths, *RECIPE, *options, **more)
 
-    @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+    def resume(out: str) -> None:
+        ended = run(out, "--resume", "auto")
+        assert [status for status, _ in ended] == [0, 0], ended
+        assert_same(checkpoint(tmp_path / out), checkpoint(tmp_path / "whole"))
+
+    ended = run("whole")
+    assert [status for status, _ in ended] == [0, 0], ended
+    whole = checkpoint(tmp_path / "whole")
+    assert (whole["step"], len(whole["loaders"])) == (20, 2)
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    # 53 images, which two ranks cannot share evenly.
+    assert_right_score(tmp_path / "whole", data["val"], summary["val"], "ema")
+
+    # One of them is told to end: both save after the same step, which is the next.
+    ended = run("told", accident="1:4:15")
+    assert [status for status, _ in ended] == [143, 143], ended
+    assert checkpoint(tmp_path / "told")["step"] == 5
+    resume("told")
+
+    # One is killed in the second epoch: the other one ends by itself, with an error.
+    ended = run("killed", accident="1:14:9")
+    assert [status for status, _ in ended] == [1, -9], ended
+    assert "RuntimeError" in ended[0][1]
+    assert checkpoint(tmp_path / "killed")["step"] == 12
+    shutil.copytree(tmp_path / "killed", tmp_path / "fewer")
+    resume("killed")
+
+    # A checkpoint fits another number of ranks: one sees what is left, in as many images a step.
+    ended = run("fewer", "--resume", "auto", "--batch-size", "32", ranks=1)
+    assert ended[0][0] == 0, ended
+    assert checkpoint(tmp_path / "fewer")["step"] == 20
+
+    # The loss of one rank is no number: both end, and nothing is saved after it.
+    ended = run("nan", accident="1:5:nan")
+    assert [status for status, _ in ended] == [1, 1], ended
+    assert all("loss became nan by step 5" in text for _, text in ended)
+    assert checkpoint(tmp_path / "nan")["step"] == 3
+
+
+def test_sigusr1_saves_and_goes_on(trained: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv(training_models.ACCIDENT, "0:2:10")
+    saved = []
+    kept = Trainer.save
+    monkeypatch.setattr(Trainer, "save", lambda self: (saved.append(self.step), kept(self)))
+    done = trained("--max-steps", "6", "--epochs", "1")
+    assert saved == [3, 6]
+    assert done.summary["steps"] == 6 and not done.summary["terminated"]
+
+
+def test_two_ranks_are_one_with_their_batches(
+    data: dict[str, Path], trained: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Gradients of ranks, and of several batches, are those of one large batch."""
+    options = ["--model-args", '{"norm": false}', "--max-steps", "4", "--epochs", "1"]
+    one = trained(*options, "--batch-size", "32").model.state_dict()
+    several = trained(*options, "--batch-size", "8", "--accumulate", "4", out="several")
+    assert several.step == 4
+    paths = ["--train", str(data["train"]), "--out", str(tmp_path / "ranks")]
+    more = ["--batch-size", "8", "--accumulate", "2"]
+    ended = training_ranks.run(tmp_path, *paths, *SMALL, *options, *more)
+    assert [status for status, _ in ended] == [0, 0], ended
+    ranks = checkpoint(tmp_path / "ranks")["model"]
+    for name, value in one.items():
+        torch.testing.assert_close(several.model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(ranks[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_an_epochs_last_step_may_have_fewer_batches(trained: Callable[..., Any]) -> None:
+    options = ["--model-args", '{"norm": false}', "--epochs", "1", "--accumulate", "3"]
+    done = trained(*options, "--log-every", "1")
+    assert done.step == 4 and len(done.model.seen) == 10
+    assert log(done.out, "train", "loss")[-1] == pytest.approx(
+        log(done.out, "train", "loss")[0], 0.3
+    )
+
+
+def run_by_slurm(folder: Path, script: str, *arguments: str) -> None:
+    """The batch script as Slurm would run it, with two tasks on one node."""
+    commands = folder / "bin"
+    commands.mkdir()
+    # What Slurm brings: tasks that know their numbers, and have the CPUs that srun was told of.
+    (commands / "srun").write_text(
+        f"""#!{sys.executable}
+import os, subprocess, sys
+assert os.environ["SRUN_CPUS_PER_TASK"] == os.environ["SLURM_CPUS_PER_TASK"]
+words = sys.argv[1:]
+while words[0].startswith("--"):
+    words.pop(0)
+step = dict(SLURM_STEP_NUM_TASKS="2", SLURM_STEP_TASKS_PER_NODE="2", SLURM_NODEID="0")
+step |= dict(SLURM_STEP_NODELIST="localhost", SLURM_STEP_ID="0")
+tasks = [
+    subprocess.Popen(words, env=os.environ | step | dict(SLURM_PROCID=n, SLURM_LOCALID=n))
+    for n in "01"
+]
+sys.exit(max(task.wait() for task in tasks))
+"""
+    )
+    (commands / "python").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    for command in commands.iterdir():
+        command.chmod(0o755)
+    told = {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1"}
+    told |= {"SLURM_JOB_ID": str(os.getpid()), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    told |= {"PYTHONPATH": str(Path(__file__).parent), "FASTDATA_TRAIN": script}
+    batch = Path(train_imagenet.__file__).with_suffix(".slurm")
+    environ = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"} | told
+    command = ["bash", str(batch), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environ)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+
+
+def test_a_copy_of_the_file_trains_under_slurm(data: dict[str, Path], tmp_path: Path) -> None:
+    """Tasks that srun starts are ranks of one run; the recipe is found where fastdata is."""
+    script = shutil.copy(train_imagenet.__file__, tmp_path / "mine.py")
+    arguments = ["--config", "cpu", "--train", str(data["train"]), "--out", str(tmp_path / "out")]
+    run_by_slurm(tmp_path, script, *arguments, *SMALL, "--epochs", "1")
+    state = checkpoint(tmp_path / "out")
+    assert len(state["loaders"]) == 2 and state["step"] == 5
+    assert state["config"]["augment"] == "trivial" and state["ema"]
+
+
+class TestOptionsAct:
+    @pytest.mark.parametrize("kind", ["bfloat16", "float16", "none"])
     def test_amp(self, trained: Callable[..., Any], kind: str) -> None:
-        trainer = trained("--amp", kind)
-        dtype = getattr(torch, kind)
-        assert all(images.dtype == logits.dtype == dtype for images, logits in trainer.seen)
-        assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
-        scaler = checkpoint.load(trainer.out / "checkpoint.pt")["scaler"]
-        assert bool(scaler) == (kind == "float16")
+        done = trained("--amp", kind, "--max-steps", "2")
+        dtype = torch.float32 if kind == "none" else getattr(torch, kind)
+        for images, logits in done.model.seen:
+            assert images.dtype == logits.dtype == dtype
+        assert all(parameter.dtype == torch.float32 for parameter in done.model.parameters())
+        assert bool(checkpoint(done.out)["scaler"]) == (kind == "float16")
 
-    def test_no_amp(self, trained: Callable[..., Any]) -> None:
-        for images, logits in trained().seen:
-            assert images.dtype == logits.dtype == torch.float32
+    def test_an_overflow_in_the_first_step(self, trained: Callable[..., Any]) -> None:
+        """The scaler skips that step: it must leave nothing unwritten behind."""
+        done = trained("--amp", "float16", "--epochs", "1", "--max-steps", "6")
+        config = done.config
+        with join(config) as device:
+            again = Trainer(config, device)
+            again.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+            again.run()
+        assert again.scaler.get_scale() < 2.0**60
+        for parameter in again.model.parameters():
+            assert parameter.abs().max() < 10
 
-    @pytest.mark.parametrize("on", [True, False])
-    def test_channels_last(self, trained: Callable[..., Any], on: bool) -> None:
-        trainer = trained("--channels-last" if on else "--no-channels-last")
-        tensors = [images for images, _ in trainer.seen] + [trainer.model.conv1.weight]
-        for tensor in tensors:
-            assert tensor.is_contiguous(memory_format=torch.channels_last) == on
-            assert tensor.is_contiguous() != on
+    def test_layout(self, trained: Callable[..., Any]) -> None:
+        for flag, on in (("--channels-last", True), ("--no-channels-last", False)):
+            done = trained(flag, "--max-steps", "2", "--mixup", "1", "--cutmix", "1")
+            for tensor in [images for images, _ in done.model.seen] + [done.model[0].weight]:
+                assert tensor.is_contiguous(memory_format=torch.channels_last) == on
+                assert tensor.is_contiguous() != on
 
-    @pytest.mark.parametrize("on", [True, False])
-    def test_cudnn_autotune(
-        self, trained: Callable[..., Any], on: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(torch.backends.cudnn, "benchmark", not on)
-        trained("--cudnn-autotune" if on else "--no-cudnn-autotune")
-        assert torch.backends.cudnn.benchmark == on
+    def test_tf32(self, trained: Callable[..., Any]) -> None:
+        for flag, precision in (("--tf32", "high"), ("--no-tf32", "highest")):
+            trained(flag, "--max-steps", "1")
+            assert torch.get_float32_matmul_precision() == precision
+            assert torch.backends.cudnn.allow_tf32 == (precision == "high")
 
-    def test_compile(self, trained: Callable[..., Any]) -> None:
-        from torch._dynamo.utils import counters
+    def test_a_compiled_model_has_one_graph_a_size(self, trained: Callable[..., Any]) -> None:
+        """160 images in batches of 48: what is left over would be a batch of another size."""
+        shapes, graphs = [], []
+
+        def backend(graph: Any, inputs: list[Any]) -> Any:
+            graphs.append(any(isinstance(one, torch.SymInt) for one in inputs))
+
+            def call(*arguments: Any) -> Any:
+                shapes.extend(one.shape for one in arguments if one.ndim == 4 and len(one) == 48)
+                return graph(*arguments)
+
+            return call
 
         torch._dynamo.reset()
-        counters.clear()
-        plain = trained("--val", "").model.state_dict()
-        assert not counters["frames"]
-        compiled = trained("--compile", "--compile-backend", "eager").model.state_dict()
-        assert counters["frames"]["ok"] >= 1
-        assert plain.keys() == compiled.keys()
-        for name, value in plain.items():
-            torch.testing.assert_close(value, compiled[name], atol=1e-3, rtol=1e-3)
+        torch._dynamo.register_backend(backend, name="counts_graphs")
+        options = ["--epochs", "2", "--batch-size", "48", "--image-size", "0:24,1:32"]
+        trained("--compile", "counts_graphs", *options)
+        assert graphs == [False, False]
+        assert [tuple(one) for one in shapes] == [(48, 3, 24, 24)] * 3 + [(48, 3, 32, 32)] * 3
 
-    def test_fused(self, trained: Callable[..., Any]) -> None:
-        results = []
-        for flag, on in (("--fused", True), ("--no-fused", False)):
-            trainer = trained(flag)
-            for parameter in trainer.model.parameters():
-                parameter.grad = torch.ones_like(parameter)
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-                trainer.stepper.optimiser.step()
-            names = {event.key for event in seen.key_averages()}
-            assert ("aten::_fused_sgd_" in names) == on
-            results.append(trainer.model.state_dict())
-        for one, other in zip(results[0].values(), results[1].values(), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    def test_sizes_repeats_and_mixing(self, trained: Callable[..., Any]) -> None:
+        options = ["--epochs", "2", "--image-size", "0:24,1:28", "--repeats", "4", "--erasing", "1"]
+        done = trained(*options)
+        sides = [tuple(images.shape) for images, _ in done.model.seen]
+        # Every image comes four times an epoch: 160 make 40 batches of 16.
+        assert sides == [(16, 3, 24, 24)] * 40 + [(16, 3, 28, 28)] * 40
+        (batch, *_) = done.loader
+        groups = batch["label"].view(4, 4)
+        assert (groups == groups[0]).all()
+        crops = batch["image"].reshape(4, 4, -1)
+        assert all(not torch.equal(crops[0], crops[view]) for view in (1, 2, 3))
 
-    @pytest.mark.parametrize("on", [True, False])
-    def test_set_to_none(self, trained: Callable[..., Any], on: bool) -> None:
-        for parameter in trained("--set-to-none" if on else "--no-set-to-none").model.parameters():
-            assert parameter.grad is None if on else not parameter.grad.any()
+    def test_optimizers(self, trained: Callable[..., Any]) -> None:
+        for name, kind in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
+            done = trained("--optimizer", name, "--max-steps", "1", "--weight-decay", "0.5")
+            assert type(done.optimizer) is kind
+            before = {n: p.detach().clone() for n, p in done.model.named_parameters()}
+            for group in done.optimizer.param_groups:
+                group.update(lr=1.0, betas=(0, 0), momentum=0)
+            for parameter in done.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            done.optimizer.step()
+            for key, parameter in done.model.named_parameters():
+                kept = 0.5 if parameter.ndim > 1 else 1.0
+                torch.testing.assert_close(parameter, before[key] * kept)
 
-    @pytest.mark.parametrize("on", [True, False])
-    def test_bias_before_norm(self, trained: Callable[..., Any], on: bool) -> None:
-        trainer = trained("--bias-before-norm" if on else "--no-bias-before-norm", steps=1)
-        convolutions = [m for m in trainer.model.modules() if isinstance(m, torch.nn.Conv2d)]
-        assert len(convolutions) == 20
-        assert all((one.bias is not None) == on for one in convolutions)
+    def test_rate_rises_then_falls(self, trained: Callable[..., Any]) -> None:
+        """10 steps an epoch: it rises for one, and falls for two."""
+        options = ["--epochs", "3", "--warmup-epochs", "1", "--lr", "0.8", "--log-every", "1"]
+        done = trained(*options, "--max-steps", "13")
+        trained(*options, "--resume", "auto")
+        wanted = [0.05 * (step + 1) / 10 for step in range(10)]
+        wanted += [0.05 * (1 + math.cos(math.pi * step / 20)) / 2 for step in range(20)]
+        assert log(done.out, "train", "lr") == pytest.approx(wanted)
 
-    @pytest.mark.parametrize("on", [True, False])
-    def test_decay_norm_and_bias(self, trained: Callable[..., Any], on: bool) -> None:
-        flag = "--decay-norm-and-bias" if on else "--no-decay-norm-and-bias"
-        trainer = trained(flag, "--momentum", "0", "--weight-decay", "0.5")
-        for parameter in trainer.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-        for group in trainer.stepper.optimiser.param_groups:
-            group["lr"] = 1.0
-        trainer.stepper.optimiser.step()
-        for name, parameter in trainer.model.named_parameters():
-            decayed = parameter.ndim > 1 or on
-            torch.testing.assert_close(parameter, before[name] * (0.5 if decayed else 1.0))
+    def test_average_of_the_weights(self, trained: Callable[..., Any]) -> None:
+        options = [
+            "--ema-decay",
+            "0.9",
+            "--ema-every",
+            "2",
+            "--warmup-epochs",
+            "1",
+            "--epochs",
+            "2",
+        ]
+        first = trained(*options, "--max-steps", "10")
+        state = checkpoint(first.out)
+        assert_same(state["ema"], state["model"])  # while the rate rises
+        done = trained(*options, "--max-steps", "12", "--resume", "auto")
+        for name, value in done.ema.state_dict().items():
+            if value.is_floating_point():
+                mean = 0.81 * state["ema"][name] + 0.19 * done.model.state_dict()[name]
+                torch.testing.assert_close(value, mean)
 
-    def test_sync_batch_norm_is_refused_without_gpus(self, trained: Callable[..., Any]) -> None:
-        with pytest.raises(UsageError, match="sync_batch_norm needs GPUs"):
-            trained("--sync-batch-norm")
-
-    @pytest.mark.parametrize(
-        ("scaling", "wanted"), [("linear", 0.1 * 48 / 256), ("sqrt", 0.1 * (48 / 256) ** 0.5)]
-    )
-    def test_learning_rate(self, trained: Callable[..., Any], scaling: str, wanted: float) -> None:
-        """160 images in batches of 16, three a step: 4 steps an epoch, the last of one batch."""
-        options = ["--lr-scaling", scaling, "--accumulate", "3", "--epochs", "3"]
-        options += ["--warmup-epochs", "1"]
-        trainer = trained(*options, steps=12)
-        assert len(trainer.seen) == 30
-        rates = [wanted * (step + 1) / 4 for step in range(4)]
-        rates += [wanted * (1 + np.cos(np.pi * step / 8)) / 2 for step in range(8)]
-        for steps in (1, 4, 5, 9):
-            (trainer.out / "checkpoint.pt").unlink()
-            trained(*options, steps=steps)
-            state = checkpoint.load(trainer.out / "checkpoint.pt")
-            found = {group["lr"] for group in state["optimiser"]["param_groups"]}
-            assert list(found) == [pytest.approx(rates[steps])]
-        constant = trained(*options, "--decay", "constant", "--lr-scaling", "none", steps=9)
-        assert constant.stepper.optimiser.param_groups[0]["lr"] == 0.1
-
-    def test_nesterov_and_label_smoothing(self, trained: Callable[..., Any]) -> None:
-        trainer = trained("--nesterov", "--label-smoothing", "0.3", steps=1)
-        assert all(group["nesterov"] for group in trainer.stepper.optimiser.param_groups)
-        _, logits = trainer.seen[0]
-        labels = torch.zeros(len(logits), dtype=torch.int64)
-        smoothed = functional.cross_entropy(logits, labels, label_smoothing=0.3)
-        assert trainer.stepper.loss(logits, labels).item() == pytest.approx(smoothed.item())
+    def test_models(self) -> None:
+        import_torchvision()
+        arguments = '{"zero_init_residual": true}'
+        made = train_imagenet.make_model(Config(model="resnet18", model_args=arguments), 7)
+        assert made(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+        assert not made.layer1[0].bn2.weight.any()  # type: ignore[operator, union-attr, index]
+        vit = Config(model="vit_b_16", model_args='{"image_size": 32}')
+        assert train_imagenet.make_model(vit, 7)(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+        for name in ("resnet19", "timn/resnet18", "training_models:none"):
+            with pytest.raises(UsageError, match="MODULE:FUNCTION"):
+                train_imagenet.make_model(Config(model=name), 7)
 
 
-@given(
-    samples=st.integers(1, 200),
-    batch=st.integers(1, 16),
-    accumulate=st.integers(1, 5),
-    world_size=st.integers(1, 3),
-)
-def test_gradients_of_several_batches_are_those_of_one(
-    samples: int, batch: int, accumulate: int, world_size: int
+@pytest.mark.parametrize("way", ["mixup", "cutmix"])
+def test_mixing(way: str) -> None:
+    """Image n is all of value n: what is left of it is what its label says."""
+    torch.manual_seed(0)
+    mix = Mix(Config(**{way: 1.0}), classes=4)
+    for _ in range(50):
+        values = torch.arange(8.0)
+        labels = torch.arange(8) % 4
+        images = values.view(-1, 1, 1, 1).expand(-1, 3, 20, 30).clone()
+        mixed = mix({"image": images, "label": labels})
+        target = mixed["label"]
+        assert target.sum(1) == pytest.approx(1) and target.shape == (8, 4)
+        share = target[torch.arange(8), labels]
+        other = target[torch.arange(8), labels.roll(1)]
+        assert torch.allclose(share + other, torch.ones(8), atol=1e-6)
+        expected = share * values + other * values.roll(1)
+        assert torch.allclose(mixed["image"].mean((1, 2, 3)), expected, atol=1e-4)
+        if way == "cutmix":
+            whole = (mixed["image"] == values.view(-1, 1, 1, 1)) | (
+                mixed["image"] == values.roll(1).view(-1, 1, 1, 1)
+            )
+            assert whole.all()
+
+
+class Asked(TorchDispatchMode):
+    """Counts what would wait for a GPU: its values asked for by the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masks = name in ("index", "index_put_") and any(
+            one is not None and one.dtype == torch.bool for one in args[1]
+        )
+        self.count += masks or name in ("_local_scalar_dense", "nonzero", "masked_select")
+        return func(*args, **(kwargs or {}))
+
+
+def test_validation_asks_the_device_once_at_its_end(
+    data: dict[str, Path], trained: Callable[..., Any]
 ) -> None:
-    epoch = Epoch(samples, batch, 0, world_size)
-    places = list(weights(epoch, accumulate))
-    assert len(places) == len(epoch)
-    values = torch.randn(samples * 2, generator=torch.Generator().manual_seed(0))
-    begin, total, number = 0, 0.0, 0
-    for index, place in enumerate(places):
-        size = len(epoch.positions(index))
-        total += values[number : number + size].mean().item() * place.share
-        number += size
-        if place.last:
-            assert total == pytest.approx(values[begin:number].mean().item(), abs=1e-5)
-            begin, total = number, 0.0
-    assert places[-1].last and sum(place.last for place in places) == -(-len(epoch) // accumulate)
+    done = trained("--max-steps", "1", "--val", str(data["val"]))
+    batches = list(done.val_loader)
+    asked = []
+
+    class Batches:
+        dataset = done.val_loader.dataset
+
+        def __iter__(self) -> Iterator[Any]:
+            for batch in batches:
+                with Asked() as found:
+                    yield batch
+                asked.append(found.count)
+
+    with join(done.config) as device:
+        (score,) = train_imagenet.evaluate([done.model.eval()], Batches(), done.config, device)
+    assert score["samples"] == 53
+    assert asked == [0] * len(batches)
 
 
-@given(steps=st.integers(1, 300), warmup=st.integers(0, 300))
-def test_the_rate_rises_then_falls(steps: int, warmup: int) -> None:
-    rates = [
-        schedule.factor(step, steps=steps, warmup=warmup, decay="cosine") for step in range(steps)
-    ]
-    assert all(0 <= rate <= 1 for rate in rates)
-    rising, falling = rates[:warmup], rates[warmup:]
-    assert rising == sorted(rising) and falling == sorted(falling, reverse=True)
-    assert not falling or falling[0] == 1
-    assert schedule.factor(max(steps, warmup), steps=steps, warmup=warmup, decay="cosine") in (
-        pytest.approx(0, abs=1e-12),
-        1.0 if warmup >= steps else 0.0,
+def test_threads_decode_the_next_epoch_while_one_is_validated(
+    data: dict[str, Path], trained: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has asked for its batches yet; `ready` is what begins them."""
+    events = []
+    ready, evaluate = DeviceIterator.ready, train_imagenet.evaluate
+    monkeypatch.setattr(
+        DeviceIterator, "ready", lambda self: (events.append("begun"), ready(self))[1]
     )
-
-
-class TestCheckpoints:
-    def test_a_failed_write_leaves_the_one_before(self, tmp_path: Path) -> None:
-        path = tmp_path / "checkpoint.pt"
-        state: dict[str, Any] = dict.fromkeys(checkpoint._KEYS - {"version"}, 1)
-        checkpoint.save(state, path)
-        with pytest.raises(Exception, match="pickle"):
-            checkpoint.save(state | {"model": (torch.zeros(1000), lambda: 0)}, path)
-        assert checkpoint.load(path)["model"] == 1
-
-    def test_one_cut_short_is_named(self, data: dict[str, Path], tmp_path: Path) -> None:
-        given = arguments(data, tmp_path, "--max-steps", "1")
-        train_imagenet.main(given)
-        path = tmp_path / "checkpoint.pt"
-        path.write_bytes(path.read_bytes()[:-3000])
-        with pytest.raises(DataError, match=r"checkpoint\.pt: cannot be read"):
-            train_imagenet.main([*given, "--resume", "auto"])
-
-    def test_one_of_another_run_is_refused(self, data: dict[str, Path], tmp_path: Path) -> None:
-        train_imagenet.main(arguments(data, tmp_path, "--max-steps", "1"))
-        with pytest.raises(UsageError, match=r"width=8, this run has 16"):
-            train_imagenet.main(arguments(data, tmp_path, "--resume", "auto", "--width", "16"))
-        with pytest.raises(UsageError, match="no such checkpoint"):
-            train_imagenet.main(arguments(data, tmp_path, "--resume", str(tmp_path / "none.pt")))
-
-    def test_options_are_those_of_the_run_that_goes_on(
-        self, data: dict[str, Path], tmp_path: Path
-    ) -> None:
-        first = arguments(data, tmp_path, "--max-steps", "3", "--lr", "0.1", "--decay", "constant")
-        train_imagenet.main([*first, "--warmup-epochs", "0", "--momentum", "0.5"])
-        changed = ["--lr", "0.2", "--decay", "constant", "--warmup-epochs", "0"]
-        changed += ["--momentum", "0.7", "--no-fused", "--lr-scaling", "none"]
-        given = arguments(data, tmp_path, *changed, "--resume", "auto", "--max-steps", "5")
-        trainer = Trainer(parse(given), ALONE)
-        for steps in (3, 5):
-            assert trainer.step == steps
-            for group in trainer.stepper.optimiser.param_groups:
-                assert (group["lr"], group["momentum"], group["fused"]) == (0.2, 0.7, False)
-            trainer.run()
-
-    @pytest.mark.parametrize("batch_size", [8, 16, 32])
-    def test_the_rate_goes_on_by_epochs_when_batches_change(
-        self, data: dict[str, Path], tmp_path: Path, batch_size: int
-    ) -> None:
-        options = ["--epochs", "4", "--warmup-epochs", "0", "--lr", "0.1", "--lr-scaling", "none"]
-        train_imagenet.main(arguments(data, tmp_path, *options, "--max-steps", "20"))
-        options += ["--batch-size", str(batch_size), "--resume", "auto"]
-        trainer = Trainer(parse(arguments(data, tmp_path, *options)), ALONE)
-        # Half of the run is done, so half of the cosine.
-        for group in trainer.stepper.optimiser.param_groups:
-            assert group["lr"] == pytest.approx(0.05)
-
-
-class TestOptions:
-    def test_yaml_begins_from_others_and_the_command_line_has_the_last_word(
-        self, tmp_path: Path
-    ) -> None:
-        (tmp_path / "base.yaml").write_text("lr: 1e-4\nepochs: 3\nwidth: 16\n")
-        (tmp_path / "more.yaml").write_text("epochs: 4\nfused: false\n")
-        top = tmp_path / "top.yaml"
-        top.write_text("defaults: [base.yaml, more.yaml]\nwidth: 32\ntrain: some\n")
-        config = parse(["--config", str(top), "--batch-size", "7", "--fused"])
-        assert (config.lr, config.epochs, config.width) == (1e-4, 4, 32)
-        assert (config.train, config.batch_size, config.fused) == ("some", 7, True)
-        assert config.momentum == Config().momentum
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("batchsize: 3", r"c\.yaml: unrecognized arguments: --batchsize=3\n--help lists all"),
-            ("epochs: many", r"c\.yaml: argument --epochs: invalid int value: 'many'"),
-            ("epochs: true", "argument --epochs: invalid int value: 'True'"),
-            ("fused: 1", "argument --fused.*'1'"),
-            ("model: vgg", "choose from .*resnet18.*resnet50"),
-            ("defaults: c.yaml", "begins from itself"),
-            ("defaults: none.yaml", r"none\.yaml, which .*c\.yaml begins from"),
-            ("defaults: 3", "Name a file, or a list of files"),
-            ("- lr", "not options and their values"),
-            ("lr: [", r"c\.yaml: while parsing"),
-            ("lr: -1", "lr is -1.0"),
-            ("nesterov: true\nmomentum: 0", "nesterov needs momentum"),
-        ],
+    monkeypatch.setattr(
+        train_imagenet, "evaluate", lambda *given: (events.append("validated"), evaluate(*given))[1]
     )
-    def test_a_wrong_file_is_refused(self, tmp_path: Path, text: str, said: str) -> None:
-        (tmp_path / "c.yaml").write_text(text)
-        with pytest.raises(UsageError, match=said):
-            parse(["--config", str(tmp_path / "c.yaml"), "--train", "some"])
-
-    def test_the_files_beside_the_recipe_are_right(self) -> None:
-        folder = Path(train_imagenet.__file__).parent / "configs"
-        files = sorted(folder.glob("*.yaml"))
-        assert len(files) >= 4
-        for path in files:
-            assert Config(**read_yaml(path)).lr == 0.1
-
-    def test_a_missing_dataset_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="nothing to train on"):
-            train_imagenet.main([])
-        with pytest.raises(Exception, match="nothing-there"):
-            train_imagenet.main(["--train", str(tmp_path / "nothing-there"), *SMALL])
+    trained("--epochs", "2", "--val", str(data["val"]))
+    assert events == ["begun", "validated", "validated"]
 
 
 def test_bad_images_are_left_out(data: dict[str, Path], tmp_path: Path) -> None:
@@ -468,12 +492,126 @@ def test_bad_images_are_left_out(data: dict[str, Path], tmp_path: Path) -> None:
     assert done["val"]["samples"] == 52
 
 
+class TestCheckpoints:
+    def test_a_failed_write_is_told_and_leaves_the_one_before(self, tmp_path: Path) -> None:
+        path, writer = tmp_path / "checkpoint.pt", Writer()
+        tensor = torch.zeros(3)
+        writer.write({"tensor": tensor}, path)
+        tensor += 1  # what is written is what it was
+        writer.wait()
+        assert torch.load(path)["tensor"].sum() == 0
+        with pytest.raises(Exception, match="pickle"):
+            writer.write({"tensor": lambda: 0}, path)
+        (tmp_path / "checkpoint.pt.partial").mkdir()
+        writer.write({"tensor": tensor}, path)
+        with pytest.raises(IsADirectoryError):
+            writer.wait()
+        assert torch.load(path)["tensor"].sum() == 0
+
+    def test_one_that_does_not_fit_is_refused(self, trained: Callable[..., Any]) -> None:
+        done = trained("--max-steps", "1")
+        with pytest.raises(UsageError, match=r"seed=0, this run has 3"):
+            trained("--resume", "auto", "--seed", "3")
+        with pytest.raises(UsageError, match=r"ema=False, this run has True"):
+            trained("--resume", "auto", "--ema-decay", "0.9")
+        with pytest.raises(UsageError, match="no such checkpoint"):
+            trained("--resume", str(done.out / "none.pt"))
+        path = done.out / "checkpoint.pt"
+        path.write_bytes(path.read_bytes()[:-3000])
+        with pytest.raises(DataError, match=r"checkpoint\.pt: cannot be read"):
+            trained("--resume", "auto")
+
+    def test_another_precision_layout_and_options(
+        self, trained: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        """Momentum is that of the same weights, however both lie in memory."""
+        options = ["--epochs", "1", "--lr", "0.8", "--max-steps"]
+        trained(*options, "3", "--channels-last")
+        saved = checkpoint(tmp_path / "out")
+        for name, more in {
+            "same": ["--channels-last"],
+            "layout": ["--no-channels-last"],
+            "half": ["--amp", "float16"],
+            "brain": ["--amp", "bfloat16", "--no-channels-last"],
+        }.items():
+            shutil.copytree(tmp_path / "out", tmp_path / name)
+            changed = [*options, "5", "--resume", "auto", "--weight-decay", "0.01", *more]
+            trained(*changed, out=name)
+            found = checkpoint(tmp_path / name)
+            assert found["optimizer"]["param_groups"][0]["weight_decay"] == 0.01
+            assert found["step"] == 5
+            for key, value in checkpoint(tmp_path / "same")["model"].items():
+                torch.testing.assert_close(found["model"][key], value, atol=2e-2, rtol=2e-2)
+        assert saved["step"] == 3
+
+
+class TestOptions:
+    def test_a_recipe_and_the_command_line_which_has_the_last_word(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.yaml"
+        path.write_text("lr: 1e-4\nepochs: 3\ntf32: false\nmodel_args: {a: [1]}\ntrain: some\n")
+        config = parse(["--config", str(path), "--batch-size", "7", "--epochs", "4"])
+        assert (config.lr, config.epochs, config.tf32) == (1e-4, 4, False)
+        assert (config.train, config.batch_size, config.arguments) == ("some", 7, {"a": [1]})
+        assert config.momentum == Config().momentum
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("batchsize: 3", r"c\.yaml: error: unrecognized arguments: --batchsize=3"),
+            ("epochs: many", r"c\.yaml: error: argument --epochs: invalid int value: 'many'"),
+            ("epochs: true", "argument --epochs: expected one argument"),
+            ("tf32: 1", "argument --tf32.*'1'"),
+            ("amp: half", "choose from .*bfloat16"),
+        ],
+    )
+    def test_a_wrong_file_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    ) -> None:
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(SystemExit, match="2"):
+            parse(["--config", str(tmp_path / "c.yaml")])
+        assert re.search(said, capsys.readouterr().err)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (["--lr", "-1"], "lr is -1.0"),
+            (["--epochs", "0"], "Give 1 or more"),
+            (["--batch-size", "6", "--repeats", "4"], "that the repeats divide"),
+            (["--image-size", "5:128"], "sides from epochs on, from 0"),
+            (["--image-size", "x"], "image_size is 'x'"),
+            (["--model-args", "{"], "Give a JSON object"),
+            (["--config", "resnet51"], "one of cpu, resnet50, resnet50_fast, vit_b_16"),
+            (["--train", "some", "--device", "tpu"], "no device 'tpu'"),
+            ([], "nothing to train on"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, options: list[str], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            train_imagenet.main(options)
+
+    def test_what_is_not_enough_to_train_on(
+        self, trained: Callable[..., Any], data: dict[str, Path]
+    ) -> None:
+        with pytest.raises(UsageError, match="160 images make no batch of 161"):
+            trained("--batch-size", "161")
+        with pytest.raises(Exception, match="nothing-there"):
+            trained("--train", "nothing-there")
+
+    def test_recipes(self) -> None:
+        folder = Path(train_imagenet.__file__).parent / "configs"
+        recipes = {path.stem: parse(["--config", path.stem]) for path in folder.glob("*.yaml")}
+        assert recipes["resnet50"].arguments == {"zero_init_residual": True}
+        assert recipes["resnet50"].size(149) == 176
+        assert [recipes["resnet50_fast"].size(epoch) for epoch in (0, 12, 31)] == [128, 160, 192]
+        assert recipes["vit_b_16"].optimizer == "adamw"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 # torch's own compiler still imports it.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
-def test_on_a_gpu_all_switches_learn(data: dict[str, Path], tmp_path: Path) -> None:
-    options = ["--device", "cuda", "--amp", "bfloat16", "--compile", "--sync-batch-norm"]
-    options += ["--epochs", "4", "--lr", "1", "--warmup-epochs", "0.5", "--val", str(data["val"])]
-    done = train_imagenet.main(arguments(data, tmp_path, *options))
-    assert done["val"]["top1"] > 0.9 and os.path.exists(tmp_path / "best.pt")
+def test_on_a_gpu_all_switches_learn(data: dict[str, Path], trained: Callable[..., Any]) -> None:
+    options = ["--device", "cuda", "--amp", "bfloat16", "--compile", "inductor"]
+    options += ["--epochs", "4", "--lr", "1.5", "--val", str(data["val"])]
+    assert trained(*options).summary["val"]["top1"] > 0.9

@@ -26,6 +26,8 @@ for found in pkgutil.walk_packages(fastdata.__path__, "fastdata."):
         continue
     importlib.import_module(found.name)
     print(found.name)
+# Recipes are installed with the script.
+assert importlib.import_module("fastdata.examples.train_imagenet").parse(["--config", "resnet50"])
 """
 
 

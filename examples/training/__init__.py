@@ -1,1 +1,0 @@
-"""The parts of ``examples/train_imagenet.py``, one subject a file."""
