@@ -20,9 +20,11 @@ from jpegs import SAMPLINGS, encode, picture, sample_files
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _HERE = _REPOSITORY / "tests" / "gpu"
 _NATIVE = _REPOSITORY / "fastdata" / "native"
-_CORE = ["entropy", "huffman", "jpeg_header", "restart", "seek_points"]
+_CORE = ["entropy", "huffman", "jpeg_header", "restart", "seek_points", "segments"]
+#: The first test compiles the core's decoder.
+pytestmark = pytest.mark.timeout(900)
 _SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-#: Damaged files and batches; 10^6 take half an hour.
+#: Damaged files and batches. A million take ten minutes of a core.
 EXECUTIONS = int(os.environ.get("FASTDATA_GPU_EXECUTIONS", "400"))
 
 
@@ -110,7 +112,7 @@ def test_small_images_of_every_kind(simulated: Path, small: list[Path]) -> None:
 
 
 def test_photographs(simulated: Path, made_tree: Path) -> None:
-    """The sample's, which are coded as ImageNet's are; some of those are progressive."""
+    """The sample's, which are coded as ImageNet's are; some are progressive."""
     files = sorted(made_tree.glob("train/*/*.JPEG"))[::4]
     found = counts(simulated, "compare", 128, 2, *files)
     assert found["files"] + found["other"] == len(files)

@@ -335,7 +335,7 @@ int compare(int stride, int regions, const std::vector<Bytes>& files) {
     const ByteSpan jpeg = span(file);
     JpegHeader header;
     const SeekPoints points = std::move(build_seek_points({jpeg}, stride)[0]);
-    // Progressive or damaged; or of restart intervals, which are left to the core.
+    // Of several scans, or damaged; or with restart intervals, which are left to the core.
     if (!points.status.ok() || !read_header(jpeg, header).ok() || header.restart_interval) {
       counts.other++;
       continue;
@@ -398,7 +398,8 @@ size_t damage_file(const Bytes& whole, const Bytes& packed, Random& random) {
   JpegHeader damaged;
   if (!read_header(span(file), damaged).ok() || damaged.scan_offset != header.scan_offset ||
       damaged.mcus_per_row != header.mcus_per_row || damaged.mcu_rows != header.mcu_rows ||
-      damaged.blocks_per_mcu != header.blocks_per_mcu || damaged.restart_interval)
+      damaged.blocks_per_mcu != header.blocks_per_mcu || damaged.restart_interval ||
+      damaged.several_scans)
     return 0;
   gpu::HostBatch batch;
   std::vector<Place> places;
