@@ -295,7 +295,16 @@ def _work(connection: Connection) -> None:
                 function, item = pickle.loads(task)
                 send(_RESULT, function(item))
             except BaseException as error:
-                send(_ERROR, (error, traceback.format_exc()))
+                send(_ERROR, (_sendable(error), traceback.format_exc()))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The exception; one with its text, where pickle cannot bring it to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _die_with_parent() -> None:

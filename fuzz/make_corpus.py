@@ -1,11 +1,13 @@
 """Writes seeds for the fuzz targets.
 
-decode: small JPEGs of every kind, with their seek tables. augment: each operation with values.
-index: a row of an index, its seek table and its JPEG.
+decode: small JPEGs of every kind, with their seek tables. header: the first bytes of images.
+huffman: the tables of JPEGs. seek: seek tables. augment: each operation with values. index: a row
+of an index, its seek table and its JPEG.
 """
 
 from __future__ import annotations
 
+import io
 import random
 import struct
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from jpegs import SAMPLINGS, encode, picture
+from PIL import Image
 from scans import drawn, progression, sequential
 from scans import write as write_scans
 
@@ -65,8 +68,48 @@ VALUES = {
 def main(folder: str) -> None:
     """Write them to folders below it."""
     write_decode(Path(folder) / "decode")
+    write_header(Path(folder) / "header")
+    write_huffman(Path(folder) / "huffman")
+    write_seek(Path(folder) / "seek")
     write_augment(Path(folder) / "augment")
     write_index(Path(folder) / "index")
+
+
+def write_header(out: Path) -> None:
+    """What stands before an image's pixels, in every format that is told from others."""
+    out.mkdir(parents=True, exist_ok=True)
+    pixels = picture(20, 10, 0)
+    jpegs = [encode(pixels, sampling, 50) for sampling in SAMPLINGS]
+    jpegs.append(encode(pixels, progressive=True))
+    jpegs.append(encode(pixels, restart_marker_blocks=1, optimize=True))
+    images = [jpeg[: jpeg.rindex(b"\xff\xda") + 20] for jpeg in jpegs]
+    for kind in ("png", "bmp", "gif", "webp"):
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, kind)
+        images.append(buffer.getvalue()[:64])
+    for number, image in enumerate(images):
+        (out / f"seed-{number}").write_bytes(image)
+
+
+def write_huffman(out: Path) -> None:
+    """Those that everybody uses (T.81, annex K), and such as an encoder makes for an image."""
+    out.mkdir(parents=True, exist_ok=True)
+    number = 0
+    for optimize in (False, True):
+        rest = encode(picture(40, 30, 1), "4:2:0", 80, optimize=optimize)
+        while (at := rest.find(b"\xff\xc4")) >= 0:
+            length = int.from_bytes(rest[at + 2 : at + 4], "big")
+            (out / f"seed-{number}").write_bytes(bytes([number]) + rest[at + 5 : at + 2 + length])
+            rest, number = rest[at + 2 + length :], number + 1
+
+
+def write_seek(out: Path) -> None:
+    """Tables of images that are some MCUs across and down."""
+    out.mkdir(parents=True, exist_ok=True)
+    for number, (width, height, stride) in enumerate([(8, 8, 8), (70, 40, 16), (120, 9, 1)]):
+        jpeg = encode(picture(width, height, number), "4:4:4", 60)
+        mcus = bytes([(width - 1) // 8, (height - 1) // 8])
+        (out / f"seed-{number}").write_bytes(mcus + b"\3\1" + seek_points(jpeg, stride))
 
 
 def write_augment(out: Path) -> None:

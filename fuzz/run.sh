@@ -5,8 +5,12 @@
 #   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads, in equal shares
 #
 #   decode    any bytes as a JPEG, its seek points and a request; the SIMD levels agree
+#   header    any bytes as an image's first ones
+#   huffman   any codes: look-up tables say what the canonical code says
+#   seek      any bytes as a seek table; a point is the same however it is come to
 #   augment   any operations with any values; the SIMD levels agree
 #   index     any bytes as rows of an index, of either version, and as what they point to
+#   rows      the same without what they point to
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
 #   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)
 #   threads   the engine's threads at batches that are cancelled, closed, fail: under ThreadSanitizer
@@ -23,7 +27,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode augment index oracle readers
+  [ $# -gt 0 ] || set -- decode header huffman seek augment index rows oracle readers
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"
@@ -40,10 +44,13 @@ for name in clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang
 done
 compiler=${clang:-g++}
 
-inputs=$subject sanitizers=address,undefined libraries=
+# Small inputs: most of what is found needs few bytes, and time goes with their number.
+inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
 readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
 threads) inputs=decode sanitizers=thread ;;
+rows) inputs=index ;;
+huffman | seek | augment) longest=384 ;;
 oracle)
   inputs=decode libraries=-ljpeg
   if ! printf '#include <cstdio>\n#include <jpeglib.h>\nint main() {}\n' |
@@ -67,10 +74,13 @@ build() { # compile flags, link flags, target, the target's own sources
   # The core is compiled once for all targets with the same sanitizers.
   objects=$work/$(basename "$compiler").$sanitizers
   mkdir -p "$objects"
-  linked= stale=
+  own= core= stale=
   for source in $sources $4; do
     object=$objects/$(basename "$source" .cpp).o
-    linked="$linked $object"
+    case $source in
+    fuzz/*) own="$own $object" ;;
+    *) core="$core $object" ;;
+    esac
     if [ ! -e "$object" ] || [ -n "$(find "$source" fastdata/native \( -path "$source" \
         -o -name '*.h' \) -newer "$object")" ]; then
       stale="$stale $source $object"
@@ -79,8 +89,13 @@ build() { # compile flags, link flags, target, the target's own sources
   # shellcheck disable=SC2086
   printf '%s\n' $stale | xargs -r -n 2 -P "$(nproc)" \
     sh -c "\"\$0\" $flags $1 -c \"\$1\" -o \"\$2\"" "$compiler"
+  # An archive: only what a target uses is linked, and counted in its coverage, which libFuzzer goes
+  # through after each execution.
+  rm -f "$objects/core.a"
   # shellcheck disable=SC2086
-  "$compiler" $flags $2 $linked -o "$target" $libraries -lpthread
+  ar rcs "$objects/core.a" $core
+  # shellcheck disable=SC2086
+  "$compiler" $flags $2 $own "$objects/core.a" -o "$target" $libraries -lpthread
 }
 
 case "$subject.$compiler" in
@@ -92,8 +107,12 @@ threads.*)
   # Edge counters only: tracing comparisons, libFuzzer's default, halves the speed.
   build "-fsanitize-coverage=inline-8bit-counters,pc-table" -fsanitize=fuzzer \
     "$work/fuzz_$subject" "fuzz/fuzz_$subject.cpp"
-  "$work/fuzz_$subject" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
-    -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/crashes/" \
+  # For speed: freed memory is soon used again, so that it stays in the cache, is not filled, and
+  # nobody notes who asked for it (run the input of a crash without that); libFuzzer's choice of
+  # inputs by their rarity (-entropic) takes a third of the time.
+  ASAN_OPTIONS="quarantine_size_mb=2:malloc_context_size=0:max_malloc_fill_size=0:${ASAN_OPTIONS:-}" \
+    "$work/fuzz_$subject" -max_total_time="$seconds" -max_len="$longest" -timeout=10 -entropic=0 \
+    -reload=0 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/crashes/" \
     "$work/corpus/$inputs" "fuzz/corpus/$inputs" "$work/seeds/$inputs" >"$work/$subject.log" 2>&1 || {
     status=$?
     tail -60 "$work/$subject.log"

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -109,9 +108,6 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
     }
     task = decode;
   }
-  // As Python's lock sees to it: an engine makes its threads with its first batch.
-  static std::mutex submitting;
-  const std::lock_guard<std::mutex> lock(submitting);
   held.batch = engine.submit(task);
   return held;
 }

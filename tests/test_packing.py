@@ -281,6 +281,25 @@ def fail_at_seven(number: int) -> int:
     return number
 
 
+class LockedError(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("of a library")
+        self.lock = threading.Lock()
+
+
+class TwoArgumentsError(Exception):
+    """Can be pickled, and not be made again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def fail_foreignly(number: int) -> int:
+    raise TwoArgumentsError("of a", "library") if number else LockedError
+
+
 def die_at_three(number: int) -> int:
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -296,6 +315,14 @@ def test_results_come_in_order(executor: Callable[[], Any]) -> None:
         assert [next(results) for _ in range(7)] == list(range(7))
         with pytest.raises(DataError, match="seven"):
             next(results)
+
+
+def test_exceptions_that_cannot_be_sent_have_their_text() -> None:
+    with Processes(2) as executor:
+        for number, name in enumerate(("LockedError", "TwoArgumentsError")):
+            with pytest.raises(RuntimeError, match=f"^{name}: of a library$") as caught:
+                next(executor.run(fail_foreignly, [number]))
+            assert "in fail_foreignly" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize(("ahead", "most"), [(0, 4), (1, 4), (50, 50)])

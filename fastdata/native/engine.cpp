@@ -188,14 +188,25 @@ Engine::Engine(int threads) : threads_(threads) {}
 Engine::~Engine() {
   // After a fork the parent's pool is a copy without threads, its mutex in any state: it
   // is left alone, for good.
-  if (pool_ && pool_->owner == getpid()) delete pool_;
+  const Pool* pool = pool_;
+  if (pool && pool->owner == getpid()) delete pool;
 }
 
-// One thread at a time: the pool is made here. Python calls it with its lock held.
+// No lock: a thread that holds it is not there in a process that forks meanwhile. Of threads that
+// submit the first batch at once, each may make a pool, and the first one's is taken.
+Pool& Engine::pool() {
+  Pool* found = pool_;
+  while (!found || found->owner != getpid()) {
+    auto made = std::make_unique<Pool>(threads_);
+    if (pool_.compare_exchange_strong(found, made.get())) found = made.release();
+  }
+  return *found;
+}
+
 std::unique_ptr<Batch> Engine::submit(std::shared_ptr<Task> task) {
-  if (!pool_ || pool_->owner != getpid()) pool_ = new Pool(threads_);
+  Pool& own = pool();
   auto batch = std::make_unique<Batch>(std::move(task));
-  if (!batch->done()) pool_->add(batch->state_);
+  if (!batch->done()) own.add(batch->state_);
   return batch;
 }
 

@@ -1,6 +1,7 @@
 // The batch engine: a pool of threads that work on the samples of batches.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -48,11 +49,14 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   int threads() const { return threads_; }
+  /// For any number of threads.
   std::unique_ptr<Batch> submit(std::shared_ptr<Task> task);
 
  private:
+  Pool& pool();
+
   int threads_;
-  Pool* pool_ = nullptr;
+  std::atomic<Pool*> pool_{nullptr};
 };
 
 }  // namespace fastdata
