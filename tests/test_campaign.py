@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +32,10 @@ from fastdata.transforms import CenterCrop
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 #: Bits flipped in each container, one at a time, each read through one of the paths.
 FLIPS = int(os.environ.get("FASTDATA_CAMPAIGN_FLIPS", "240")) // len(CONTAINERS)
+#: Files that are changed while they are read, likewise.
+CHANGES = int(os.environ.get("FASTDATA_CAMPAIGN_CHANGES", "120")) // len(CONTAINERS)
+#: File systems that are unmounted while they are read.
+UNMOUNTS = int(os.environ.get("FASTDATA_CAMPAIGN_UNMOUNTS", "6"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 
@@ -189,3 +196,90 @@ def test_files_that_change_while_they_are_open(
             with damaged(file, change), pytest.raises(FastdataError, match=file.name):
                 read()
     assert same(read(), expected)
+
+
+def change(file: Path, draw: random.Random) -> str:
+    """What happens to files under a reader: cut, written over, exchanged, gone."""
+    size = file.stat().st_size
+    at = draw.randrange(size)
+    noise = draw.randbytes(draw.randint(1, size - at))
+    how = draw.choice(["cut", "cleared", "overwritten", "extended", "exchanged", "unlinked"])
+    if how == "unlinked":
+        file.unlink()
+    elif how == "exchanged":
+        other = file.with_name("other")
+        other.write_bytes(draw.choice([noise, bytes(size), file.read_bytes()[:at] + noise]))
+        other.rename(file)
+    else:
+        with file.open("r+b") as opened:
+            if how == "cut":
+                opened.truncate(at)
+            else:
+                opened.seek(size if how == "extended" else at)
+                opened.write(bytes(len(noise)) if how == "cleared" else noise)
+    return how
+
+
+def at_a_moment(draw: random.Random, within: float, function: Callable[[], Any]) -> threading.Timer:
+    """Has a thread call it soon."""
+    timer = threading.Timer(draw.uniform(0, within), function)
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_files_that_change_while_they_are_read(
+    datasets: dict[str, Dataset], container: str
+) -> None:
+    """At any moment: what was there, or an error; never a signal."""
+    dataset = datasets[container]
+    expected = {path: path(dataset.path)() for path in PATHS}
+    draw = random.Random(f"{SEED} {container}")
+    began = time.perf_counter()
+    by_loader(dataset.path)()
+    usual = time.perf_counter() - began
+    found: dict[str, list[Any]] = {"same": [], "warning": [], "error": [], "silent": []}
+    for _ in range(CHANGES):
+        file, path = dataset.draw(draw), draw.choice(PATHS)
+        data, before = file.read_bytes(), file.stat()
+        how: list[str] = []
+        read = path(dataset.path)
+        timer = at_a_moment(draw, 1.2 * usual, lambda file=file: how.append(change(file, draw)))
+        found[outcome(read, expected[path])].append((path.__name__, file.name, how))
+        timer.join()
+        assert how, "the change failed"
+        file.with_name("whole").write_bytes(data)
+        file.with_name("whole").rename(file)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    print({how: len(places) for how, places in found.items()})
+    assert found["silent"] == []
+    assert all(same(path(dataset.path)(), expected[path]) for path in PATHS)
+
+
+def test_file_systems_that_are_unmounted_while_they_are_read(
+    datasets: dict[str, Dataset], tmp_path: Path
+) -> None:
+    draw = random.Random(f"{SEED} unmounted")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a tmpfs needs root and the right to mount")
+    counts = {"same": 0, "error": 0}
+    for number in range(UNMOUNTS):
+        if number:
+            subprocess.run(mount, check=True)
+        unmount = ["umount", "-l", str(tmp_path)]
+        timer = None
+        try:
+            container, path = draw.choice(["lmdb", "parquet", "shards"]), draw.choice(PATHS)
+            shutil.copytree(datasets[container].path, tmp_path / "dataset")
+            read = path(tmp_path / "dataset")
+            expected = path(datasets[container].path)()
+            timer = at_a_moment(draw, 0.03, lambda: subprocess.run(unmount, check=True))
+            counts[outcome(read, expected)] += 1
+        finally:
+            if timer is None:
+                subprocess.run(unmount, check=True)
+            else:
+                timer.join()
+    print(counts)
+    assert sum(counts.values()) == UNMOUNTS

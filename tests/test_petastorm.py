@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from containers import digests
 from sources import convert, encoded, picture, require_said
 
 from fastdata import ImageDataset, verify
@@ -38,6 +39,16 @@ def said(python: Path, script: str, *arguments: object) -> list[list[Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
+def samples(folder: Path) -> list[list[Any]]:
+    """Key, label and SHA-256 of each, verified."""
+    verify(folder)
+    dataset = ImageDataset(folder, staged=False)
+    return [
+        [dataset.row(i).key, dataset.row(i).label, hashlib.sha256(dataset.read([i])[0]).hexdigest()]
+        for i in range(len(dataset))
+    ]
+
+
 def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("materialize_dataset needs Spark, and Spark needs Java (java)")
@@ -49,17 +60,21 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
     require_said(result, 1, "2 of 12 images cannot be packed")
     result = convert(*given, "--out", tmp_path / "out", "--skip-bad")
     assert result.exit_code == 0, result.output
-    verify(tmp_path / "out")
-    dataset = ImageDataset(tmp_path / "out", staged=False)
-    assert [
-        [dataset.row(i).key, dataset.row(i).label, hashlib.sha256(dataset.read([i])[0]).hexdigest()]
-        for i in range(len(dataset))
-    ] == [row for row in rows if None not in row]
+    good = [row for row in rows if None not in row]
+    assert samples(tmp_path / "out") == good
     bad = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
     assert [(entry["key"], entry["reason"]) for entry in map(json.loads, bad)] == [
         ("005", "its label is null"),
         ("007", "the picture of row 1 is null"),
     ]
+    given = [*given[:-2], "--skip-bad"]  # a training split, shuffled
+    for workers in (1, 2):
+        result = convert(*given, "--workers", workers, "--out", tmp_path / f"shuffled-{workers}")
+        assert result.exit_code == 0, result.output
+    shuffled = samples(tmp_path / "shuffled-1")
+    assert shuffled != good
+    assert sorted(shuffled) == sorted(good)
+    assert digests(tmp_path / "shuffled-1") == digests(tmp_path / "shuffled-2")
 
 
 def test_make_reader_reads_ours(
