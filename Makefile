@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz wheel clean
+.PHONY: help setup run test campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz site wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,12 +40,17 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 	.venvs/petastorm/bin/pip install -q --no-compile --no-build-isolation -r tests/petastorm-requirements.txt
 	touch $@
 
+.venvs/site/.done: tests/site-requirements.txt
+	$(PYTHON) -m venv .venvs/site
+	.venvs/site/bin/pip install -q --no-compile --no-deps -r tests/site-requirements.txt
+	touch $@
+
 run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
 	$(BIN)/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
 # A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
 # by number, which would begin the few long ones last.
-test: setup .venvs/petastorm/.done  ## run all tests, JOBS at a time; some on other Pythons, too
+test: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests, JOBS at a time; some on other Pythons, too
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(MAKE) test-pythons test-oldest
 
@@ -144,6 +149,9 @@ gpu-check: setup  ## on a machine with a GPU: its tests, a step fed from DATASET
 
 fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads them, for SECONDS in all (TARGETS="threads")
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
+
+site: .venvs/site/.done  ## build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet --strict
 
 wheel: setup  ## build dist/fastdata_torch-*.whl
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .

@@ -180,12 +180,17 @@ def test_every_measure_in_which_a_peer_is_ahead_is_listed() -> None:
     assert not [row for row in rows if row[2] == "ffcv-raw"]  # pixels stand beside pixels
 
 
-def test_the_committed_page_is_of_the_committed_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["benchmarks", "scaling"])
+def test_the_committed_pages_are_of_the_committed_results(page: str, tmp_path: Path) -> None:
     results = _REPOSITORY / "docs" / "results"
-    for name in ("bench.json", "bench-notes.md", "decode.json"):
-        shutil.copy(results / name, tmp_path)
-    page = CliRunner().invoke(pages.main, ["benchmarks", str(tmp_path)])
-    assert page.output == (_REPOSITORY / "docs" / "benchmarks.md").read_text()
+    for path in (*results.glob("*.json"), results / "bench-notes.md"):
+        shutil.copy(path, tmp_path)
+    made = CliRunner().invoke(pages.main, [page, str(tmp_path)])
+    assert made.output == (_REPOSITORY / "docs" / f"{page}.md").read_text()
+    plots_made = list(tmp_path.glob("*.svg"))
+    assert plots_made
+    for path in plots_made:
+        assert path.read_text() == (results / path.name).read_text(), path.name
 
 
 def test_a_hanging_contender_is_killed(tree: Path, tmp_path: Path) -> None:

@@ -18,8 +18,22 @@ from object_stores import make_bucket
 from fastdata.cli import cli
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
-_PAGES = [_REPOSITORY / name for name in ("README.md", "docs/converting.md", "docs/dataset.md")]
-_PYTHON_PAGES = [*_PAGES, *(_REPOSITORY / "docs" / f"{name}.md" for name in ("loader", "device"))]
+_DOCS = _REPOSITORY / "docs"
+#: Pages whose commands after "$ fastdata" are run; tests/test_site.py sees that no other has any.
+PAGES = [
+    _REPOSITORY / "README.md",
+    *(_DOCS / f"{name}.md" for name in ("converting", "dataset", "get-started", "scaling")),
+    *(_DOCS / "guides" / f"{name}.md" for name in ("convert-imagenet", "slow")),
+]
+#: Pages whose Python is run, those of a list in one process.
+_GUIDES = [_DOCS / "index.md", _DOCS / "get-started.md", *sorted((_DOCS / "guides").glob("*.md"))]
+_GROUPS = [
+    [_REPOSITORY / "README.md", _DOCS / "converting.md", _DOCS / "dataset.md"],
+    [_DOCS / "loader.md"],
+    [_DOCS / "device.md"],
+    [*_GUIDES, _DOCS / "formats" / "lmdb.md", _DOCS / "remote-reading.md"],
+]
+PYTHON_PAGES = [page for group in _GROUPS for page in group]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -116,8 +130,10 @@ def test_the_first_help_page_works_from_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_the_pages_show_every_command_and_its_examples_run(workplace: Path) -> None:
-    text = "\n".join(page.read_text() for page in _PAGES)
-    shown = [words for words in examples(text) if words[0] != "sample"]
+    text = "\n".join(page.read_text() for page in PAGES)
+    # What several pages show is run once.
+    unique = dict.fromkeys(tuple(words) for words in examples(text) if words[0] != "sample")
+    shown = [list(words) for words in unique]
     for name in cli.list_commands(click.Context(cli)):
         assert f"fastdata {name}" in text, f"README and docs say nothing of fastdata {name}"
     for words in shown:
@@ -142,12 +158,15 @@ for script in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("page", _PYTHON_PAGES, ids=lambda page: page.stem)
-def test_the_python_of_a_page_runs(page: Path, workplace: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    scripts = [f"block-{number}.py" for number in range(len(blocks))]
-    for script, block in zip(scripts, blocks, strict=True):
-        (workplace / script).write_text(block)
+@pytest.mark.parametrize("pages", _GROUPS, ids=lambda pages: pages[0].stem)
+def test_the_python_of_the_pages_runs(pages: list[Path], workplace: Path) -> None:
+    scripts = []
+    for page in pages:
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        for number, block in enumerate(blocks):
+            script = f"{page.parent.name}-{page.stem}-{number}.py"
+            (workplace / script).write_text(block)
+            scripts.append(script)
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPTS, *scripts], cwd=workplace, capture_output=True, text=True
     )

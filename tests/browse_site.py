@@ -1,0 +1,144 @@
+"""Opens every page of the built site in Chromium and prints, as JSON, what is wrong with it.
+
+Run by tests/test_site.py with the site's own environment (`make site`)::
+
+    .venvs/site/bin/python tests/browse_site.py build/site [--screenshots FOLDER]
+
+A page is opened at the width of a laptop and of a phone, light and dark. Wrong is whatever the
+browser complains of, a file that is not there or comes from elsewhere, a page that is wider than
+its window, dark mode that stays light, and what axe-core calls serious or critical.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import axe_playwright_python
+from playwright.async_api import Page, async_playwright
+
+LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+#: Tabs that are open at a time.
+TABS = 2
+AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
+_OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_BRIGHTNESS = """() => {
+    const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
+    return (r + g + b) / 3;
+}"""
+#: What all pages share is looked at on the first, and of a long table the first rows.
+_AXE = """async ([part, rules]) => {
+    const only = rules ? {runOnly: {type: "rule", values: rules}} : {};
+    const context = {include: [[part]], exclude: [["tbody tr:nth-child(n+5)"]]};
+    const found = await axe.run(context, {...only, preload: false, resultTypes: ["violations"]});
+    return found.violations
+        .filter(({impact}) => impact === "serious" || impact === "critical")
+        .map(({id, help, nodes}) => `${id}: ${help}: ${nodes[0].html.slice(0, 200)}`);
+}"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server for the folder, on loopback."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def examine(tab: Page, base: str, name: str, screenshots: Path | None) -> list[str]:
+    """What is wrong with one page."""
+    part = "html" if name == "index.html" else "article"
+    wrong: list[str] = []
+    listeners = {
+        "console": lambda line: line.type == "error" and wrong.append(f"console: {line.text}"),
+        "pageerror": lambda error: wrong.append(f"script: {error}"),
+        "requestfailed": lambda request: wrong.append(f"not loaded: {request.url}"),
+        "request": lambda request: (
+            request.url.startswith((base, "data:", "blob:"))
+            or wrong.append(f"from elsewhere: {request.url}")
+        ),
+    }
+    for event, listener in listeners.items():
+        tab.on(event, listener)  # type: ignore[call-overload]
+    await tab.set_viewport_size(LAPTOP)
+    await tab.emulate_media(color_scheme="light")
+    await tab.goto(f"{base}/{name}")
+    for scheme, rules in (("light", None), ("dark", ["color-contrast"])):
+        await tab.set_viewport_size(LAPTOP)
+        await tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        if (await tab.evaluate(_BRIGHTNESS) > 128) != (scheme == "light"):
+            wrong.append(f"{scheme}: the page's background is not")
+        if scheme == "light":
+            await tab.add_script_tag(path=AXE)
+        wrong += [f"{scheme}: {line}" for line in await tab.evaluate(_AXE, [part, rules])]
+        for size in (LAPTOP, PHONE):
+            await tab.set_viewport_size(size)
+            if (beyond := await tab.evaluate(_OVERFLOW)) > 0:
+                wrong.append(f"{scheme}: {beyond} px wider than a window of {size['width']}")
+            if screenshots is not None:
+                picture = f"{name.replace('/', '_')}-{size['width']}-{scheme}.png"
+                await tab.screenshot(path=screenshots / picture, full_page=True)
+    for event, listener in listeners.items():
+        tab.remove_listener(event, listener)
+    return wrong
+
+
+async def browse(folder: Path, browser: str, screenshots: Path | None) -> dict[str, list[str]]:
+    """What is wrong with each page of the folder."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
+    found: dict[str, list[str]] = {}
+    queue = iter(name for name in names if name != "404.html")
+    with served(folder) as base:
+        async with async_playwright() as playwright:
+            chromium = await playwright.chromium.launch(
+                executable_path=browser, args=["--no-sandbox"]
+            )
+
+            async def work() -> None:
+                tab = await chromium.new_page()
+                for name in queue:
+                    found[name] = await examine(tab, base, name, screenshots)
+
+            await asyncio.gather(*(work() for _ in range(TABS)))
+            await chromium.close()
+    return found
+
+
+def main() -> None:
+    """Prints one JSON object: the path of each page, and the list of what is wrong with it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--screenshots", type=Path)
+    options = parser.parse_args()
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        sys.exit("there is no chromium: apt-get install chromium")
+    if options.screenshots:
+        options.screenshots.mkdir(parents=True, exist_ok=True)
+    print(json.dumps(asyncio.run(browse(options.folder, browser, options.screenshots)), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The documentation site: it builds strictly, its pages are right in a browser, its code is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from fastdata.benchmarks import page_plots
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+_DOCS = _REPOSITORY / "docs"
+_RESULTS = _DOCS / "results"
+_BIN = _REPOSITORY / ".venvs" / "site" / "bin"
+needs_site = pytest.mark.skipif(not (_BIN / "mkdocs").exists(), reason="make site")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make site` does; a broken link or anchor fails here."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [_BIN / "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=_REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@needs_site
+def test_every_page_is_in_the_navigation_and_its_links_lead_somewhere(built: Path) -> None:
+    found = {path.parent.relative_to(built).as_posix() for path in built.rglob("index.html")}
+    assert {".", "get-started", "how-it-works", "api/loading", "formats", "comparison"} <= found
+
+
+@needs_site
+@pytest.mark.skipif(
+    not (shutil.which("chromium") or shutil.which("chromium-browser")),
+    reason="no browser: apt-get install chromium",
+)
+def test_every_page_in_a_browser(built: Path) -> None:
+    browse = [_BIN / "python", _REPOSITORY / "tests" / "browse_site.py", built]
+    done = subprocess.run(browse, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    wrong = json.loads(done.stdout)
+    assert len(wrong) > 40
+    assert not any(wrong.values()), json.dumps({k: v for k, v in wrong.items() if v}, indent=1)
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
+        text = (_REPOSITORY / name).read_text("utf-8")
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            assert link.startswith("https://") or (_REPOSITORY / link).exists(), f"{name}: {link}"
+
+
+#: Pages whose Python other tests run, or none can here; all others' is run by test_cli.py.
+_PYTHON_ELSEWHERE = {
+    "dali.md": "needs DALI and a GPU; test_dali_failures.py runs its parts",
+    "doctor.md": "measures for ten seconds; test_doctor.py calls diagnose",
+    "formats/parquet.md": "test_parquet.py and test_petastorm.py read what it names",
+    "formats/shards.md": "test_shards.py reads them with webdataset",
+    "recipes.md": "test_timm.py runs it, beside timm",
+    "remote.md": "stages to /mnt/nvme; test_staging.py stages URLs",
+    "spark-dask.md": "test_spark_dask.py runs Dask's, tests/spark.py needs Spark",
+}
+#: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which
+#: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.
+_NOT_RUN = re.compile(
+    r"(make|pip|torchrun|sbatch|nsys|py-spy|taskset|spark-submit|ray|python "
+    r"|fastdata (convert|sample|stage|info|verify|doctor|bench) ?|#| |$)"
+)
+
+
+def test_every_block_of_code_is_run_or_says_why_not() -> None:
+    from test_cli import PAGES, PYTHON_PAGES
+
+    for page in sorted(_DOCS.rglob("*.md")):
+        text = page.read_text("utf-8")
+        name = page.relative_to(_DOCS).as_posix()
+        if "```python" in text:
+            assert (page in PYTHON_PAGES) != (name in _PYTHON_ELSEWHERE), name
+        for block in re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL):
+            for line in block.splitlines():
+                run = line.startswith("$ fastdata ") and page in PAGES
+                assert run or _NOT_RUN.match(line), f"{name}: {line}"
+
+
+def _read(name: str) -> Any:
+    return json.loads((_RESULTS / f"{name}.json").read_text("utf-8"))
+
+
+def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
+    results = {name: _read(name) for name in ("bench", "encodings", "training")}
+    for svg in (
+        page_plots.loaders(results["bench"]),
+        page_plots.pareto(results["bench"], results["encodings"]),
+        page_plots.scaling(results["training"], results["bench"], results["encodings"]),
+    ):
+        root = ElementTree.fromstring(svg)
+        texts = [node for node in root.iter("{http://www.w3.org/2000/svg}text") if node.text]
+        boxes = []
+        for node in texts:
+            if "transform" in node.attrib:
+                continue  # the axis that is written upwards, left of everything
+            # Half a character narrower than drawn on average, so that neighbours may touch.
+            width, x = 6.5 * len(node.text or ""), float(node.attrib["x"])
+            left = x - width * {"start": 0, "middle": 0.5, "end": 1}[node.attrib["text-anchor"]]
+            y = float(node.attrib["y"])
+            boxes.append((left, y - 12, left + width, y + 3, node.text))
+        for number, one in enumerate(boxes):
+            assert one[0] >= 0 and one[2] <= 760, one[4]
+            for other in boxes[:number]:
+                apart = one[2] <= other[0] or other[2] <= one[0]
+                assert apart or one[3] <= other[1] or other[3] <= one[1], (one[4], other[4])
+
+
+def test_the_model_of_threads_ends_where_the_callers_thread_does() -> None:
+    training, encodings = _read("training"), _read("encodings")
+    found = page_plots.model(training, encodings)
+    encodings["limits"]["consumer"] = [rate / 4 for rate in encodings["limits"]["consumer"]]
+    slower = page_plots.model(training, encodings)
+    assert slower.fed == pytest.approx(found.fed / 4)
+    assert slower.high[64] == slower.high[32] == slower.low[64]
+    assert slower.high[64] == pytest.approx(slower.fed * found.measured[16] / 16)
