@@ -2,11 +2,12 @@
 
 Run by tests/test_site.py with the site's own environment (`make site`)::
 
-    .venvs/site/bin/python tests/browse_site.py build/site [--screenshots FOLDER]
+    .venvs/site/bin/python tests/browse_site.py build/site [--all] [--screenshots FOLDER]
 
 A page is opened at the width of a laptop and of a phone, light and dark. Wrong is whatever the
 browser complains of, a file that is not there or comes from elsewhere, a page that is wider than
-its window, dark mode that stays light, and what axe-core calls serious or critical.
+its window, dark mode that stays light, and what axe-core calls serious or critical: on one page
+of each kind, as axe takes longer than all else, or with --all on every page.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import axe_playwright_python
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, TimeoutError, async_playwright
 
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 #: Tabs that are open at a time.
 TABS = 2
+#: A page of each kind: plots, drawings, tables, code, generated API.
+KINDS = ("index", "benchmarks", "how-it-works", "comparison", "get-started", "api/measure")
 AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
 _OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-_BRIGHTNESS = """() => {
+_IS = """(scheme) => {
     const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
-    return (r + g + b) / 3;
+    return (r + g + b > 384) === (scheme === "light");
 }"""
 #: What all pages share is looked at on the first, and of a long table the first rows.
 _AXE = """async ([part, rules]) => {
@@ -67,7 +70,9 @@ def served(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-async def examine(tab: Page, base: str, name: str, screenshots: Path | None) -> list[str]:
+async def examine(
+    tab: Page, base: str, name: str, axe: bool, screenshots: Path | None
+) -> list[str]:
     """What is wrong with one page."""
     part = "html" if name == "index.html" else "article"
     wrong: list[str] = []
@@ -85,14 +90,19 @@ async def examine(tab: Page, base: str, name: str, screenshots: Path | None) -> 
     await tab.set_viewport_size(LAPTOP)
     await tab.emulate_media(color_scheme="light")
     await tab.goto(f"{base}/{name}")
+    # Colours on their way from one scheme to the other are neither's.
+    await tab.add_style_tag(content="* { transition: none !important; }")
     for scheme, rules in (("light", None), ("dark", ["color-contrast"])):
         await tab.set_viewport_size(LAPTOP)
         await tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        if (await tab.evaluate(_BRIGHTNESS) > 128) != (scheme == "light"):
+        try:
+            await tab.wait_for_function(_IS, arg=scheme)
+        except TimeoutError:
             wrong.append(f"{scheme}: the page's background is not")
-        if scheme == "light":
-            await tab.add_script_tag(path=AXE)
-        wrong += [f"{scheme}: {line}" for line in await tab.evaluate(_AXE, [part, rules])]
+        if axe:
+            if scheme == "light":
+                await tab.add_script_tag(path=AXE)
+            wrong += [f"{scheme}: {line}" for line in await tab.evaluate(_AXE, [part, rules])]
         for size in (LAPTOP, PHONE):
             await tab.set_viewport_size(size)
             if (beyond := await tab.evaluate(_OVERFLOW)) > 0:
@@ -105,7 +115,9 @@ async def examine(tab: Page, base: str, name: str, screenshots: Path | None) -> 
     return wrong
 
 
-async def browse(folder: Path, browser: str, screenshots: Path | None) -> dict[str, list[str]]:
+async def browse(
+    folder: Path, browser: str, everything: bool, screenshots: Path | None
+) -> dict[str, list[str]]:
     """What is wrong with each page of the folder."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     found: dict[str, list[str]] = {}
@@ -119,7 +131,9 @@ async def browse(folder: Path, browser: str, screenshots: Path | None) -> dict[s
             async def work() -> None:
                 tab = await chromium.new_page()
                 for name in queue:
-                    found[name] = await examine(tab, base, name, screenshots)
+                    kind = name.removesuffix("index.html").rstrip("/") or "index"
+                    axe = everything or kind in KINDS
+                    found[name] = await examine(tab, base, name, axe, screenshots)
 
             await asyncio.gather(*(work() for _ in range(TABS)))
             await chromium.close()
@@ -130,6 +144,7 @@ def main() -> None:
     """Prints one JSON object: the path of each page, and the list of what is wrong with it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--all", action="store_true", help="axe-core on every page")
     parser.add_argument("--screenshots", type=Path)
     options = parser.parse_args()
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -137,7 +152,8 @@ def main() -> None:
         sys.exit("there is no chromium: apt-get install chromium")
     if options.screenshots:
         options.screenshots.mkdir(parents=True, exist_ok=True)
-    print(json.dumps(asyncio.run(browse(options.folder, browser, options.screenshots)), indent=1))
+    found = asyncio.run(browse(options.folder, browser, options.all, options.screenshots))
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ def test_every_page_is_in_the_navigation_and_its_links_lead_somewhere(built: Pat
     not (shutil.which("chromium") or shutil.which("chromium-browser")),
     reason="no browser: apt-get install chromium",
 )
+@pytest.mark.timeout(1200)  # on a machine that others use; half a minute on two cores of its own
 def test_every_page_in_a_browser(built: Path) -> None:
     browse = [_BIN / "python", _REPOSITORY / "tests" / "browse_site.py", built]
     done = subprocess.run(browse, capture_output=True, text=True, check=False)
@@ -74,7 +75,7 @@ _PYTHON_ELSEWHERE = {
 #: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which
 #: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.
 _NOT_RUN = re.compile(
-    r"(make|pip|torchrun|sbatch|nsys|py-spy|taskset|spark-submit|ray|python "
+    r"(make|pip|torchrun|sbatch|nsys|py-spy|taskset|spark-submit|ray|export|python "
     r"|fastdata (convert|sample|stage|info|verify|doctor|bench) ?|#| |$)"
 )
 
