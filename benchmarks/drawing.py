@@ -150,7 +150,7 @@ class _Frame:
     HEIGHT = 440
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float], x_axis: str, y_axis: str) -> None:
-        self.left, self.top, self.right = 70.0, 16.0, WIDTH - 20.0
+        self.left, self.top, self.right = 84.0, 16.0, WIDTH - 20.0
         self._x, self._y = _beyond(xs), _beyond(ys)
         self._names = x_axis, y_axis
 

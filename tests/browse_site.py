@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import axe_playwright_python
-from playwright.async_api import Page, TimeoutError, async_playwright
+from playwright.async_api import Error, Page, async_playwright
 
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 #: Tabs that are open at a time.
@@ -97,7 +97,7 @@ async def examine(
         await tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         try:
             await tab.wait_for_function(_IS, arg=scheme)
-        except TimeoutError:
+        except Error:
             wrong.append(f"{scheme}: the page's background is not")
         if axe:
             if scheme == "light":
