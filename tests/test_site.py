@@ -75,7 +75,7 @@ _PYTHON_ELSEWHERE = {
 #: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which
 #: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.
 _NOT_RUN = re.compile(
-    r"(make|pip|torchrun|sbatch|nsys|py-spy|taskset|spark-submit|ray|export|python "
+    r"(make|pip|torchrun|sbatch|srun|nsys|py-spy|taskset|spark-submit|ray|export|python "
     r"|fastdata (convert|sample|stage|info|verify|doctor|bench) ?|#| |$)"
 )
 
