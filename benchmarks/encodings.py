@@ -50,7 +50,7 @@ def _pack(root: Path, out: Path, options: tuple[str, ...]) -> None:
 
 def _loader(dataset: Path) -> DataLoader[Any]:
     """A loader with one decode thread, whose dataset is in the page cache."""
-    crops = Compose([RandomResizedCrop(224), RandomHorizontalFlip()])
+    crops = Compose((RandomResizedCrop(224), RandomHorizontalFlip()))
     images = ImageDataset(dataset, transform=crops, staged=False)
     loader: DataLoader[Any] = DataLoader(
         images, BATCH, shuffle=True, num_workers=1, persistent_workers=True, seed=0, drop_last=True
