@@ -8,9 +8,10 @@ from typing import Any
 
 from PIL import Image
 
+from fastdata.decode.codecs import open_image
 from fastdata.decode.engine import DecodeError, rewrite_baseline
 from fastdata.errors import SampleError, UsageError
-from fastdata.storage.probe import ImageInfo, open_image
+from fastdata.storage.probe import ImageInfo
 
 ENCODINGS = ("original", "baseline", "jpeg", "raw")
 DEFAULT_QUALITY = 90

@@ -27,9 +27,9 @@ from fastdata.converters.trees import (
     require_utf8,
 )
 
+from fastdata.decode.codecs import probe
 from fastdata.errors import SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
-from fastdata.storage.probe import probe
 
 #: What a column of class indices or class names is called, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",

@@ -25,6 +25,7 @@ from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
 
+from fastdata.decode.codecs import probe
 from fastdata.errors import DataError, SampleError, SourceError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
@@ -34,7 +35,7 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.probe import ImageInfo, probe
+from fastdata.storage.probe import ImageInfo
 
 #: Bytes of blobs, and records, in a piece, which one process prepares and another writes.
 #: Bounds memory: a few pieces a worker are in flight.

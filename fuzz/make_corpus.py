@@ -72,6 +72,7 @@ def main(folder: str) -> None:
     write_huffman(Path(folder) / "huffman")
     write_seek(Path(folder) / "seek")
     write_augment(Path(folder) / "augment")
+    write_png(Path(folder) / "png")
     write_index(Path(folder) / "index")
 
 
@@ -110,6 +111,20 @@ def write_seek(out: Path) -> None:
         jpeg = encode(picture(width, height, number), "4:4:4", 60)
         mcus = bytes([(width - 1) // 8, (height - 1) // 8])
         (out / f"seed-{number}").write_bytes(mcus + b"\3\1" + seek_points(jpeg, stride))
+
+
+def write_png(out: Path) -> None:
+    """Each colour type and depth with each filter, interlaced and not; with too few bytes, too."""
+    out.mkdir(parents=True, exist_ok=True)
+    layouts = [(0, 1), (0, 2), (0, 4), (0, 8), (2, 8), (2, 16), (3, 1), (3, 4), (3, 8)]
+    layouts += [(4, 8), (4, 16), (6, 8), (6, 16)]
+    for number, (colour, depth) in enumerate(layouts):
+        for filter_type in range(6):
+            for interlaced in (0, 1):
+                head = bytes([8, 8, depth, colour, interlaced, 9, 0, 0, 48])
+                rows = bytes([filter_type, *range(8 * depth)]) * 15
+                name = f"seed-{number:02}-{filter_type}-{interlaced}"
+                (out / name).write_bytes(head + bytes(48) + rows)
 
 
 def write_augment(out: Path) -> None:

@@ -9,6 +9,7 @@
 #   huffman   any codes: look-up tables say what the canonical code says
 #   seek      any bytes as a seek table; a point is the same however it is come to
 #   augment   any operations with any values; the SIMD levels agree
+#   png       any bytes as a PNG's inflated rows
 #   index     any bytes as rows of an index, of either version, and as what they point to
 #   rows      the same without what they point to
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
@@ -27,7 +28,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode header huffman seek augment index rows oracle readers
+  [ $# -gt 0 ] || set -- decode header huffman seek augment png index rows oracle readers
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"

@@ -396,6 +396,8 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
         batches = list(loader)
     webp = codecs.way_of("webp")
     kinds = {"jpeg": {"native": 1, "Pillow": 1}, "png": {"native": 2}, "webp": {webp: 1}}
+    explained = f"images: 40% jpeg (native), 40% png (native), 20% webp ({webp})\n"
+    assert explained in loader.explain()
     stats = loader.stats()
     assert stats.kinds == kinds
     assert stats.by_pillow == 1 + (webp == "Pillow")

@@ -15,8 +15,9 @@ from sources import Expected, SourceConformance, convert, jpeg, make_tree
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
 
-# torchvision.datasets.folder.IMG_EXTENSIONS
+# torchvision.datasets.folder.IMG_EXTENSIONS, and kinds that it leaves out.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENSIONS += (".gif", ".avif", ".heic", ".heif", ".jxl")
 
 
 def as_torchvision(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
@@ -75,7 +76,7 @@ def read(path: str) -> bytes:
 NAME = st.text("abA-._ é漢", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
 # Hidden folders at the top are no classes, unlike torchvision's: .git, .ipynb_checkpoints.
 CLASS = NAME
-ENDING = st.sampled_from([*EXTENSIONS, ".JPG", ".JpEg", ".TIFF", ".txt", ".jpg.txt", ".gif", ""])
+ENDING = st.sampled_from([*EXTENSIONS, ".JPG", ".JpEg", ".TIFF", ".txt", ".jpg.txt", ".svg", ""])
 FILE = st.tuples(CLASS, st.lists(NAME, max_size=3), NAME, ENDING)
 
 

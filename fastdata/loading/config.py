@@ -276,8 +276,14 @@ class LoaderConfig:
             return self.fields is None
         return timm.collates_bytes(self.collate_fn)
 
-    def explain(self, choice: Choice, order: str) -> str:
-        """Which path is taken and why; ``order`` says which order a native path's samples have."""
+    def explain(self, choice: Choice, order: str, kinds: str = "") -> str:
+        """Which path is taken and why.
+
+        Args:
+            choice: The path.
+            order: Which order a native path's samples have.
+            kinds: Of which kinds its images are, and what decodes each.
+        """
         if choice.path == "native":
             several = f"{self.num_workers} decode threads in this process"
             alone = "decoded by the calling thread, with no decode threads"
@@ -290,6 +296,8 @@ class LoaderConfig:
         if choice.hint:
             lines.append(f"for the native path: {choice.hint}")
         if choice.path == "native":
+            if kinds:
+                lines.append(f"images: {kinds}")
             lines.append(f"order: {order}")
         if self.ranks is not None:
             lines.append("sharding: rank {} of {}".format(*self.ranks))

@@ -33,6 +33,7 @@ from fastdata.loading.neighbours import tell_neighbours
 from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
+from fastdata.loading.source import describe_kinds
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
@@ -592,7 +593,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         return self._native.counters.stats()
 
     def explain(self) -> str:
-        """Which path is taken and why, in words."""
+        """Which path is taken and why, in words.
+
+        On the native path also the share of each kind of image and what decodes it, as some of the
+        samples have it; `stats` counts them.
+        """
         order = "that of the sampler given"
         if self._own_order:
             order = self._order
@@ -601,7 +606,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "
                 '(order="random" for a full shuffle)'
             )
-        path = self._config.explain(self._choice, order)
+        kinds = "" if self._native is None else describe_kinds(self._native.source)
+        path = self._config.explain(self._choice, order, kinds)
         schedule = self._schedule
         return path if schedule is None else f"{path}\nschedule: this is epoch {schedule.epoch}'s"
 

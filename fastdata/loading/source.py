@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.dataset import ImageDataset
-from fastdata.decode.codecs import Encoded
+from fastdata.decode.codecs import Encoded, kind_of, way_of
 from fastdata.decode.fallback import NOT_NATIVE
 from fastdata.errors import (
     CorruptionError,
@@ -94,6 +96,15 @@ class Source(ABC):
         """
 
     @abstractmethod
+    def kind(self, index: int) -> str:
+        """What kind of image a sample is (`fastdata.decode.codecs.kind_of`), by little reading.
+
+        Raises:
+            FastdataError: Its row of the index is damaged.
+            OSError: Its file cannot be read.
+        """
+
+    @abstractmethod
     def key(self, index: int) -> str:
         """A sample's name, unique in the dataset."""
 
@@ -136,6 +147,22 @@ class Source(ABC):
         return
 
 
+#: Samples whose kind `describe_kinds` looks at, and bytes of a file that it reads for that.
+_LOOKED_AT, _HEAD = 200, 1 << 16
+
+
+def describe_kinds(source: Source) -> str:
+    """The share of each kind of image among some samples, and what decodes it, in words."""
+    found: Counter[str] = Counter()
+    for index in range(0, len(source), max(1, len(source) // _LOOKED_AT)):
+        with suppress(OSError, FastdataError):  # it is told when the sample is read
+            found[source.kind(index)] += 1
+    return ", ".join(
+        f"{count / found.total():.0%} {kind} ({way_of(kind) or 'nothing installed decodes it'})"
+        for kind, count in found.most_common()
+    )
+
+
 class PackedSource(Source):
     """The samples of an `ImageDataset`."""
 
@@ -165,6 +192,10 @@ class PackedSource(Source):
     def encoded(self, index: int, data: bytes | None = None) -> Encoded:
         """See `Source.encoded`."""
         return self._dataset.encoded(index, data)
+
+    def kind(self, index: int) -> str:
+        """See `Source.kind`."""
+        return self._dataset.row(index).encoding
 
     def start_pass(
         self, batches: Batches, numbering: Numbering, bad: Set[int]
@@ -296,6 +327,11 @@ class FolderSource(Source):
         except SampleError as error:
             problem = self.problem(index, error.what)
             raise SampleError(problem.what, error.hint or problem.hint) from None
+
+    def kind(self, index: int) -> str:
+        """See `Source.kind`."""
+        with open(self._samples[index][0], "rb") as file:
+            return kind_of(file.read(_HEAD))
 
     def _unreadable(self, index: int, error: OSError) -> FastdataError:
         detail = f"it cannot be read: {error.strerror or error}"

@@ -41,11 +41,13 @@ EXTENSIONS = {
 }
 
 #: torchvision.datasets.folder.IMG_EXTENSIONS; compared in lower case.
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_TORCHVISION = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+#: Those, and the kinds that torchvision leaves out (fastdata/decode/codecs.py decodes them).
+IMAGE_EXTENSIONS = (*_TORCHVISION, ".gif", ".avif", ".heic", ".heif", ".jxl")
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file's name has one of torchvision's image extensions."""
+    """Whether a file's name has an image's extension."""
     return name.lower().endswith(IMAGE_EXTENSIONS)
 
 

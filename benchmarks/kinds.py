@@ -1,0 +1,213 @@
+"""Every kind of image: `fastdata.DataLoader` beside torch's with Pillow, in as many workers.
+
+    python -m fastdata.benchmarks.kinds imagenet/train --json kinds.json
+
+The same photographs are stored in each kind. RandomResizedCrop(224) and a coin-tossed flip to
+uint8; fastdata reads a packed dataset, torch the files, both from the page cache. They take turns,
+pixels are compared with Pillow's before anything is timed, and ratios are taken round by round.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+import torch
+from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.loading import SIZE, Loading, verify
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine
+from fastdata.benchmarks.prepare import listing
+from fastdata.converters import ImageFolder, pack
+from PIL import Image
+
+from fastdata import _native
+
+
+def _saved(kind: str, suffix: str, **options: Any) -> Callable[[Image.Image], tuple[str, bytes]]:
+    """What stores an image in a kind: the file's suffix, and its bytes."""
+
+    def save(image: Image.Image) -> tuple[str, bytes]:
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        return suffix, file.getvalue()
+
+    return save
+
+
+#: How an image is stored; a row of the table each. A mixture names what its images are in turn.
+KINDS: dict[str, Callable[[Image.Image], tuple[str, bytes]]] = {
+    "baseline JPEG": _saved("JPEG", "jpg", quality=90),
+    "progressive JPEG": _saved("JPEG", "jpg", quality=90, progressive=True),
+    "PNG": _saved("PNG", "png"),
+    "WebP": _saved("WEBP", "webp", quality=85),
+    "AVIF": _saved("AVIF", "avif", quality=75),
+    "TIFF, LZW": _saved("TIFF", "tif", compression="tiff_lzw"),
+    "BMP": _saved("BMP", "bmp"),
+    "GIF": _saved("GIF", "gif"),
+}
+MIXTURES: dict[str, list[str]] = {
+    "70% baseline, 20% progressive, 5% PNG, 5% WebP": [
+        *(["baseline JPEG"] * 7 + ["progressive JPEG"] * 2 + ["PNG"]),
+        *(["baseline JPEG"] * 7 + ["progressive JPEG"] * 2 + ["WebP"]),
+    ],
+}
+
+
+def store(photographs: list[Image.Image], kind: str, root: Path) -> None:
+    """Writes a tree of two classes that has the photographs in a kind, or in a mixture's."""
+    names = MIXTURES.get(kind, [kind])
+    for number, image in enumerate(photographs):
+        suffix, data = KINDS[names[number % len(names)]](image)
+        path = root / f"class{number % 2}" / f"{number:05}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def torch_loader(tree: Path, workers: int, batch: int) -> Callable[[], float]:
+    """Torch's loader and torchvision's transforms: images a second of an epoch, less a batch."""
+    import_torchvision()
+    tv = importlib.import_module("torchvision.transforms")
+    datasets = importlib.import_module("torchvision.datasets")
+    crops = tv.Compose([tv.RandomResizedCrop(SIZE), tv.RandomHorizontalFlip(), tv.PILToTensor()])
+    files = datasets.ImageFolder(str(tree), crops, is_valid_file=lambda path: True)
+    loader: Any = torch.utils.data.DataLoader(
+        files, batch, shuffle=True, num_workers=workers, persistent_workers=True, drop_last=True
+    )
+
+    def run() -> float:
+        batches = iter(loader)
+        next(batches)
+        began = time.perf_counter()
+        count = sum(len(labels) for _, labels in batches)
+        return count / (time.perf_counter() - began)
+
+    return run
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and its workers so far."""
+    process = psutil.Process()
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
+
+
+def measure_kind(
+    photographs: list[Image.Image], kind: str, threads: int, batch: int, rounds: int
+) -> dict[str, Any]:
+    """Runs one kind; returns its figures as JSON values."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, packed = Path(folder, "tree"), Path(folder, "packed")
+        store(photographs, kind, tree)
+        pack(ImageFolder(tree), packed, container="lmdb", workers=1, seek_points=True)
+        loading = Loading(packed, batch)
+        verify(loading, 2)
+        contenders = {
+            "torch": torch_loader(tree, threads, batch),
+            "fastdata": loading.loader(threads),
+        }
+        for run in contenders.values():
+            run()  # the page cache, processes, the threads' own memory
+        gc.collect()
+        # Machines may have other work to do; what an image costs is then seen in CPU time alone.
+        cpu: dict[str, list[float]] = {name: [] for name in contenders}
+        images = len(photographs) // batch * batch
+
+        def timed(name: str) -> Callable[[], float]:
+            def run() -> float:
+                before = _cpu_seconds()
+                rate = contenders[name]()
+                cpu[name].append(1e3 * (_cpu_seconds() - before) / images)
+                return rate
+
+            return run
+
+        rates = interleave({name: timed(name) for name in contenders}, rounds)
+        sizes = [path.stat().st_size for path in tree.glob("*/*")]
+        return {
+            "bytes": sum(sizes) // len(sizes),
+            "images_per_second": rates,
+            "cpu_milliseconds": cpu,
+        }
+
+
+def measure(
+    root: Path, kinds: list[str], images: int, threads: int, batch: int, rounds: int
+) -> dict[str, Any]:
+    """Runs the benchmark; returns all figures as JSON values."""
+    paths = [path for path, _ in listing(root)]
+    step = max(1, len(paths) // images)
+    photographs = [Image.open(path).convert("RGB") for path in paths[::step][:images]]
+    return {
+        "benchmark": "kinds",
+        "machine": {**machine(), "torch": torch.__version__, "simd": _native.simd()},
+        "images": len(photographs),
+        "threads": threads,
+        "batch": batch,
+        "load": os.getloadavg()[0],
+        "kinds": {kind: measure_kind(photographs, kind, threads, batch, rounds) for kind in kinds},
+    }
+
+
+def figures(result: dict[str, Any]) -> Figures:
+    """The results as people read them; ratios are taken round by round."""
+    rows = []
+    for kind, found in result["kinds"].items():
+        rates = found["images_per_second"]
+        cpu = found["cpu_milliseconds"]
+        pairs = zip(rates["fastdata"], rates["torch"], strict=True)
+        costs = zip(cpu["torch"], cpu["fastdata"], strict=True)
+        rows.append(
+            [
+                kind,
+                f"{found['bytes'] / 1e3:,.0f}",
+                f"{Spread.of(rates['torch']):,.0f}",
+                f"{Spread.of(rates['fastdata']):,.0f}",
+                f"{Spread.of([ours / theirs for ours, theirs in pairs]):.1f}",
+                f"{Spread.of([theirs / ours for theirs, ours in costs]):.1f}",
+            ]
+        )
+    title = "{images:,} photographs in each kind, {threads} threads or workers".format(**result)
+    columns = ["", "KB", "torch, images/s", "fastdata, images/s", "ratio", "ratio of CPU times"]
+    return Figures(title, columns, rows)
+
+
+@click.command()
+@click.argument("root", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--kind", "kinds", multiple=True, type=click.Choice([*KINDS, *MIXTURES]))
+@click.option("--images", default=300, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--batch", default=30, show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+def main(
+    root: Path,
+    kinds: tuple[str, ...],
+    images: int,
+    threads: int,
+    batch: int,
+    rounds: int,
+    json_path: Path | None,
+) -> None:
+    """Measure loading of the photographs of ROOT, a tree of class folders, stored in each kind."""
+    chosen = list(kinds or (*KINDS, *MIXTURES))
+    result = measure(root, chosen, images, threads, batch, rounds)
+    if json_path is not None:
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    figures(result).show()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
