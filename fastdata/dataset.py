@@ -25,10 +25,13 @@ from fastdata.storage.files import read_file
 from fastdata.storage.index import Row
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.probe import (
+    COLORS,
     DEFAULT_MAX_PIXELS,
     DEFAULT_MAX_SCANS,
+    RGB,
     ImageInfo,
     Limits,
+    Style,
 )
 from fastdata.transforms.descriptions import Schedule
 
@@ -70,6 +73,11 @@ class ImageDataset:
             refuses beyond twice its ``Image.MAX_IMAGE_PIXELS``.
         max_scans: Most scans of a JPEG that is decoded: each of a progressive one goes over all
             its pixels. None for no limit.
+        color: What images are: "rgb", as Pillow's ``convert("RGB")`` makes them; "gray" (its
+            ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, 16 bits kept
+            where Pillow keeps them. All but "rgb" are decoded by Pillow, off the native path.
+        exif_transpose: Whether images are turned as their EXIF orientation says, which torchvision
+            does not; off the native path, too.
         seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a
             loader's first epoch, which make the next ones faster; None for 256 MiB, about
             180,000 photographs of ImageNet's size; 0 for none.
@@ -86,6 +94,7 @@ class ImageDataset:
         classes: Class names; a label is an index into them.
         folder: The dataset of torchvision's, if it is one.
         limits: What an image may cost.
+        style: What images are brought to: color and orientation.
 
     Raises:
         DatasetError: There is no finished dataset at ``path``.
@@ -106,6 +115,8 @@ class ImageDataset:
         dct_scaling: bool = False,
         max_pixels: int | None = DEFAULT_MAX_PIXELS,
         max_scans: int | None = DEFAULT_MAX_SCANS,
+        color: str = "rgb",
+        exif_transpose: bool = False,
         seek_cache_bytes: int | None = None,
         seek_cache_file: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -131,6 +142,7 @@ class ImageDataset:
         self.transform = transform
         self.target_transform = target_transform
         switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
+        switches["exif_transpose"] = exif_transpose
         for name, switch in switches.items():
             if switch not in (True, False):
                 raise UsageError(f"{name}={switch!r}", "Give True or False.")
@@ -139,6 +151,9 @@ class ImageDataset:
             if limit is not None and (type(limit) is not int or limit < 1):
                 raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
         self.limits = Limits(max_pixels, max_scans)
+        if color not in COLORS:
+            raise UsageError(f"color={color!r}", f"Give one of {', '.join(map(repr, COLORS))}.")
+        self.style = Style(color, bool(exif_transpose))
         self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
         self._staged = staged
         self._cache = RANGES if cache is None else cache
@@ -276,7 +291,7 @@ class ImageDataset:
         return decoder.samples(indices)
 
     def open_image(self, index: int) -> Image.Image:
-        """One sample's image, untransformed: a PIL image of mode RGB.
+        """One sample's image, untransformed: a PIL image, of mode RGB unless ``color`` says so.
 
         Raises:
             IndexError: There is no such sample.
@@ -293,6 +308,8 @@ class ImageDataset:
         try:
             if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
                 self.limits.check(read_file(path))  # another loader may take what is no file
+            if self.style != RGB:
+                return open_image(read_file(path), ImageInfo("", 0, 0, 3), self.limits, self.style)
             image: Image.Image = self.folder.loader(path)
             if isinstance(image, Image.Image):
                 self.limits.check_size(*image.size)
@@ -329,7 +346,7 @@ class ImageDataset:
             SampleError: They cannot be decoded.
         """
         with self._naming(row, index):
-            return open_image(data, _info(row), self.limits)
+            return open_image(data, _info(row), self.limits, self.style)
 
     def encoded(self, index: int, data: bytes | None = None) -> Encoded:
         """One sample's image as it is stored, checked: its kind, its size, and then its pixels.

@@ -14,7 +14,7 @@ from containers import pack_tree
 
 torch = pytest.importorskip("torch")
 
-from fastdata.benchmarks import loading, pages  # noqa: E402
+from fastdata.benchmarks import kinds, loading, pages  # noqa: E402
 from fastdata.benchmarks.adapters._transforms import random_resized_box  # noqa: E402
 
 from fastdata.transforms import RandomResizedCrop  # noqa: E402
@@ -46,6 +46,20 @@ def test_a_small_run(packed, tmp_path):
         assert table.markdown() in page
 
 
+@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+def test_a_small_run_of_kinds(made_tree, tmp_path):
+    path = tmp_path / "kinds.json"
+    arguments = ["--kind=PNG", "--images=16", "--threads=1", "--batch=4", "--rounds=1"]
+    root = str(made_tree / "train")
+    found = CliRunner().invoke(kinds.main, [root, *arguments, "--json", str(path)])
+    assert found.exit_code == 0, found.output
+    result = json.loads(path.read_text())
+    assert result["images"] == 16 and list(result["kinds"]) == ["PNG"]
+    assert all(len(values) == 1 for values in result["kinds"]["PNG"]["cpu_milliseconds"].values())
+    page = CliRunner().invoke(pages.main, ["kinds", str(tmp_path)]).output
+    assert kinds.figures(result).markdown() in page
+
+
 def test_wrong_pixels_are_not_timed(packed):
     measured = loading.Loading(packed, 8)
     loading.verify(measured)
@@ -74,8 +88,9 @@ def test_the_transform_in_pillow_crops_as_torchvision_draws():
     assert (np.abs(np.log(widths / heights)) < np.log(4 / 3) + 0.05).all()
 
 
-def test_the_committed_page_is_of_the_committed_results(tmp_path):
+@pytest.mark.parametrize("name", ["loading", "kinds"])
+def test_the_committed_page_is_of_the_committed_results(name, tmp_path):
     results = REPOSITORY / "docs" / "results"
-    shutil.copy(results / "loading.json", tmp_path)
-    page = CliRunner().invoke(pages.main, ["loading", str(tmp_path)]).output
-    assert page == (REPOSITORY / "docs" / "loading.md").read_text()
+    shutil.copy(results / f"{name}.json", tmp_path)
+    page = CliRunner().invoke(pages.main, [name, str(tmp_path)]).output
+    assert page == (REPOSITORY / "docs" / f"{name}.md").read_text()

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import picture
 from loader_data import as_file, folder
-from PIL import Image
+from PIL import Image, ImageOps
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as t
 from fastdata.decode import codecs, png
 from fastdata.decode.codecs import Encoded
-from fastdata.errors import FallbackWarning, SampleError
+from fastdata.errors import FallbackWarning, SampleError, SlowPathWarning, UsageError
 from fastdata.storage.probe import Limits
 
 PIXELS = picture(61, 45, 3, 40)
@@ -405,3 +405,78 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
     for number, got in enumerate(pixels):
         want = np.asarray(data.open_image(number).resize((20, 24), Image.Resampling.BILINEAR))
         assert np.abs(got.astype(int) - want).max() <= 1
+
+
+# --- colours and orientation ------------------------------------------------------------------
+
+
+def stored(*files: tuple[str, bytes], **options: Any) -> ImageDataset:
+    """The files as a packed dataset of one class."""
+    root, out = folder() / "tree", folder() / "lmdb"
+    (root / "a").mkdir(parents=True)
+    for number, (suffix, data) in enumerate(files):
+        (root / "a" / f"{number}.{suffix}").write_bytes(data)
+    pack_tree(root, out, "lmdb")
+    return ImageDataset(out, **options)
+
+
+DEEP = PIXELS[..., 0].astype(np.uint16) * 200
+
+
+@pytest.mark.parametrize(
+    ("color", "modes"),
+    [
+        ("rgb", ["RGB"] * 4),
+        ("gray", ["L"] * 4),
+        ("rgba", ["RGBA"] * 4),
+        ("unchanged", ["RGB", "RGBA", "I;16", "P"]),
+    ],
+)
+def test_colors_are_pillows(color: str, modes: list[str]) -> None:
+    files = [
+        ("jpg", as_file(PIXELS, "JPEG")),
+        ("png", as_file(PIXELS, "PNG", "RGBA")),
+        ("png", as_file(DEEP, "PNG", "I;16")),
+        ("png", as_file(PIXELS, "PNG", "P", transparency=b"\x10\x80")),
+    ]
+    dataset = stored(*files, color=color)
+    for number, (_, data) in enumerate(files):
+        with Image.open(io.BytesIO(data)) as image:
+            if color in ("rgb", "gray"):
+                image.info.pop("transparency", None)
+            want = image if color == "unchanged" else image.convert(modes[number])
+            got, _ = dataset[number]
+            assert (got.mode, got.size) == (modes[number], want.size)
+            assert np.array_equal(np.asarray(got), np.asarray(want))
+
+
+def test_an_exif_orientation_is_heeded_where_asked() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = ("jpg", as_file(PIXELS, "JPEG", exif=exif))
+    assert stored(file)[0][0].size == (61, 45)
+    turned, _ = stored(file, exif_transpose=True)[0]
+    with Image.open(io.BytesIO(file[1])) as image:
+        assert np.array_equal(np.asarray(turned), np.asarray(ImageOps.exif_transpose(image)))
+    assert turned.size == (45, 61)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"color": "gray"}, "color='gray' gives images that are not RGB"),
+        ({"color": "unchanged"}, "number of channels may differ: a batch of them cannot be"),
+        ({"exif_transpose": True}, "exif_transpose=True turns images"),
+    ],
+    ids=str,
+)
+def test_other_colors_are_told_to_be_slower(options: dict[str, Any], words: str) -> None:
+    dataset = stored(("png", as_file(PIXELS, "PNG")), transform=np.array, **options)
+    with pytest.warns(SlowPathWarning, match=words):
+        loader = DataLoader(dataset, batch_size=None)
+    ((image, _),) = loader
+    assert image.shape[:2] == (45, 61)
+    with pytest.raises(UsageError, match=words):
+        DataLoader(dataset, require_native=True)
+    with pytest.raises(UsageError, match=r"color='cmyk'\nGive one of 'rgb', 'gray'"):
+        ImageDataset(dataset.path, color="cmyk")

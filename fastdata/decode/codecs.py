@@ -27,7 +27,7 @@ from fastdata.decode.png import open_png
 from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
 from fastdata.storage import probe as by_pillow
-from fastdata.storage.probe import ImageInfo, Limits
+from fastdata.storage.probe import RGB, ImageInfo, Limits, Style
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
@@ -230,7 +230,7 @@ def kind_of(data: bytes) -> str:
 
 def way_of(kind: str) -> str:
     """What decodes a kind of image here; "" where nothing does."""
-    if kind in ("jpeg", "raw"):
+    if kind in ("jpeg", "jpeg-progressive", "raw"):
         return NATIVE
     codec = CODECS.get(kind)
     if codec is None:
@@ -343,7 +343,9 @@ class Encoded:
         return self._image
 
 
-def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Image.Image:
+def open_image(
+    data: bytes, info: ImageInfo, limits: Limits | None = None, style: Style = RGB
+) -> Image.Image:
     """As `fastdata.storage.probe.open_image`; also of kinds that Pillow has no plugin for.
 
     Raises:
@@ -351,8 +353,8 @@ def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Im
     """
     codec = None if info.encoding not in ("", "other") else CODECS.get(kind_of(data))
     if codec is None or codec.pillow_opens:
-        return by_pillow.open_image(data, info, limits)
-    return Encoded(data, info, limits).image()
+        return by_pillow.open_image(data, info, limits, style)
+    return style.apply(Encoded(data, info, limits).image())
 
 
 def probe(data: bytes) -> ImageInfo:

@@ -14,6 +14,7 @@ from fastdata.dataset import FOLDER_METHODS, ImageDataset, folder_class, own_met
 from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
+from fastdata.storage.probe import RGB, Style
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 
@@ -107,6 +108,8 @@ def recognise(dataset: Any) -> Images | NotKnown:
     if isinstance(dataset, ImageDataset):
         if name := own_method(dataset, ImageDataset, *_METHODS):
             return _overridden(dataset, name)
+        if dataset.style != RGB:
+            return _other_style(dataset.style)
         if dataset.folder is not None:
             return _recognise_folder(dataset.folder, dataset, dataset)
         return _images(repr(dataset), dataset, dataset, lambda learns: PackedSource(dataset))
@@ -136,6 +139,24 @@ def _numbers(indices: Any, n: int) -> Indices:
     if len(wrong):
         raise IndexError(f"a Subset has sample {wrong[0]} of a dataset of {n}")
     return np.where(found < 0, found + n, found)
+
+
+def _other_style(style: Style) -> NotKnown:
+    """Why images of another style are not for the native core."""
+    if style.exif_transpose:
+        return NotKnown(
+            "exif_transpose=True turns images, which the core does not",
+            "Leave it out, as torchvision does.",
+        )
+    mixed = (
+        ", whose number of channels may differ: a batch of them cannot be stacked"
+        if style.color == "unchanged"
+        else ""
+    )
+    return NotKnown(
+        f"color={style.color!r} gives images that are not RGB{mixed}",
+        "Take color='rgb', or bring them to one number of channels in the transform.",
+    )
 
 
 def _overridden(dataset: Any, name: str) -> NotKnown:

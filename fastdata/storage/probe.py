@@ -17,7 +17,7 @@ from functools import lru_cache, reduce
 from operator import mul, or_
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fastdata import _native
 from fastdata.errors import SampleError
@@ -415,8 +415,41 @@ def _scans(data: bytes) -> int:
     return found
 
 
-def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Image.Image:
-    """Decodes an image to RGB, as torchvision's default loader does.
+#: Pillow's mode for each ``color`` of `ImageDataset`; None for the one that an image has.
+COLORS = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "unchanged": None}
+
+
+class Style(NamedTuple):
+    """What images are brought to when they are opened.
+
+    Attributes:
+        color: A key of `COLORS`.
+        exif_transpose: Whether they are turned as their EXIF orientation says.
+    """
+
+    color: str = "rgb"
+    exif_transpose: bool = False
+
+    def apply(self, image: Image.Image) -> Image.Image:
+        """An image brought to it, loaded."""
+        mode = COLORS[self.color]
+        if mode in ("RGB", "L") and isinstance(image.info.get("transparency"), bytes):
+            # A palette's alpha; converting would drop it with a warning.
+            del image.info["transparency"]
+        image.load()
+        if self.exif_transpose:
+            image = ImageOps.exif_transpose(image)
+        return image if mode is None else image.convert(mode)
+
+
+#: As torchvision's default loader has them.
+RGB = Style()
+
+
+def open_image(
+    data: bytes, info: ImageInfo, limits: Limits | None = None, style: Style = RGB
+) -> Image.Image:
+    """Decodes an image, to RGB unless told otherwise, as torchvision's default loader does.
 
     Safe to call from several threads.
 
@@ -424,10 +457,11 @@ def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Im
         data: The bytes of one image in ``info.encoding``.
         info: What the index says of it; only raw pixels need its size.
         limits: What it may cost; None for no limits but Pillow's own.
+        style: What it is brought to.
 
     Returns:
-        A loaded image of mode RGB, ``info.width`` x ``info.height``. An EXIF orientation
-        is not applied; the EXIF data is in its ``info``, as Pillow has it.
+        A loaded image, ``info.width`` x ``info.height`` unless it was turned. The EXIF data is in
+        its ``info``, as Pillow has it.
 
     Raises:
         SampleError: The bytes cannot be decoded, or the image is beyond the limits.
@@ -436,7 +470,7 @@ def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Im
         if limits is not None and info.encoding != "raw":
             limits.check(data)
         if info.encoding == "raw":
-            return Image.frombytes("RGB", (info.width, info.height), data)
+            return style.apply(Image.frombytes("RGB", (info.width, info.height), data))
         # Pillow parses EXIF when it opens a JPEG, for the resolution, and warns where it is
         # broken. Filtering warnings is no way out: filters belong to the user's process, and
         # `warnings.catch_warnings` swaps them for all threads at once. So Pillow does not
@@ -447,10 +481,7 @@ def open_image(data: bytes, info: ImageInfo, limits: Limits | None = None) -> Im
             limits.check_size(*image.size)
         if exif:
             image.info["exif"] = exif
-        if isinstance(image.info.get("transparency"), bytes):
-            # A palette's alpha; converting to RGB would drop it with a warning.
-            del image.info["transparency"]
-        return image.convert("RGB")
+        return style.apply(image)
     except SampleError:
         raise
     except UnidentifiedImageError:
