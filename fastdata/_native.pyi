@@ -368,6 +368,8 @@ class Job:
 
     def timings(self) -> tuple[float, float]:
         """Seconds of all threads: reading (checksums included), decoding."""
+    def bytes_read(self) -> int:
+        """Bytes of samples and of their seek points that were read from files."""
 
 class ProbeJob:
     """Finds widths, heights and encodings of Extents where the width is 0.

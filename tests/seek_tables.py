@@ -15,13 +15,17 @@ def scan_offset(jpeg: bytes) -> int:
 
 
 def parse(table: bytes, jpeg: bytes, mcus_per_row: int, mcu_rows: int, components: int):
-    """The table as docs/formats/seek-points.md has it, read without the core."""
-    assert table[0] == 1
+    """The table as docs/formats/seek-points.md has it, read without the core.
+
+    One of version 2 has its checksums compared with the JPEG's segments.
+    """
+    partial = table[0] == 2
+    assert table[0] in (1, 2)
     delta_bits, interval = table[1], int.from_bytes(table[2:4], "little")
     assert int.from_bytes(table[4:8], "little") == len(jpeg)
     minimum = int.from_bytes(table[12:16], "little")
     points = -(-mcus_per_row // interval) * mcu_rows
-    at = 16
+    at = 32 if partial else 16
     dc = []
     for _ in range(components):
         dc.append((int.from_bytes(table[at : at + 2], "little", signed=True), table[at + 2]))
@@ -41,8 +45,23 @@ def parse(table: bytes, jpeg: bytes, mcus_per_row: int, mcu_rows: int, component
             row.append(low + (bits >> place & ((1 << width) - 1)))
             place += width
         predictors.append(row)
-    assert len(table) == at + (place + 7) // 8
+    end = at + (place + 7) // 8
+    if partial:
+        assert int.from_bytes(table[16:20], "little") == scan
+        assert (table[30], table[31]) == (components, 0)
+        for i, (first, last) in enumerate(segments(table, positions)):
+            stored = int.from_bytes(table[end + 4 * i : end + 4 * i + 4], "little")
+            assert stored == crc32c(jpeg[first:last])
+        end += 4 * points
+    assert len(table) == end
     return positions, predictors
+
+
+def segments(table: bytes, positions: Sequence[int]) -> list[tuple[int, int]]:
+    """The bytes of each point's segment, of a table of version 2."""
+    ends = [(position + 7) // 8 for position in positions[1:]]
+    ends.append(int.from_bytes(table[20:24], "little"))
+    return [(position // 8, end) for position, end in zip(positions, ends, strict=True)]
 
 
 def pack(

@@ -56,6 +56,14 @@ def test_blocks_whose_last_coefficient_is_not_zero(quality):
     assert np.array_equal(got, pillow(jpeg))
 
 
+def test_used_for_scaled_decoding():
+    jpeg = encode(picture(500, 375, 1), "4:2:0", 90)
+    options = {"size": (125, 93), "dct_scaling": True}
+    assert regions(jpeg, 128, **options) == 1
+    got = decode_jpeg(jpeg, seek_points=seek_points(jpeg, 128), **options)
+    assert np.array_equal(got, decode_jpeg(jpeg, **options))
+
+
 def test_used_where_more_bytes_follow_the_image():
     assert regions(encode(picture(500, 375, 1), "4:4:4", 90) + bytes(20000), 128) == 1
 
@@ -64,7 +72,6 @@ def test_not_used():
     jpeg = encode(picture(500, 375, 1), "4:2:0", 90)
     assert regions(jpeg, 128, region=(0, 0, 100, 100)) == 0  # few segments
     assert regions(jpeg, 500) == 0  # long ones
-    assert regions(jpeg, 128, size=(125, 93), dct_scaling=True) == 0
     assert regions(encode(picture(500, 375, 1), "4:2:0", 90, restart_marker_rows=1), 128) == 0
     before = _native.vector_regions()
     decode_jpeg(jpeg)  # without seek points

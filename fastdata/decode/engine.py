@@ -153,7 +153,7 @@ def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
 
     Args:
         data: the JPEG.
-        stride: pixels between two points of a row.
+        stride: pixels between two points of a row; twice as many in images of 16 strides and more.
 
     Returns:
         The packed table (docs/formats/seek-points.md), about 1% of the JPEG's size.
@@ -178,7 +178,7 @@ def seek_points_many(
 
     Args:
         data: the JPEGs; some ten to a hundred at a time.
-        stride: pixels between two points of a row.
+        stride: pixels between two points of a row; twice as many in images of 16 strides and more.
 
     Returns:
         For each JPEG what `seek_points` returns, or the error that it raises.
@@ -452,6 +452,10 @@ class PendingBatch:
     def timings(self) -> tuple[float, float]:
         """Seconds that threads spent reading, checksums included, and decoding, so far."""
         return self._job.timings()
+
+    def bytes_read(self) -> int:
+        """Bytes that threads have read from files so far: of samples and their seek points."""
+        return self._job.bytes_read()
 
     def failures(self, timeout: float | None = None) -> list[DecodeError]:
         """Wait; decode what is Pillow's; return an error for each sample still missing.

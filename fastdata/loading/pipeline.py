@@ -430,7 +430,7 @@ class Pipeline:
 
     def _collect(self, batch: Batch, pending: PendingBatch) -> None:
         """What decoding came to."""
-        self._counters.add_work(*pending.timings())
+        self._counters.add_work(*pending.timings(), pending.bytes_read())
         built = [
             (int(batch.planned.indices[slot]), Stamped(table, size, mtime_ns))
             for slot, table, size, mtime_ns in pending.built()

@@ -32,6 +32,8 @@ class Stats(NamedTuple):
         seek_points_built: Seek tables built for files that were not packed.
         skipped: Samples left out by ``on_error="skip"``, or zeroed by ``"zero"``.
         remote: What was asked of a bucket or server; None for a local dataset.
+        bytes_read: Bytes of samples and their seek points that decode threads have read from files.
+            Of a large JPEG that is only what its crop needs.
     """
 
     samples: int
@@ -49,6 +51,7 @@ class Stats(NamedTuple):
     seek_points_built: int
     skipped: int
     remote: RemoteStats | None = None
+    bytes_read: int = 0
 
 
 @dataclass
@@ -69,11 +72,13 @@ class Counters:
     seekable: int = 0
     built: int = 0
     skipped: int = 0
+    bytes_read: int = 0
 
-    def add_work(self, read: float, decode: float) -> None:
-        """Adds seconds of the decode threads."""
+    def add_work(self, read: float, decode: float, bytes_read: int = 0) -> None:
+        """Adds seconds of the decode threads, and what they have read."""
         self.read += read
         self.decode += decode
+        self.bytes_read += bytes_read
 
     def count(self, kind: str, way: str, samples: int = 1) -> None:
         """Counts samples of a kind that were decoded in one way."""
@@ -101,4 +106,5 @@ class Counters:
             seek_points_built=self.built,
             skipped=self.skipped,
             remote=None if self.remote is None else self.remote.stats(),
+            bytes_read=self.bytes_read,
         )

@@ -1,6 +1,8 @@
 #include "decode_task.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <new>
 
 #include "jpeg/seek_points.h"
@@ -16,29 +18,82 @@ int64_t nanoseconds(Clock::duration d) {
 
 }  // namespace
 
-Status DecodeTask::run(size_t i) {
+/// Where threads would have nothing to do, they take part in large images: these are cut into bands
+/// of the output's rows, each of which is the window of a resize.
+void DecodeTask::share_among(int threads) {
+  const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(samples.size(), 1);
+  if (wanted > 1 && views.empty() && !options.program && stride == 0) parts_ = wanted;
+}
+
+bool DecodeTask::may_divide(size_t i) const {
+  const Sample& sample = samples[i];
+  if (sample.raw.pixels || sample.whole || sample.box.y0 < 0 || sample.box.y1 <= sample.box.y0 ||
+      sample.window_y < 0 || sample.window_y > options.height + sample.full_height)
+    return false;
+  if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
+  const Extent& extent = extents->extents[i];
+  return extents->seekable[i] && extent.length >= static_cast<int64_t>(kPartialBytes);
+}
+
+/// A part of a sample; nothing, with a height of 0, where another part does all of it.
+DecodeTask::Work DecodeTask::work_of(size_t i, size_t part) const {
+  Work work{samples[i], options, samples[i].box};
+  if (parts_ == 1) return work;
+  if (!may_divide(i)) {
+    if (part > 0) work.options.height = 0;
+    return work;
+  }
+  const auto row = [&](size_t number) {
+    return static_cast<int>(static_cast<size_t>(options.height) * number / parts_);
+  };
+  const int begin = row(part), end = row(part + 1);
+  Sample& sample = work.sample;
+  if (sample.full_width == 0) sample.full_width = options.width;
+  if (sample.full_height == 0) sample.full_height = options.height;
+  sample.window_y += begin;
+  sample.output.data = static_cast<uint8_t*>(sample.output.data) + begin * sample.output.row_stride;
+  work.options.height = end - begin;
+  // A row of the output comes from those that a filter's support, at most 3, reaches from there.
+  const double scale = static_cast<double>(sample.box.height()) / std::max(sample.full_height, 1);
+  const double reach = 3 * std::max(scale, 1.0) + 2;
+  const double top = sample.window_y * scale - reach;
+  const double bottom = (sample.window_y + work.options.height) * scale + reach;
+  const double last = samples[i].box.height();
+  work.box.y0 += static_cast<int>(std::clamp(top, 0.0, last));
+  work.box.y1 = samples[i].box.y0 + static_cast<int>(std::ceil(std::clamp(bottom, 0.0, last)));
+  return work;
+}
+
+Status DecodeTask::run(size_t step) {
+  const size_t i = step / parts_;
   if (!skip.empty() && skip[i]) return {};
-  Sample sample = samples[i];
+  Work work = work_of(i, step % parts_);
+  if (work.options.height == 0) return {};
   const auto start = Clock::now();
   auto begun = start;
   if (extents) {
-    const Status status = read(i, sample);
+    const uint64_t before = thread_reader().bytes_read();
+    const Status status = read(i, work);
     begun = Clock::now();
+    bytes_read_.fetch_add(thread_reader().bytes_read() - before, std::memory_order_relaxed);
     read_.fetch_add(nanoseconds(begun - start), std::memory_order_relaxed);
     if (!status.ok()) return status;
   }
-  const Status status = decode(i, sample);
+  const Status status = decode(i, work);
   decode_.fetch_add(nanoseconds(Clock::now() - begun), std::memory_order_relaxed);
   if (extents) thread_reader().trim();
   return status;
 }
 
-Status DecodeTask::read(size_t i, Sample& sample) {
+Status DecodeTask::read(size_t i, Work& work) {
+  Sample& sample = work.sample;
   const int8_t encoding = extents->encodings[i];
   if (encoding > kProgressiveEncoding && !extents->extents[i].corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
   ByteSpan blob;
   try {
+    bool done = false;
+    if (Status s = read_parts(i, work, done); done || !s.ok()) return s;
     if (Status s = thread_reader().read(*extents, i, check, blob); !s.ok()) return s;
   } catch (const std::bad_alloc&) {
     return {Code::out_of_memory, "not enough memory for this sample"};
@@ -76,7 +131,62 @@ Status DecodeTask::read(size_t i, Sample& sample) {
   return {};
 }
 
-Status DecodeTask::decode(size_t i, Sample& sample) {
+bool DecodeTask::may_read_parts(size_t i) const {
+  const Extent& extent = extents->extents[i];
+  const bool large = extent.length < 0 || extent.length >= static_cast<int64_t>(kPartialBytes);
+  return large && extents->encodings[i] <= kJpegEncoding && extents->encodings[i] != kRawEncoding &&
+         !extent.corrupt && !extent.in_memory;
+}
+
+/// What all views of a sample need of its JPEG. False: the seek points cannot tell, or it is as
+/// good as all.
+bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const {
+  if (!parts.table.open(seek_points).ok()) return false;
+  const auto add = [&](const Box& needed, const DecodeTask& task) {
+    if (task.samples[i].whole || !needed.inside(parts.table.width(), parts.table.height()))
+      return false;
+    parts.mcus = around(parts.mcus, parts.table.mcus_of(needed, task.options.dct_scaling));
+    return true;
+  };
+  bool some = add(box, *this);
+  for (const auto& view : views) some = some && add(view->samples[i].box, *view);
+  if (!some || !parts.table.parts(parts.mcus, parts.bytes)) return false;
+  join_parts(parts.bytes);
+  size_t bytes = 0;
+  for (const ByteRange& part : parts.bytes) bytes += part.end - part.begin;
+  return bytes < parts.table.jpeg_size() / 8 * 7;
+}
+
+/// Reads what the crop needs of a large JPEG, and checks that. False in `read`: it is to be read
+/// whole.
+Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
+  Sample& sample = work.sample;
+  const Extent& extent = extents->extents[i];
+  if (!may_read_parts(i)) return {};
+  BlobReader& reader = thread_reader();
+  ByteSpan seek_points = sample.seek_points.size ? sample.seek_points : extent.seek_points;
+  if (seek_points.size == 0 && extent.table_size > 0) {
+    if (Status s = reader.read_table(*extents, i, seek_points); !s.ok()) return s;
+    sample.seek_points = seek_points;
+  }
+  Parts parts;
+  if (!plan_parts(i, work.box, seek_points, parts)) return {};
+  const Status status =
+      reader.read_parts(*extents, i, parts.table.jpeg_size(), parts.bytes, sample.jpeg, read);
+  if (!status.ok() || !read) return status;
+  if (check && !parts.table.is_sound(parts.mcus, sample.jpeg.data))
+    return {Code::changed, "its bytes have changed since it was packed"};
+  sample.present = parts.mcus;
+  sample.seek_points = seek_points;
+  if (extents->check_sizes) {
+    sample.said_width = extents->widths[i];
+    sample.said_height = extents->heights[i];
+  }
+  return {};
+}
+
+Status DecodeTask::decode(size_t i, Work& work) {
+  Sample& sample = work.sample;
   if (stride > 0 && !sample.raw.pixels && sample.seek_points.size == 0) {
     std::vector<uint8_t>& table = built[i].table;
     try {
@@ -92,7 +202,7 @@ Status DecodeTask::decode(size_t i, Sample& sample) {
       return {Code::out_of_memory, "not enough memory for this image's seek points"};
     }
   }
-  if (views.empty()) return thread_decoder().run(sample, options);
+  if (views.empty()) return thread_decoder().run(sample, work.options);
   try {
     std::vector<SampleView> all = {{&sample, &options}};
     for (const auto& view : views) all.push_back({&view->samples[i], &view->options});
@@ -104,7 +214,21 @@ Status DecodeTask::decode(size_t i, Sample& sample) {
 
 void DecodeTask::prepare() {
   try {
-    will_need(*extents, skip);
+    std::vector<uint8_t> others = skip;
+    others.resize(samples.size());
+    for (size_t i = 0; i < samples.size(); i++) {
+      const Extent& extent = extents->extents[i];
+      Parts parts;
+      ByteSpan table;
+      if (others[i] || extent.table_size == 0 || extent.file < 0 || !may_read_parts(i)) continue;
+      // Whoever reads the sample will be told what is wrong.
+      if (!thread_reader().read_table(*extents, i, table).ok() ||
+          !plan_parts(i, samples[i].box, table, parts))
+        continue;
+      will_need(*extents, i, parts.bytes);
+      others[i] = 1;
+    }
+    will_need(*extents, others);
   } catch (const std::bad_alloc&) {
     // It is only advice.
   }

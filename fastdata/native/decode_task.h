@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/extents.h"
+#include "jpeg/seek_points.h"
 #include "sample.h"
 #include "task.h"
 
@@ -29,20 +30,44 @@ class DecodeTask final : public Task {
   };
   std::vector<Built> built;  // one a sample if stride, most of them empty
 
-  size_t size() const override { return samples.size(); }
-  Status run(size_t i) override;
+  size_t size() const override { return samples.size() * parts_; }
+  Status run(size_t step) override;
+  void share_among(int threads) override;
+  size_t parts() const override { return parts_; }
   bool prepares() const override { return extents && extents->files; }
   void prepare() override;
 
   /// Of all threads together.
   double read_seconds() const { return 1e-9 * static_cast<double>(read_.load()); }
   double decode_seconds() const { return 1e-9 * static_cast<double>(decode_.load()); }
+  /// Of samples and their seek points, from files.
+  uint64_t bytes_read() const { return bytes_read_.load(); }
 
  private:
-  Status read(size_t i, Sample& sample);
-  Status decode(size_t i, Sample& sample);
+  /// What is read of a sample that is not read whole.
+  struct Parts {
+    SeekTable table;
+    McuBox mcus;
+    std::vector<ByteRange> bytes;
+  };
 
+  /// A sample, or some rows of its output.
+  struct Work {
+    Sample sample;
+    SampleOptions options;
+    Box box;  // of the image: what it may need
+  };
+  bool may_divide(size_t i) const;
+  Work work_of(size_t i, size_t part) const;
+  Status read(size_t i, Work& work);
+  bool may_read_parts(size_t i) const;
+  bool plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const;
+  Status read_parts(size_t i, Work& work, bool& read);
+  Status decode(size_t i, Work& work);
+
+  size_t parts_ = 1;                          // of each sample
   std::atomic<int64_t> read_{0}, decode_{0};  // nanoseconds
+  std::atomic<uint64_t> bytes_read_{0};
 };
 
 }  // namespace fastdata

@@ -204,6 +204,7 @@ Pool& Engine::pool() {
 }
 
 std::unique_ptr<Batch> Engine::submit(std::shared_ptr<Task> task) {
+  task->share_among(threads_);
   Pool& own = pool();
   auto batch = std::make_unique<Batch>(std::move(task));
   if (!batch->done()) own.add(batch->state_);

@@ -28,7 +28,7 @@ class Batch {
   /// way, not for batches that were submitted before this one.
   void cancel();
 
-  /// One a sample, in order; valid once done.
+  /// One a step, in order; valid once done.
   const std::vector<Status>& statuses() const;
 
  private:

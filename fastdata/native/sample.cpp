@@ -74,7 +74,7 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
   if (raw.pixels) {
     raw_.open(raw.pixels, raw.row_stride, raw.channels);
   } else {
-    if (Status s = region_.open(image.jpeg); !s.ok()) return s;
+    if (Status s = region_.open(image.jpeg, image.present); !s.ok()) return s;
     const JpegHeader& header = region_.header();
     if (image.said_width > 0 &&
         (image.said_width != header.width || image.said_height != header.height))
@@ -95,7 +95,7 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
       } else if (shared) {
         region_.select(needed);
       } else if (Status s =
-                     region_.decode(needed, image.seek_points, scale, views[i].options->max_scans);
+                     region_.begin(needed, image.seek_points, scale, views[i].options->max_scans);
                  !s.ok()) {
         return s;
       }
@@ -174,7 +174,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   const Output& output = view.sample->output;
   if (!options.program) {
     resample(source, plan, output);
-    return {};
+    return source.status();
   }
   if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
   const Planes& planes = canvas_.image();
@@ -183,6 +183,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   canvas.row_stride = static_cast<ptrdiff_t>(planes.stride);
   canvas.plane_stride = static_cast<ptrdiff_t>(planes.plane_size());
   resample(source, plan, canvas);
+  if (Status s = source.status(); !s.ok()) return s;
 
   profile(Stage::augment);
   if (Status s = options.program->draw(view.sample->key, plan.width, plan.height, drawn_); !s.ok())

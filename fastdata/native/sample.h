@@ -25,6 +25,7 @@ struct RawImage {
 struct SampleImage {
   ByteSpan jpeg;  // or, if raw.pixels:
   RawImage raw;
+  McuBox present;        // of the JPEG; empty: all of it
   ByteSpan seek_points;  // empty: none
   // What boxes were chosen for, of JPEGs; 0: unknown.
   int said_width = 0, said_height = 0;

@@ -7,13 +7,18 @@
 
 namespace fastdata {
 
-/// The work of a batch. Its functions are called by several threads at once, never twice
-/// for the same sample, and throw nothing.
+/// The work of a batch, in steps: its samples, or some parts of each, one sample's after the
+/// other's. Its functions are called by several threads at once, never twice for the same step, and
+/// throw nothing.
 class Task {
  public:
   virtual ~Task() = default;
-  virtual size_t size() const = 0;
-  virtual Status run(size_t sample) = 0;
+  virtual size_t size() const = 0;  // in steps
+  virtual Status run(size_t step) = 0;
+
+  /// Called before the first step: parts samples where there are more threads than samples.
+  virtual void share_among(int /*threads*/) {}
+  virtual size_t parts() const { return 1; }  // of a sample
 
   /// What is worth doing early, while samples of earlier batches are still waiting: called
   /// once, as soon as a thread has finished a sample, if there is something to prepare.

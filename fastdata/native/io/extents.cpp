@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kKeep = size_t{32} << 20;
 // Larger ones are mistakes, or files of some other kind.
 constexpr int64_t kMaxBlob = int64_t{1} << 30;
+// What lies between two parts is read with them if it is no more.
+constexpr size_t kJoined = 2048;
 
 Status compare(ByteSpan blob, uint32_t crc) {
   if (crc32c(blob) != crc) return {Code::changed, "its bytes have changed since it was packed"};
@@ -69,9 +71,35 @@ Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& 
     return {Code::cut_short, "the file ends before the sample does"};
   const size_t size = static_cast<size_t>(length);
   uint8_t* data = buffer_.reserve(round_up(size + 1, 1 << 16));
-  if (Status s = file->read(extent.offset, size, data, error_number_); !s.ok()) return s;
+  if (Status s = read_file(*file, extent.offset, size, data); !s.ok()) return s;
   blob = {data, size};
   return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
+}
+
+Status BlobReader::read_file(const OpenFile& file, int64_t offset, size_t length, uint8_t* out) {
+  bytes_read_ += length;
+  return file.read(offset, length, out, error_number_);
+}
+
+Status BlobReader::read_parts(const Extents& extents, size_t i, size_t size,
+                              const std::vector<ByteRange>& parts, ByteSpan& blob, bool& read) {
+  const Extent& extent = extents.extents[i];
+  std::shared_ptr<OpenFile> file;
+  int64_t length = 0;
+  read = false;
+  if (Status s = open(extents, i, file, length); !s.ok()) return s;
+  if (length != static_cast<int64_t>(size) || length > kMaxBlob ||
+      extent.offset > file->size() - length || (extent.has_stamp && !(extent.stamp == stamp_)))
+    return {};
+  uint8_t* data = buffer_.reserve(round_up(size + 1, 1 << 16));
+  for (const ByteRange& part : parts)
+    if (Status s = read_file(*file, extent.offset + static_cast<int64_t>(part.begin),
+                             part.end - part.begin, data + part.begin);
+        !s.ok())
+      return s;
+  blob = {data, size};
+  read = true;
+  return {};
 }
 
 Status BlobReader::read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head,
@@ -96,12 +124,23 @@ Status BlobReader::read_table(const Extents& extents, size_t i, ByteSpan& table)
   const Extent& extent = extents.extents[i];
   table = {table_.reserve(round_up(extent.table_size + kTableCrcSize, 1 << 12)), extent.table_size};
   int error_number;
+  bytes_read_ += table.size + kTableCrcSize;
   if (!extents.index->read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number)
            .ok())
     return {Code::corrupt_index, "the index ends before its seek points, or cannot be read there"};
   if (!is_table_sound(table, extent.row))
     return {Code::corrupt_index, "its seek points in the index are damaged"};
   return {};
+}
+
+void join_parts(std::vector<ByteRange>& parts) {
+  size_t count = 0;
+  for (const ByteRange& part : parts)
+    if (count > 0 && part.begin <= parts[count - 1].end + kJoined)
+      parts[count - 1].end = std::max(parts[count - 1].end, part.end);
+    else
+      parts[count++] = part;
+  parts.resize(count);
 }
 
 void BlobReader::trim() {
@@ -129,6 +168,16 @@ void will_need(const Extents& extents, const std::vector<uint8_t>& skip) {
     }
     if (file) file->will_need(extent.offset, extent.length);
   }
+}
+
+void will_need(const Extents& extents, size_t i, const std::vector<ByteRange>& parts) {
+  const Extent& extent = extents.extents[i];
+  std::shared_ptr<OpenFile> file;
+  int error_number;
+  if (!extents.files->open(extent.file, file, error_number).ok()) return;
+  for (const ByteRange& part : parts)
+    file->will_need(extent.offset + static_cast<int64_t>(part.begin),
+                    static_cast<int64_t>(part.end - part.begin));
 }
 
 }  // namespace fastdata

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "byte_range.h"
 #include "common.h"
 #include "io/files.h"
 #include "status.h"
@@ -88,6 +89,12 @@ class BlobReader {
   /// Throws std::bad_alloc.
   Status read(const Extents& extents, size_t i, bool check, ByteSpan& blob);
 
+  /// The same where only some parts of it are wanted, which ascend: what else is in `blob` is
+  /// anything, and nothing is checked. False in `read`, and nothing read: it has not `size` bytes,
+  /// or its file is not the one that its seek points are of.
+  Status read_parts(const Extents& extents, size_t i, size_t size,
+                    const std::vector<ByteRange>& parts, ByteSpan& blob, bool& read);
+
   /// At most the first `count` bytes of it; `whole` tells whether that is all.
   Status read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head, bool& whole);
 
@@ -98,6 +105,9 @@ class BlobReader {
   /// The file that the last call of the others has read.
   const FileStamp& stamp() const { return stamp_; }
 
+  /// Of all calls: of samples and of their seek points.
+  uint64_t bytes_read() const { return bytes_read_; }
+
   /// errno of the last of these that failed, 0 where the system had nothing to complain of.
   int error_number() const { return error_number_; }
 
@@ -107,15 +117,24 @@ class BlobReader {
  private:
   Status open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file, int64_t& length);
 
+  Status read_file(const OpenFile& file, int64_t offset, size_t length, uint8_t* out);
+
   Buffer buffer_, table_;
+  uint64_t bytes_read_ = 0;
   FileStamp stamp_;
   int error_number_ = 0;
 };
+
+/// Joins parts that lie so close together that one call for both costs less than two.
+void join_parts(std::vector<ByteRange>& parts);
 
 /// The calling thread's own reader.
 BlobReader& thread_reader();
 
 /// Asks the system to read ahead the samples that lie in shared files and are not skipped.
 void will_need(const Extents& extents, const std::vector<uint8_t>& skip);
+
+/// The same of parts of one sample.
+void will_need(const Extents& extents, size_t i, const std::vector<ByteRange>& parts);
 
 }  // namespace fastdata

@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "common.h"
 #include "jpeg/bands.h"
+#include "jpeg/mcu_box.h"
 #include "jpeg/entropy.h"
 #include "jpeg/huffman.h"
 #include "jpeg/jpeg_header.h"
@@ -14,11 +15,6 @@
 #include "status.h"
 
 namespace fastdata {
-
-/// A rectangle of MCUs of the frame.
-struct McuBox {
-  int first_col = 0, end_col = 0, first_row = 0, end_row = 0;
-};
 
 /// Decodes one image at a time, with memory that it keeps for the next. For one thread.
 ///

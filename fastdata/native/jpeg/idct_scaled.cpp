@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "jpeg/idct.h"
+#include "jpeg/jpeg_header.h"
 
 namespace fastdata {
 namespace {
@@ -103,6 +104,11 @@ void idct_row_scaled(const BlockRow& row, const uint16_t quantisation[64], int s
                      size_t stride) {
   for (int x = 0; x < row.blocks; x++, out += size) {
     int16_t* block = row.coefficients + static_cast<size_t>(row.index(x)) * 64;
+    if (row.last == nullptr) {  // zig-zag order
+      int16_t scanned[64];
+      std::memcpy(scanned, block, sizeof scanned);
+      for (int i = 0; i < 64; i++) block[kNaturalOrder[i]] = scanned[i];
+    }
     uint32_t work[64];
     for (int i = 0; i < 64; i++)
       work[i] = static_cast<uint32_t>(wrap16(static_cast<uint32_t>(block[i] * quantisation[i])));

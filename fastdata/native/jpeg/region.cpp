@@ -15,11 +15,18 @@ constexpr size_t kMaxRegionPixels = size_t{1} << 28;
 // streams, stay in the first-level cache beside the tables. 8 to 32 are within 1%.
 constexpr int kPieceCols = 16;
 
+// Note [Bands]: the samples of a large region go through all caches before they are resampled, and
+// take as much memory as the photograph. So MCU rows are decoded when their pixels are asked for, a
+// band at a time whose samples stay in the second-level cache. The last MCU row of a band is kept
+// in front of the next one: its last row of pixels is upsampled with that one's chroma.
+constexpr size_t kBandBytes = size_t{512} << 10;
+
 }  // namespace
 
-Status RegionDecoder::open(ByteSpan jpeg) {
+Status RegionDecoder::open(ByteSpan jpeg, const McuBox& present) {
   profile(Stage::header);
   jpeg_ = jpeg;
+  present_ = present;
   return read_header(jpeg, header_);
 }
 
@@ -65,37 +72,101 @@ void RegionDecoder::plan_planes(const Box& box, int scale) {
     p.x0 = first_col_ * c.h * p.size;
     p.y0 = first_row_ * c.v * p.size;
     p.stride = round_up((end_col_ - first_col_) * c.h * p.size, 64) + kRowPadding;
+  }
+}
+
+void RegionDecoder::reserve_planes(bool in_bands) {
+  band_rows_ = end_row_ - first_row_;
+  size_t row_bytes = 0;  // of an MCU row
+  for (int i = 0; i < header_.component_count; i++)
+    row_bytes += planes_[i].stride * header_.components[i].v * planes_[i].size;
+  if (in_bands && row_bytes * band_rows_ > 2 * kBandBytes) {
+    // Of about the same size, so that none has too few segments for the vector.
+    const int rows = std::max(static_cast<int>(kBandBytes / row_bytes), 4);
+    band_rows_ = ceil_div(band_rows_, ceil_div(band_rows_, rows));
+  }
+  top_row_ = band_first_ = first_row_;
+  band_end_ = first_row_ + band_rows_;
+  for (int i = 0; i < header_.component_count; i++) {
+    Plane& p = planes_[i];
+    const int kept = band_end_ < end_row_;
     // One row more, into which padding may be read and written behind the last.
-    const size_t rows = static_cast<size_t>(end_row_ - first_row_) * c.v * p.size + 1;
+    const size_t rows =
+        static_cast<size_t>(band_rows_ + kept) * header_.components[i].v * p.size + 1;
     p.samples.reserve(p.stride * rows);
   }
 }
 
 Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
+  if (Status s = open_region(box, seek_points, scale, max_scans); !s.ok()) return s;
+  reserve_planes(/*in_bands=*/false);
+  return status_ = decode_band();
+}
+
+Status RegionDecoder::begin(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
+  if (Status s = open_region(box, seek_points, scale, max_scans); !s.ok()) return s;
+  reserve_planes(/*in_bands=*/seeking_);
+  return status_ = decode_band();
+}
+
+Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
   if (!box.inside(width(scale), height(scale)))
     return {Code::bad_region, "a region outside the image"};
   if (static_cast<size_t>(box.width()) * box.height() > kMaxRegionPixels)
     return {Code::too_large, "a region of more than 2^28 pixels"};
-  if (header_.several_scans) {
-    plan_planes(box, scale);
-    return decode_scans(max_scans);
-  }
+  max_scans_ = max_scans;
+  seeking_ = seek_points.size > 0 && !header_.several_scans;
   profile(Stage::tables);
-  if (Status s = tables_.build(header_); !s.ok()) return s;
+  if (!header_.several_scans)
+    if (Status s = tables_.build(header_); !s.ok()) return s;
   profile(Stage::entropy);
-  seeking_ = seek_points.size > 0;
   if (seeking_)
     if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
   plan_planes(box, scale);
-  if (seeking_ && scale == 1 && decode_segments()) return {};
+  const McuBox needed{first_col_, end_col_, first_row_, end_row_};
+  if (present_.end_row > 0 && !(seeking_ && present_.holds(needed)))
+    return {Code::bad_region, "a region that was not read"};
+  return {};
+}
+
+Status RegionDecoder::decode_band() {
+  profile(Stage::entropy);
+  if (header_.several_scans) return decode_scans(max_scans_);
+  if (seeking_ && decode_segments()) return {};
   return decode_scan();
+}
+
+/// Decodes bands until there is what row y needs. After a failure they are counted on alone, so
+/// that no row lies outside the planes.
+void RegionDecoder::advance_to(int y) {
+  int needed = 0;
+  for (int i = 0; i < header_.component_count; i++) {
+    const Plane& p = planes_[i];
+    const int bottom = std::min(p.height - 1, y / p.v_factor + (p.v_factor > 1));
+    needed = std::max(needed, bottom / (header_.components[i].v * p.size));
+  }
+  while (needed >= band_end_ && band_end_ < end_row_) {
+    const int kept = band_end_ - 1;
+    for (int i = 0; i < header_.component_count; i++) {
+      Plane& p = planes_[i];
+      const int rows = header_.components[i].v * p.size;
+      const size_t size = p.stride * rows;
+      if (kept > top_row_)
+        std::memcpy(p.samples.get(), p.samples.get() + (kept - top_row_) * size, size);
+      p.y0 = kept * rows;
+    }
+    top_row_ = kept;
+    band_first_ = band_end_;
+    band_end_ = std::min(band_first_ + band_rows_, end_row_);
+    if (status_.ok()) status_ = decode_band();
+  }
 }
 
 /// By the vector, if that is possible and worth it. False: nothing has been decoded, or not
 /// all; decode_scan will do it, or say what is wrong.
 bool RegionDecoder::decode_segments() {
   const int points = ceil_div(end_col_, table_.interval()) - first_col_ / table_.interval();
-  const size_t count = static_cast<size_t>(points) * (end_row_ - first_row_);
+  const size_t count = static_cast<size_t>(points) * (band_end_ - band_first_);
   if (header_.restart_interval || count > UINT16_MAX || !VectorDecoder::worth(count)) return false;
   const SeekTable fresh = table_;
   if (list_segments() && vector_.run(tables_, segments_, *this)) return true;
@@ -111,7 +182,7 @@ bool RegionDecoder::list_segments() {
   const int end_point = ceil_div(end_col_, interval);
   if (static_cast<uint32_t>(interval * header_.blocks_per_mcu) > SeekSegment::kMaxBlocks)
     return false;
-  for (int row = first_row_; row < end_row_; row++) {
+  for (int row = band_first_; row < band_end_; row++) {
     const int row_points = row * table_.points_per_row();
     EntryPoint entry = table_.point(row_points + first_point);
     for (int point = first_point; point < end_point; point++) {
@@ -131,7 +202,7 @@ bool RegionDecoder::list_segments() {
         s.end_bit = entry.bit;
         std::memcpy(s.end_predictor, entry.predictor, sizeof s.predictor);
         end = entry.byte + (entry.bit ? 1 : 0);
-      } else if (after < table_.size()) {
+      } else {
         end = std::min(table_.byte_after(after), jpeg_.size);
       }
       if (begin.byte < header_.scan_offset || begin.byte >= end || end > jpeg_.size) return false;
@@ -163,10 +234,10 @@ Status RegionDecoder::decode_scan() {
   profile(Stage::tables);
   tables_.build_lookups();
   profile(Stage::entropy);
-  next_row_ = first_row_;
+  next_row_ = band_first_;
   // Without seek points each row begins where the one before ended.
   const int wanted = seeking_ ? kMaxStreams : 1;
-  const int streams = std::min(wanted, end_row_ - first_row_);
+  const int streams = std::min(wanted, band_end_ - band_first_);
   // Coefficients of a piece of an MCU row, of the first one from the seek point on. Zero
   // between images; the inverse DCT clears what it has read.
   const int lead = seeking_ ? first_col_ % table_.interval() : 0;
@@ -206,7 +277,7 @@ Status RegionDecoder::decode_scan() {
 /// Gives the row the next MCU row and starts its first run. False: no row is left, or
 /// the stream failed.
 bool RegionDecoder::open_row(RowStream& row) {
-  if (next_row_ == end_row_) return false;
+  if (next_row_ == band_end_) return false;
   const bool first = row.index < 0;
   row.index = next_row_++;
   const int row_start = row.index * header_.mcus_per_row;
@@ -216,8 +287,7 @@ bool RegionDecoder::open_row(RowStream& row) {
     const EntryPoint entry = table_.point(row_points + col);
     // Nothing beyond the next seek point right of the region is needed.
     const int after = row_points + ceil_div(end_col_, interval);
-    const size_t end =
-        after < table_.size() ? std::min(table_.byte_after(after), jpeg_.size) : jpeg_.size;
+    const size_t end = std::min(table_.byte_after(after), jpeg_.size);
     if (entry.byte < header_.scan_offset || entry.byte >= end)
       return fail(row.stream, "a seek point out of range");
     row.col = col * interval;
@@ -284,7 +354,7 @@ void RegionDecoder::transform(int row, int first_col, int end_col, CoefficientOr
     for (int v = 0; v < c.v; v++, block += c.h) {
       const BlockRow blocks = {coefficients + block * kBlockSize, last ? last + block : nullptr,
                                (end_col - first_col) * c.h, c.h, header_.blocks_per_mcu};
-      transform_blocks(i, (row - first_row_) * c.v + v, (first_col - first_col_) * c.h, blocks,
+      transform_blocks(i, (row - top_row_) * c.v + v, (first_col - first_col_) * c.h, blocks,
                        quantisation, idct_row);
     }
   }
@@ -355,6 +425,7 @@ const uint8_t* RegionDecoder::chroma_row(int component, int y) {
 }
 
 void RegionDecoder::row(int y, const uint8_t** planes) {
+  if (band_end_ < end_row_) advance_to(y);
   profile(Stage::colour);
   planes[0] = planes_[0].at(box_.x0, y);
   if (grey()) return;

@@ -22,8 +22,9 @@ namespace fastdata {
 /// Decodes one region at a time, with memory that it keeps for the next. For one thread.
 class RegionDecoder final : public RowSource, private RunSource, private SegmentSink {
  public:
-  /// Reads the header. `jpeg` must outlive all further calls.
-  Status open(ByteSpan jpeg);
+  /// Reads the header. `jpeg` must outlive all further calls. Of the scan there may be no more than
+  /// what `SeekTable::parts` names for the MCUs that are `present`; empty: all of it.
+  Status open(ByteSpan jpeg, const McuBox& present = {});
 
   const JpegHeader& header() const { return header_; }
 
@@ -36,12 +37,17 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   /// is `unsupported`.
   Status decode(const Box& box, ByteSpan seek_points, int scale, int max_scans);
 
+  /// The same for rows that are asked for once, top-down: of a large box with seek points, only
+  /// the first MCU rows are decoded, others when they are asked for (Note [Bands]).
+  Status begin(const Box& box, ByteSpan seek_points, int scale, int max_scans);
+
   /// Goes on with a part of the box that was decoded: its rows are what `decode` would give.
   void select(const Box& box) { box_ = box; }
 
   // The rows of the box, top-down from box.y0; valid until the next call.
   bool grey() const override { return header_.component_count == 1; }
   void row(int y, const uint8_t** planes) override;
+  Status status() const override { return status_; }
 
   /// Frees what a very large image needed.
   void trim(size_t keep);
@@ -72,7 +78,11 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
     int end_col = 0;    // where this piece of the row ends
   };
 
+  Status open_region(const Box& box, ByteSpan seek_points, int scale, int max_scans);
   void plan_planes(const Box& box, int scale);
+  void reserve_planes(bool in_bands);
+  Status decode_band();
+  void advance_to(int y);
   bool decode_segments();
   bool list_segments();
   void decoded(const SeekSegment& segment, int16_t* coefficients) override;
@@ -84,7 +94,7 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   bool continue_piece(RowStream& row);
   void transform_piece(RowStream& row);
   /// Coefficients of the MCUs [first_col, end_col) of a row to samples.
-  /// `last`: as BlockRow's; null in zig-zag order, which is not scaled.
+  /// `last`: as BlockRow's; null in zig-zag order.
   void transform(int row, int first_col, int end_col, CoefficientOrder order, int16_t* coefficients,
                  uint8_t* last);
   /// One row of a component's blocks; row and column count from the planes' first.
@@ -93,13 +103,18 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   const uint8_t* chroma_row(int component, int y);
 
   ByteSpan jpeg_;
+  McuBox present_;
   JpegHeader header_;
   EntropyTables tables_;
   Box box_;
   int first_col_ = 0, end_col_ = 0, first_row_ = 0, end_row_ = 0;  // MCUs
+  // Note [Bands]: MCU rows of a band; those that are decoded last; the planes' first one.
+  int band_rows_ = 0, band_first_ = 0, band_end_ = 0, top_row_ = 0;
+  Status status_;
   bool fancy_ = true;
   Plane planes_[kMaxComponents];
 
+  int max_scans_ = 0;
   bool seeking_ = false;
   SeekTable table_;
   int next_row_ = 0;

@@ -14,7 +14,7 @@ namespace fastdata {
 namespace {
 
 // The layout's fixed part (docs/formats/seek-points.md).
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 1, kPartialVersion = 2;
 constexpr size_t kVersionAt = 0;
 constexpr size_t kDeltaBitsAt = 1;
 constexpr size_t kIntervalAt = 2;
@@ -22,6 +22,16 @@ constexpr size_t kLengthAt = 4;
 constexpr size_t kHeaderCrcAt = 8;
 constexpr size_t kMinDeltaAt = 12;
 constexpr size_t kComponentsAt = 16;
+// Of version 2.
+constexpr size_t kScanAt = 16;
+constexpr size_t kScanEndAt = 20;
+constexpr size_t kWidthAt = 24;
+constexpr size_t kHeightAt = 26;
+constexpr size_t kMcuWidthAt = 28;  // in blocks
+constexpr size_t kMcuHeightAt = 29;
+constexpr size_t kComponentCountAt = 30;
+constexpr size_t kPartialComponentsAt = 32;
+constexpr size_t kChecksumSize = 4;
 constexpr size_t kComponentSize = 3;
 constexpr unsigned kMaxDeltaBits = 32;
 constexpr unsigned kMaxPredictorBits = 16;
@@ -97,7 +107,7 @@ class FilePosition {
   uint64_t byte_ = 0, unstuffed_ = 0;
 };
 
-std::vector<uint8_t> pack(ByteSpan jpeg, const JpegHeader& h, int interval,
+std::vector<uint8_t> pack(ByteSpan jpeg, const JpegHeader& h, int interval, size_t scan_end,
                           const std::vector<Point>& points) {
   uint64_t min_delta = UINT64_MAX, max_delta = 0;
   for (size_t i = 1; i < points.size(); i++) {
@@ -120,18 +130,22 @@ std::vector<uint8_t> pack(ByteSpan jpeg, const JpegHeader& h, int interval,
     point_bits += bits[c];
   }
 
-  const size_t deltas = kComponentsAt + kComponentSize * h.component_count;
+  // A restart marker would have to be looked for in what was not read.
+  const bool partial = jpeg.size >= kPartialBytes && h.restart_interval == 0;
+  const size_t components = partial ? kPartialComponentsAt : kComponentsAt;
+  const size_t deltas = components + kComponentSize * h.component_count;
   const size_t predictors = deltas + ((points.size() - 1) * delta_bits + 7) / 8;
-  std::vector<uint8_t> packed(predictors + (points.size() * point_bits + 7) / 8, 0);
-  packed[kVersionAt] = kVersion;
+  const size_t checksums = predictors + (points.size() * point_bits + 7) / 8;
+  std::vector<uint8_t> packed(checksums + (partial ? points.size() * kChecksumSize : 0), 0);
+  packed[kVersionAt] = partial ? kPartialVersion : kVersion;
   packed[kDeltaBitsAt] = static_cast<uint8_t>(delta_bits);
   put(packed, kIntervalAt, static_cast<uint16_t>(interval));
   put(packed, kLengthAt, static_cast<uint32_t>(jpeg.size));
   put(packed, kHeaderCrcAt, crc32c({jpeg.data, h.scan_offset}));
   put(packed, kMinDeltaAt, static_cast<uint32_t>(min_delta));
   for (int c = 0; c < h.component_count; c++) {
-    put(packed, kComponentsAt + kComponentSize * c, static_cast<int16_t>(min[c]));
-    packed[kComponentsAt + kComponentSize * c + 2] = static_cast<uint8_t>(bits[c]);
+    put(packed, components + kComponentSize * c, static_cast<int16_t>(min[c]));
+    packed[components + kComponentSize * c + 2] = static_cast<uint8_t>(bits[c]);
   }
   size_t at = deltas * 8;
   for (size_t i = 1; i < points.size(); i++, at += delta_bits)
@@ -141,6 +155,19 @@ std::vector<uint8_t> pack(ByteSpan jpeg, const JpegHeader& h, int interval,
   for (const Point& p : points)
     for (int c = 0; c < h.component_count; at += bits[c], c++)
       put_bits(packed, at, static_cast<uint32_t>(p.predictor[c] - min[c]));
+  if (!partial) return packed;
+  put(packed, kScanAt, static_cast<uint32_t>(h.scan_offset));
+  put(packed, kScanEndAt, static_cast<uint32_t>(scan_end));
+  put(packed, kWidthAt, static_cast<uint16_t>(h.width));
+  put(packed, kHeightAt, static_cast<uint16_t>(h.height));
+  packed[kMcuWidthAt] = static_cast<uint8_t>(h.mcu_width / 8);
+  packed[kMcuHeightAt] = static_cast<uint8_t>(h.mcu_height / 8);
+  packed[kComponentCountAt] = static_cast<uint8_t>(h.component_count);
+  for (size_t i = 0; i < points.size(); i++) {
+    const size_t begin = points[i].position / 8;
+    const size_t end = i + 1 < points.size() ? (points[i + 1].position + 7) / 8 : scan_end;
+    put(packed, checksums + i * kChecksumSize, crc32c({jpeg.data + begin, end - begin}));
+  }
   return packed;
 }
 
@@ -195,6 +222,7 @@ bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
   }
   if (status = tables_.build(header_); !status.ok()) return false;
   tables_.build_skip();
+  if (stride > 0 && header_.width / 16 >= stride) stride *= 2;
   interval_ = std::clamp(stride / header_.mcu_width, 1, 65535);
   stream.buffer = buffer_.reserve(kStreamBuffer);
   EntryPoint start;
@@ -237,7 +265,7 @@ Status Walk::finish(std::vector<uint8_t>& packed) const {
   if (marker + 2 > jpeg_.size) return {Code::truncated, "no end-of-image marker", jpeg_.size};
   if (jpeg_.data[marker + 1] != 0xD9)
     return {Code::unsupported, "something else than the end of the image after the scan", marker};
-  packed = pack(jpeg_, header_, interval_, points_);
+  packed = pack(jpeg_, header_, interval_, marker, points_);
   return {};
 }
 
@@ -312,40 +340,135 @@ Status SeekTable::open(ByteSpan packed, ByteSpan jpeg, const JpegHeader& h) {
   const auto bad = [](const char* why, size_t at) {
     return Status{Code::bad_seek_points, why, at};
   };
-  const size_t deltas = kComponentsAt + kComponentSize * h.component_count;
-  if (packed.size < deltas) return bad("the seek table ends early", packed.size);
-  if (packed.data[kVersionAt] != kVersion) return bad("an unknown version", kVersionAt);
+  if (packed.size < kComponentsAt) return bad("the seek table ends early", packed.size);
+  Layout layout{h.component_count, h.mcus_per_row, h.mcu_rows, h.scan_offset, kComponentsAt};
+  if (packed.data[kVersionAt] == kPartialVersion) {
+    if (Status s = open(packed); !s.ok()) return s;
+    if (layout_.component_count != layout.component_count ||
+        layout_.mcus_per_row != layout.mcus_per_row || layout_.mcu_rows != layout.mcu_rows ||
+        layout_.scan_offset != layout.scan_offset || h.restart_interval)
+      return bad("made from another JPEG", kScanAt);
+    layout = layout_;
+  } else if (packed.data[kVersionAt] != kVersion) {
+    return bad("an unknown version", kVersionAt);
+  }
   if (get<uint32_t>(packed, kLengthAt) != jpeg.size)
     return bad("made from a JPEG of another length", kLengthAt);
   if (get<uint32_t>(packed, kHeaderCrcAt) != crc32c({jpeg.data, h.scan_offset}))
     return bad("made from a JPEG with another header", kHeaderCrcAt);
+  return lay_out(packed, layout);
+}
+
+Status SeekTable::open(ByteSpan packed) {
+  const auto bad = [](const char* why, size_t at) {
+    return Status{Code::bad_seek_points, why, at};
+  };
+  if (packed.size < kPartialComponentsAt) return bad("the seek table ends early", packed.size);
+  if (packed.data[kVersionAt] != kPartialVersion) return bad("an unknown version", kVersionAt);
+  const int mcu_width = 8 * packed.data[kMcuWidthAt], mcu_height = 8 * packed.data[kMcuHeightAt];
+  const int components = packed.data[kComponentCountAt];
+  const int width = get<uint16_t>(packed, kWidthAt), height = get<uint16_t>(packed, kHeightAt);
+  if (mcu_width < 8 || mcu_width > 16 || mcu_height < 8 || mcu_height > 16 || width == 0 ||
+      height == 0 || (components != 1 && components != 3))
+    return bad("made from no image", kWidthAt);
+  width_ = width;
+  height_ = height;
+  mcu_width_ = mcu_width;
+  mcu_height_ = mcu_height;
+  return lay_out(packed, {components, ceil_div(width, mcu_width), ceil_div(height, mcu_height),
+                          get<uint32_t>(packed, kScanAt), kPartialComponentsAt});
+}
+
+Status SeekTable::lay_out(ByteSpan packed, const Layout& layout) {
+  const auto bad = [](const char* why, size_t at) {
+    return Status{Code::bad_seek_points, why, at};
+  };
+  const size_t deltas = layout.components_at + kComponentSize * layout.component_count;
+  if (packed.size < deltas) return bad("the seek table ends early", packed.size);
+  layout_ = layout;
+  jpeg_size_ = scan_end_ = get<uint32_t>(packed, kLengthAt);
+  const bool partial = layout.components_at == kPartialComponentsAt;
+  if (partial) {
+    scan_end_ = get<uint32_t>(packed, kScanEndAt);
+    if (layout.scan_offset > scan_end_ || scan_end_ > jpeg_size_)
+      return bad("a scan that does not end in the JPEG", kScanEndAt);
+  }
   interval_ = get<uint16_t>(packed, kIntervalAt);
   if (interval_ == 0) return bad("no MCUs between seek points", kIntervalAt);
   delta_bits_ = packed.data[kDeltaBitsAt];
   if (delta_bits_ > kMaxDeltaBits) return bad("differences of more than 32 bits", kDeltaBitsAt);
   min_delta_ = get<uint32_t>(packed, kMinDeltaAt);
 
-  component_count_ = h.component_count;
+  component_count_ = layout.component_count;
   point_bits_ = 0;
   for (int c = 0; c < component_count_; c++) {
-    const size_t at = kComponentsAt + kComponentSize * c;
+    const size_t at = layout.components_at + kComponentSize * c;
     predictor_min_[c] = get<int16_t>(packed, at);
     predictor_bits_[c] = packed.data[at + 2];
     if (predictor_bits_[c] > kMaxPredictorBits) return bad("predictors of more than 16 bits", at);
     point_bits_ += predictor_bits_[c];
   }
-  points_per_row_ = ceil_div(h.mcus_per_row, interval_);
-  size_ = points_per_row_ * h.mcu_rows;
+  points_per_row_ = ceil_div(layout.mcus_per_row, interval_);
+  size_ = points_per_row_ * layout.mcu_rows;
   const size_t count = size_;
   const size_t predictors = deltas + ((count - 1) * delta_bits_ + 7) / 8;
-  if (packed.size != predictors + (count * point_bits_ + 7) / 8)
+  const size_t checksums = predictors + (count * point_bits_ + 7) / 8;
+  if (packed.size != checksums + (partial ? count * kChecksumSize : 0))
     return bad("a seek table of the wrong size", packed.size);
+  checksums_ = partial ? checksums : 0;
   packed_ = packed;
   deltas_ = deltas * 8;
   predictors_ = predictors * 8;
-  cursor_ = 0;
-  cursor_position_ = static_cast<uint64_t>(h.scan_offset) * 8;
+  rewind();
   return {};
+}
+
+void SeekTable::rewind() {
+  cursor_ = 0;
+  cursor_position_ = static_cast<uint64_t>(layout_.scan_offset) * 8;
+}
+
+// Note [Regions] in region.cpp, in pixels: at 1/scale, boxes grow to multiples of `scale`.
+McuBox SeekTable::mcus_of(const Box& box, bool scaled) const {
+  const int grow_x = mcu_width_ > 8 ? 2 : 0, grow_y = mcu_height_ > 8 ? 2 : 0;
+  const int more = scaled ? 7 : 0, scale = scaled ? 8 : 1;
+  return {std::max(0, box.x0 - more - scale * grow_x) / mcu_width_,
+          std::min(ceil_div(box.x1 + more + scale * grow_x, mcu_width_), layout_.mcus_per_row),
+          std::max(0, box.y0 - more - scale * grow_y) / mcu_height_,
+          std::min(ceil_div(box.y1 + more + scale * grow_y, mcu_height_), layout_.mcu_rows)};
+}
+
+ByteRange SeekTable::segment(int index) {
+  const size_t begin = position(index) / 8;
+  return {begin, byte_after(index + 1)};
+}
+
+bool SeekTable::parts(const McuBox& mcus, std::vector<ByteRange>& parts) {
+  parts.assign(1, {0, layout_.scan_offset});
+  rewind();
+  const int first = mcus.first_col / interval_, end = ceil_div(mcus.end_col, interval_);
+  for (int row = mcus.first_row; row < mcus.end_row; row++) {
+    const int at = row * points_per_row_;
+    const size_t begin = position(at + first) / 8;
+    parts.push_back({begin, byte_after(at + end)});
+    if (begin >= parts.back().end || parts.back().end > scan_end_) return false;
+  }
+  return true;
+}
+
+bool SeekTable::is_sound(const McuBox& mcus, const uint8_t* jpeg) {
+  if (crc32c({jpeg, layout_.scan_offset}) != get<uint32_t>(packed_, kHeaderCrcAt)) return false;
+  rewind();
+  const int first = mcus.first_col / interval_, end = ceil_div(mcus.end_col, interval_);
+  for (int row = mcus.first_row; row < mcus.end_row; row++)
+    for (int i = row * points_per_row_ + first; i < row * points_per_row_ + end; i++) {
+      const ByteRange bytes = segment(i);
+      if (bytes.begin >= bytes.end || bytes.end > scan_end_ ||
+          crc32c({jpeg + bytes.begin, bytes.end - bytes.begin}) !=
+              get<uint32_t>(packed_, checksums_ + i * kChecksumSize))
+        return false;
+    }
+  return true;
 }
 
 uint64_t SeekTable::position(int index) {
@@ -367,6 +490,8 @@ EntryPoint SeekTable::point(int index) {
   return entry;
 }
 
-size_t SeekTable::byte_after(int index) { return (position(index) + 7) / 8; }
+size_t SeekTable::byte_after(int index) {
+  return index < size_ ? (position(index) + 7) / 8 : scan_end_;
+}
 
 }  // namespace fastdata

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "byte_range.h"
 #include "common.h"
 #include "jpeg/entropy.h"
 #include "jpeg/jpeg_header.h"
+#include "jpeg/mcu_box.h"
+#include "resample/pixels.h"
 #include "status.h"
 
 namespace fastdata {
@@ -18,9 +21,14 @@ struct SeekPoints {
   std::vector<uint8_t> packed;
 };
 
+/// JPEGs of so many bytes get tables of version 2, with which parts of them can be read and
+/// checked: reading smaller ones whole takes no longer.
+constexpr size_t kPartialBytes = size_t{256} << 10;
+
 /// Decodes each image's whole scan, which proves that it is whole, and packs a seek point for
-/// the first MCU of each row and every `stride` pixels from there. Several images are decoded
-/// in turns, which takes five sixths of the time: a scan without seek points is one stream.
+/// the first MCU of each row and every `stride` pixels from there, twice as many in images of
+/// 16 strides and more. Several images are decoded in turns, which takes five sixths of the time:
+/// a scan without seek points is one stream.
 std::vector<SeekPoints> build_seek_points(const std::vector<ByteSpan>& jpegs, int stride);
 
 /// A packed table, read in place. Untrusted: `open` checks that it has the right size and
@@ -30,19 +38,47 @@ class SeekTable {
  public:
   Status open(ByteSpan packed, ByteSpan jpeg, const JpegHeader& header);
 
+  /// The same without the JPEG, which the table is believed to be of: of version 2 alone. Then
+  /// `parts` and what follows may be called.
+  Status open(ByteSpan packed);
+
+  bool has_checksums() const { return checksums_ > 0; }
+  size_t jpeg_size() const { return jpeg_size_; }
+  int width() const { return width_; }
+  int height() const { return height_; }
+  /// What decoding a box of pixels needs, at any scale up to 1/8 if `scaled`.
+  McuBox mcus_of(const Box& box, bool scaled) const;
+  /// The bytes that decoding these MCUs needs, ascending, those of a row together: first the
+  /// header. False: they are not where they can be.
+  bool parts(const McuBox& mcus, std::vector<ByteRange>& parts);
+  /// Whether these parts of the JPEG have their checksums.
+  bool is_sound(const McuBox& mcus, const uint8_t* jpeg);
+
   int interval() const { return interval_; }  // in MCUs
   int points_per_row() const { return points_per_row_; }
   int size() const { return size_; }
 
   /// Points must be asked for in ascending order (positions are stored as differences).
   EntryPoint point(int index);
-  /// The position alone, rounded up to whole bytes.
+  /// The position alone, rounded up to whole bytes; for the number of points, where the scan ends.
   size_t byte_after(int index);
 
  private:
+  struct Layout {
+    int component_count, mcus_per_row, mcu_rows;
+    size_t scan_offset, components_at;
+  };
+  Status lay_out(ByteSpan packed, const Layout& layout);
+  void rewind();
   uint64_t position(int index);
+  ByteRange segment(int index);
 
   ByteSpan packed_;
+  Layout layout_{};
+  // Of version 2.
+  int width_ = 0, height_ = 0, mcu_width_ = 8, mcu_height_ = 8;
+  size_t jpeg_size_ = 0, scan_end_ = 0;  // the scan ends there at the latest
+  size_t checksums_ = 0;                 // where they are; 0: there are none
   int interval_ = 0, points_per_row_ = 0, size_ = 0;
   int component_count_ = 0;
   uint64_t min_delta_ = 0;

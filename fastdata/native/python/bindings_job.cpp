@@ -147,10 +147,14 @@ class PendingWork {
   py::list failures() const {
     require_done();
     const std::vector<Status>& statuses = batch_ ? batch_->statuses() : statuses_;
+    const size_t parts = task_->parts();
     py::list failed;
-    for (size_t i = 0; i < statuses.size(); i++)
-      if (const Status& s = statuses[i]; !s.ok())
-        failed.append(py::make_tuple(i, code_name(s.code), s.detail, s.offset));
+    for (size_t i = 0; i < statuses.size() / parts; i++)
+      for (size_t part = 0; part < parts; part++)
+        if (const Status& s = statuses[i * parts + part]; !s.ok()) {
+          failed.append(py::make_tuple(i, code_name(s.code), s.detail, s.offset));
+          break;
+        }
     return failed;
   }
 
@@ -338,6 +342,8 @@ class Job : public PendingWork {
     return tables;
   }
 
+  uint64_t bytes_read() const { return task_->bytes_read(); }
+
   std::pair<double, double> timings() const {
     return {task_->read_seconds(), task_->decode_seconds()};
   }
@@ -450,7 +456,8 @@ void bind_job(py::module_& m) {
            py::arg("canvases") = py::none(), py::arg("filters") = py::none(),
            py::arg("views") = py::list(), py::arg("max_scans") = SampleOptions{}.max_scans)
       .def("built", &Job::built)
-      .def("timings", &Job::timings);
+      .def("timings", &Job::timings)
+      .def("bytes_read", &Job::bytes_read);
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));
   bind_work<ReadJob>(m, "ReadJob")
       .def(py::init<const py::object&, const py::object&, bool>(), py::arg("extents"),

@@ -6,6 +6,7 @@
 
 #include "buffer.h"
 #include "common.h"
+#include "status.h"
 
 namespace fastdata {
 
@@ -29,6 +30,8 @@ class RowSource {
   /// Row y of the image, from the box's left edge: one plane if grey, else R, G, B, each
   /// padded (Note [Padded rows]). Valid until the next call.
   virtual void row(int y, const uint8_t** planes) = 0;
+  /// What was wrong with the rows so far: their pixels are then anything.
+  virtual Status status() const { return {}; }
 };
 
 /// Pixels in memory, uint8, grey or interleaved RGB.

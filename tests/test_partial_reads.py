@@ -1,0 +1,241 @@
+"""Large JPEGs of which only the bytes that a crop needs are read, and checked."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from containers import pack_tree
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jpegs import encode, picture
+from loader_data import folder
+from seek_tables import parse, segments
+
+from fastdata import DataLoader, ImageDataset, verify
+from fastdata.decode import decode_batch, jpeg_info, seek_points
+from fastdata.decode.engine import DecodeError, Engine, PendingBatch
+from fastdata.errors import CorruptionError
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+
+SAMPLINGS = ("4:2:0", "4:4:4", "grey", "4:2:2", "4:4:0")
+#: More than 16 strides, so that seek points lie farther apart.
+WIDTH, HEIGHT = 2080, 600
+SIZE = (64, 48)
+
+
+def photograph(seed: int, sampling: str) -> bytes:
+    """A JPEG large enough to be read in parts."""
+    noise = np.random.default_rng(seed).integers(-20, 20, (HEIGHT, WIDTH, 1))
+    pixels = np.clip(picture(WIDTH, HEIGHT, seed).astype(int) + noise, 0, 255).astype(np.uint8)
+    jpeg = encode(pixels, sampling, 90)
+    assert len(jpeg) >= 256 << 10
+    return jpeg
+
+
+@cache
+def blobs() -> tuple[bytes, ...]:
+    return tuple(photograph(seed, sampling) for seed, sampling in enumerate(SAMPLINGS))
+
+
+@cache
+def dataset() -> Path:
+    path = folder()
+    for number, blob in enumerate(blobs()):
+        file = path / "tree" / "a" / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(blob)
+    pack_tree(path / "tree", path / "packed", "shards")
+    return path / "packed"
+
+
+def extents(path: Path, *indices: int) -> Any:
+    return ImageDataset(path).blobs.extents().gather(np.array(indices, np.int64))
+
+
+@cache
+def described(number: int) -> tuple[bytes, int, int, list[tuple[int, int]]]:
+    """A photograph's table, an MCU's width and height, and its segments."""
+    jpeg, sampling = blobs()[number], SAMPLINGS[number]
+    info, table = jpeg_info(jpeg), seek_points(jpeg)
+    wide, high = (
+        8 * (1 + (sampling in ("4:2:0", "4:2:2"))),
+        8 * (1 + (sampling in ("4:2:0", "4:4:0"))),
+    )
+    columns, rows = -(-info.width // wide), -(-info.height // high)
+    positions, _ = parse(table, jpeg, columns, rows, 1 if sampling == "grey" else 3)
+    return table, wide, high, segments(table, positions)
+
+
+def needed(number: int, box: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+    """The bytes that a crop of a photograph needs, from its table as the format's page has it."""
+    table, wide, high, found = described(number)
+    info = jpeg_info(blobs()[number])
+    columns, rows = -(-info.width // wide), -(-info.height // high)
+    interval = int.from_bytes(table[2:4], "little")
+    a_row = -(-columns // interval)
+    grow_x, grow_y = 2 * (wide > 8), 2 * (high > 8)  # of upsampled chroma
+    left = max(box[0] - grow_x, 0) // wide // interval
+    right = -(-min(-(-(box[2] + grow_x) // wide), columns) // interval)
+    top, bottom = max(box[1] - grow_y, 0) // high, min(-(-(box[3] + grow_y) // high), rows)
+    parts = [(0, int.from_bytes(table[16:20], "little"))]
+    for row in range(top, bottom):
+        parts += found[row * a_row + left : row * a_row + right]
+    return parts
+
+
+def box_of(number: int, corners: tuple[float, float, float, float]) -> tuple[int, int, int, int]:
+    """A box by its corners, from 0 to 1."""
+    info = jpeg_info(blobs()[number])
+    x0, x1 = sorted((int(corners[0] * (info.width - 1)), int(corners[1] * (info.width - 1))))
+    y0, y1 = sorted((int(corners[2] * (info.height - 1)), int(corners[3] * (info.height - 1))))
+    return x0, y0, x1 + 1, y1 + 1
+
+
+PART = st.floats(0, 1)
+
+
+@pytest.mark.parametrize("number", range(len(SAMPLINGS)))
+def test_table(number):
+    """It is as the format's page says, and small."""
+    needed(number, (0, 0, 8, 8))
+    table = seek_points(blobs()[number])
+    pixels = int.from_bytes(table[2:4], "little") * described(number)[1]
+    assert table[0] == 2 and pixels == (256 if SAMPLINGS[number] != "4:4:0" else 128)
+    assert len(table) < 0.02 * len(blobs()[number])
+
+
+@given(
+    number=st.integers(0, len(SAMPLINGS) - 1),
+    corners=st.tuples(PART, PART, PART, PART),
+    scaled=st.booleans(),
+)
+@example(number=0, corners=(0, 1, 0, 1), scaled=False)
+@example(number=0, corners=(1, 1, 1, 1), scaled=False)
+@settings(deadline=None, max_examples=40)
+def test_equal_to_reading_all(number, corners, scaled):
+    """What was not read holds other images' bytes, so pixels show whether it is used."""
+    box = box_of(number, corners)
+    given = {"regions": [box], "dct_scaling": scaled, "fallback": "never"}
+    jpeg = blobs()[number]
+    whole = decode_batch([jpeg], SIZE, seek_points=[seek_points(jpeg)], **given)
+    out = np.empty_like(whole)
+    pending = PendingBatch(extents(dataset(), number), out, **given)
+    pending.run()
+    assert np.array_equal(pending.result(), whole)
+    table = len(seek_points(jpeg)) + 4
+    read, least = pending.bytes_read() - table, sum(b - a for a, b in needed(number, box))
+    if read != len(jpeg):
+        assert least * 0.9 < read < len(jpeg) * 7 / 8
+    else:  # as good as all is needed
+        assert scaled or least > 0.6 * len(jpeg)
+
+
+def test_several_views():
+    out = [np.empty((1, 48, 64, 3), np.uint8) for _ in range(2)]
+    boxes = [(0, 0, 300, 200), (1000, 300, 1500, 500)]
+    source = extents(dataset(), 0)
+    second = PendingBatch(source, out[1], regions=[boxes[1]])
+    first = PendingBatch(source, out[0], regions=[boxes[0]], views=[second])
+    first.run()
+    first.result()
+    for pixels, box in zip(out, boxes, strict=True):
+        assert np.array_equal(pixels, decode_batch([blobs()[0]], SIZE, regions=[box]))
+    assert first.bytes_read() < 0.9 * len(blobs()[0])
+
+
+@pytest.fixture
+def damaged(tmp_path) -> Path:
+    shutil.copytree(dataset(), tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+def test_flips_are_found_where_they_are_used(damaged):
+    """Each checksum is looked at: of a bit in any segment of the crop, and of no other."""
+    source = extents(damaged, 0)
+    start, box = int(source.offsets[0]), (500, 100, 1200, 400)
+    parts, jpeg, chance = needed(0, box), blobs()[0], random.Random(1)
+    right = decode_batch([jpeg], SIZE, regions=[box])
+    used = {at for begin, end in parts for at in (begin, end - 1, chance.randrange(begin, end))}
+    others = [
+        at
+        for at in (chance.randrange(len(jpeg)) for _ in range(300))
+        if not any(begin <= at < end for begin, end in parts)
+    ]
+    assert len(others) > 100
+    with (damaged / "shard-000000.tar").open("r+b", buffering=0) as file:
+        for at in [*used, *others]:
+            flipped = jpeg[at] ^ 1 << chance.randrange(8)
+            file.seek(start + at)
+            file.write(bytes([flipped]))
+            try:
+                got = decode_batch(source, SIZE, regions=[box], fallback="never")
+                assert at not in used and np.array_equal(got, right)
+            except DecodeError as error:
+                assert at in used and error.code == "changed"
+            file.seek(start + at)
+            file.write(jpeg[at : at + 1])
+    assert np.array_equal(decode_batch(source, SIZE, regions=[box]), right)
+
+
+def test_loader_names_what_is_damaged(damaged):
+    offset = int(extents(damaged, 0).offsets[0])
+    with (damaged / "shard-000000.tar").open("r+b") as file:
+        for at in range(1000, len(blobs()[0]), 5000):
+            file.seek(offset + at)
+            byte = file.read(1)[0]
+            file.seek(offset + at)
+            file.write(bytes([byte ^ 4]))
+    made = ImageDataset(damaged, transform=RandomResizedCrop(48))
+    with pytest.raises(CorruptionError, match="its bytes have changed since it was packed"):
+        for _ in DataLoader(made, batch_size=1, num_workers=0):
+            pass
+    assert any("sample 0" in problem.where for problem in verify(damaged, workers=1).problems)
+
+
+def test_bytes_that_a_loader_reads():
+    transform = Compose([RandomResizedCrop(48), RandomHorizontalFlip()])
+    loader = DataLoader(ImageDataset(dataset(), transform=transform), batch_size=2, num_workers=0)
+    read = 0
+    for epoch in range(8):
+        loader.set_epoch(epoch)
+        for _ in loader:
+            pass
+        read += loader.stats().bytes_read
+    assert 0.2 < read / 8 / sum(map(len, blobs())) < 0.65
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic", "lanczos"])
+def test_one_image_by_several_threads(method, flip):
+    """The same pixels, whoever has them and whatever the resize."""
+    numbers, boxes = [0, 1], [(13, 7, 2000, 590), (100, 50, 400, 90)]
+    options = {"regions": boxes, "flips": [flip, False], "filter": method, "dtype": "float32"}
+    alone = decode_batch([blobs()[n] for n in numbers], SIZE, **options)
+    with Engine(threads=7) as engine:
+        got = decode_batch(extents(dataset(), *numbers), SIZE, engine=engine, **options)
+        assert np.array_equal(got, alone)
+        memory = decode_batch(
+            [blobs()[n] for n in numbers],
+            SIZE,
+            engine=engine,
+            seek_points=[seek_points(blobs()[n]) for n in numbers],
+            **options,
+        )
+    assert np.array_equal(memory, alone)
+
+
+def test_an_image_that_several_threads_find_damaged(damaged):
+    source = extents(damaged, 0)
+    with (damaged / "shard-000000.tar").open("r+b") as file:
+        file.seek(int(source.offsets[0]) + 700)  # in the header, or soon behind it
+        file.write(bytes(2000))
+    out = np.empty((1, 48, 64, 3), np.uint8)
+    with Engine(threads=4) as engine:
+        pending = engine.submit(source, out, regions=[(0, 0, WIDTH, HEIGHT)])
+        assert [failure[:2] for failure in pending.raw_failures()] == [(0, "changed")]
