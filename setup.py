@@ -7,6 +7,9 @@ from os.path import getmtime
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 from setuptools import setup
 
+# bindings.cpp includes the others.
+BINDINGS = sorted(glob("fastdata/native/python/bindings_*.cpp"))
+SOURCES = sorted({*glob("fastdata/native/**/*.cpp", recursive=True)} - {*BINDINGS})
 HEADERS = sorted(glob("fastdata/native/**/*.h", recursive=True))
 
 
@@ -20,8 +23,8 @@ ParallelCompile("FASTDATA_BUILD_JOBS", default=2, needs_recompile=needs_recompil
 
 native = Pybind11Extension(
     "fastdata._native",
-    sorted(glob("fastdata/native/**/*.cpp", recursive=True)),
-    depends=HEADERS,
+    SOURCES,
+    depends=[*HEADERS, *BINDINGS],
     include_dirs=["fastdata/native"],
     cxx_std=20,
     # No -march: the vector paths choose their instructions themselves (simd/target.h).

@@ -127,8 +127,8 @@ FASTDATA_INLINE void tensor_turn_hue_as(uint8_t* __restrict r_row, uint8_t* __re
     const float p = within_one(high * dull), q = within_one(high * (1.f - sf));
     const float t = within_one(high * (kSecond ? sf + dull : 1.f - saturation * (1.f - f)));
     const int which = static_cast<int>(floor);  // 6 is 0 again
-    const float red = which == 1 ? q : which == 4 ? t : (which == 2) | (which == 3) ? p : high;
-    const float green = (which == 1) | (which == 2) ? high : which == 3 ? q : which >= 4 ? p : t;
+    const float red = which == 1 ? q : which == 4 ? t : ((which == 2) | (which == 3)) ? p : high;
+    const float green = ((which == 1) | (which == 2)) ? high : which == 3 ? q : which >= 4 ? p : t;
     const float blue = which < 2 ? p : which == 2 ? t : which == 5 ? q : high;
     const bool turned_round = which == 6;
     constexpr float kBytes = 255.999f;

@@ -220,3 +220,9 @@ PYBIND11_MODULE(_native, m) {
   Released::watch_forks();
   py::module_::import("atexit").attr("register")(py::cpp_function(&Released::forbid_others));
 }
+
+// One translation unit: most of compiling these is pybind11's headers and templates.
+#include "python/bindings_augment.cpp"
+#include "python/bindings_extents.cpp"
+#include "python/bindings_job.cpp"
+#include "python/bindings_program.cpp"

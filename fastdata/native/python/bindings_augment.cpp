@@ -65,7 +65,7 @@ View view_pixels(const py::object& pixels) {
   return view;
 }
 
-Status read(const Py_buffer& from, Canvas& canvas) {
+Status load(const Py_buffer& from, Canvas& canvas) {
   const Status status = canvas.reset(static_cast<int>(from.shape[1]),
                                      static_cast<int>(from.shape[0]), from.ndim == 2 ? 1 : 3);
   if (status.ok()) copy_in(from, canvas.image());
@@ -80,7 +80,7 @@ py::array_t<uint8_t> augment_python(const py::object& pixels, const std::string&
   Status status;
   {
     const Released release;
-    status = read(*view, canvas);
+    status = load(*view, canvas);
     if (status.ok()) status = augment(call, canvas);
   }
   raise(name, status);
@@ -100,7 +100,7 @@ std::vector<double> time_augment(const py::object& pixels, const std::string& na
   Canvas canvas;
   std::vector<double> seconds;
   for (int i = 0; i < rounds; i++) {
-    raise(name, read(*view, canvas));
+    raise(name, load(*view, canvas));
     const auto start = std::chrono::steady_clock::now();
     const Status status = augment(call, canvas);
     seconds.push_back(

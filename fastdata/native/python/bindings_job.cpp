@@ -59,14 +59,14 @@ RawImage raw_image(const View& view) {
   return raw;
 }
 
-using Values = std::optional<std::vector<double>>;
+using Numbers = std::optional<std::vector<double>>;
 
 /// What takes 0..255 to (value / 255 - mean) / std, a scale and an offset a channel, repeated as
 /// Kernels::kPeriod wants them, three rows of each: all the same if interleaved, else one a plane.
 struct Normalisation {
   float scale[3 * Kernels::kPeriod], offset[3 * Kernels::kPeriod];
 
-  Normalisation(DataType type, const Values& mean, const Values& deviation, bool planar) {
+  Normalisation(DataType type, const Numbers& mean, const Numbers& deviation, bool planar) {
     const bool bytes = type == DataType::uint8;
     if (bytes && (mean || deviation))
       throw py::value_error("mean and std are for float dtypes; dtype is 'uint8'");
@@ -230,10 +230,10 @@ const uint8_t* flags(const py::object& array, const char* name, size_t count,
 class Job : public PendingWork {
  public:
   Job(const py::object& data, const py::object& seek_points, const py::object& boxes,
-      const py::object& flips, const py::object& out, const std::string& dtype, const Values& mean,
-      const Values& deviation, const std::string& filter, bool dct_scaling, const py::object& sizes,
-      const py::object& windows, const py::object& skip, int stride, bool check,
-      const py::object& program, const py::object& keys, const py::object& canvases,
+      const py::object& flips, const py::object& out, const std::string& dtype, const Numbers& mean,
+      const Numbers& deviation, const std::string& filter, bool dct_scaling,
+      const py::object& sizes, const py::object& windows, const py::object& skip, int stride,
+      bool check, const py::object& program, const py::object& keys, const py::object& canvases,
       const py::object& filters, const py::list& views, int max_scans)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
@@ -442,7 +442,7 @@ py::class_<T> bind_work(py::module_& m, const char* name) {
 void bind_job(py::module_& m) {
   bind_work<Job>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
-                    const py::object&, const std::string&, const Values&, const Values&,
+                    const py::object&, const std::string&, const Numbers&, const Numbers&,
                     const std::string&, bool, const py::object&, const py::object&,
                     const py::object&, int, bool, const py::object&, const py::object&,
                     const py::object&, const py::object&, const py::list&, int>(),
