@@ -78,7 +78,7 @@ from fastdata.storage.files import (
     sync,
     whole_file,
 )
-from fastdata.storage.formats import lmdb
+from fastdata.storage.formats import lmdb, parquet
 from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -737,10 +737,15 @@ class _Packing:
             source={**self.source.about, "fingerprint": fingerprint},
             tool=VERSION,
         )
+        others = [BAD_SAMPLES_NAME] if bad else []
+        if self.job.container == "parquet":
+            others.append(parquet.FEATURES_NAME)
+            with whole_file(self.out / parquet.FEATURES_NAME) as temporary:
+                images = self.job.encoding.kind != "raw"
+                temporary.write_text(parquet.features(self.job.classes, images=images), "utf-8")
         if self.uploading is not None:
             self.progress.finishing("upload")
-            bad_list = [self._entry(BAD_SAMPLES_NAME)] if bad else []
-            self.uploading.finish(manifest, bad_list)
+            self.uploading.finish(manifest, [self._entry(name) for name in others])
             return manifest
         with whole_file(self.out / MANIFEST_NAME) as temporary:
             temporary.write_text(manifest.to_json(), "utf-8")

@@ -8,7 +8,7 @@ import os
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pyarrow.parquet as pq
@@ -37,6 +37,7 @@ def part_files(made: Made) -> list[str]:
 
 class TestParquet(FileContainerConformance):
     container = "parquet"
+    beside: ClassVar = {".huggingface.yaml"}
 
     @pytest.mark.parametrize("given", ["files", "folder"])
     def test_pyarrow_reads_it(self, made: Made, given: str) -> None:
@@ -67,6 +68,20 @@ class TestParquet(FileContainerConformance):
         )
         rows = [(row["key"], row["label"], row["class"], row["image"]) for row in found]
         assert rows == expected_rows(made)
+
+    def test_hugging_face_datasets_sees_images_and_classes(
+        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            monkeypatch.setenv(name, "1")
+        datasets = pytest.importorskip("datasets")
+        datasets.disable_progress_bars()
+        found = datasets.load_dataset(str(made.path), split="train", cache_dir=str(tmp_path))
+        assert isinstance(found.features["image"], datasets.Image)
+        rows = expected_rows(made)
+        assert found.features["label"].int2str(found["label"]) == [name for *_, name, _ in rows]
+        undecoded = found.cast_column("image", datasets.Image(decode=False))
+        assert [row["image"]["bytes"] for row in undecoded] == [blob for *_, blob in rows]
 
     def test_petastorm_reads_it(self, made: Made) -> None:
         default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"

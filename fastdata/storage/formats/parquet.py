@@ -7,6 +7,7 @@ every row, and where each blob lies follows from the lengths alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -114,6 +115,26 @@ class ParquetWriter:
 
 
 open_writer = ParquetWriter
+
+
+#: A file beside the Parquet from which Hugging Face's ``datasets`` knows the columns' features.
+FEATURES_NAME = ".huggingface.yaml"
+
+
+def features(classes: Sequence[str], *, images: bool) -> str:
+    """What stands in `FEATURES_NAME`: JSON, which is YAML.
+
+    Args:
+        classes: Names of the classes, by label.
+        images: Whether blobs are image files, not raw pixels.
+    """
+    names = {str(label): name for label, name in enumerate(classes)}
+    kinds = {field.name: str(field.type) for field in _SCHEMA} | {
+        "label": {"class_label": {"names": names}},
+        "image": "image" if images else "binary",
+    }
+    found = [{"name": name, "dtype": kind} for name, kind in kinds.items()]
+    return json.dumps({"dataset_info": {"features": found}}, ensure_ascii=False) + "\n"
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:
