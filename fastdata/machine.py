@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fastdata.errors import DataError, UsageError
@@ -27,6 +27,46 @@ def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     quota = cgroup_cpus(proc, cgroups)
     # A quota of 3.5 CPUs is used up by four threads, not by three.
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def thread_times(proc: Path = _PROC) -> tuple[float, float]:
+    """Seconds that this thread has run, and has waited for a CPU; zeros if the kernel does not say.
+
+    Args:
+        proc: Where the kernel tells of processes.
+    """
+    try:
+        ran, waited = (proc / "thread-self/schedstat").read_text("ascii").split()[:2]
+    except (OSError, ValueError):  # not Linux, or built without CONFIG_SCHED_INFO
+        return 0.0, 0.0
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+def stolen_share(proc: Path = _PROC) -> Callable[[], float]:
+    """Begins to watch which part of the CPUs' time the hypervisor gives to other machines.
+
+    Args:
+        proc: Where the kernel tells of the machine.
+
+    Returns:
+        Tells the part since, 0 to 1; 0 where the kernel does not say.
+    """
+    before = _cpu_ticks(proc)
+
+    def since() -> float:
+        ticks = [now - then for now, then in zip(_cpu_ticks(proc), before, strict=True)]
+        return ticks[7] / sum(ticks) if len(ticks) > 7 and sum(ticks) > 0 else 0.0
+
+    return since
+
+
+def _cpu_ticks(proc: Path) -> list[int]:
+    """The CPUs' time by kind: user, nice, system, idle, iowait, irq, softirq, steal."""
+    try:
+        line = (proc / "stat").read_text("ascii").partition("\n")[0]
+    except OSError:  # not Linux
+        return []
+    return [int(value) for value in line.split()[1:9]]
 
 
 def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:

@@ -24,6 +24,7 @@ from fastdata.cli import cli
 from fastdata.doctor import Alternatives, Findings, diagnose, judge, page_cache, report
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
+from fastdata.machine import usable_cpus
 from fastdata.maintenance.seek_points import add_seek_points
 from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Views
 
@@ -281,7 +282,7 @@ def test_bytes_that_have_changed_are_not_measured(tmp_path: Path) -> None:
     (file,) = (tmp_path / "data").glob("*.mdb")
     file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(DataError, match="none of 53 samples can be read"):
-        diagnose(tmp_path / "data", seconds=0.2)
+        diagnose(tmp_path / "data", seconds=10)
 
 
 # The page cache.
@@ -328,6 +329,26 @@ def test_the_table() -> None:
         assert words in done.output
     assert "limits" in next(line for line in done.output.splitlines() if "training step" in line)
     assert "gains nothing" in done.output
+
+
+def test_a_machine_that_others_use_is_told_to_be_busy() -> None:
+    hogs = [
+        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        for _ in range(3 * usable_cpus())
+    ]
+    try:
+        diagnosis = diagnose(dataset(), transform=CROPS, seconds=0.5)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    lost = diagnosis.found.machine.cpu_lost
+    # With as many as four runnable threads for a CPU, a thread has it a quarter of the time.
+    assert lost > 0.3
+    told = dict(report.fact_lines(diagnosis))["busy"]
+    assert told.startswith(f"others had the CPUs for {lost:.0%} of the time")
+    alone = replace(diagnosis.found, machine=replace(diagnosis.found.machine, cpu_lost=0.0))
+    assert "busy" not in dict(report.fact_lines(diagnosis._replace(found=alone)))
 
 
 def test_a_validation_crop_and_more_workers_than_are_right() -> None:

@@ -283,6 +283,17 @@ def test_slow_decoding() -> None:
     assert advice.code == "cores" and "21 cores" in advice.text
 
 
+def test_a_tree_whose_loader_is_slower_than_decoding_is_to_be_converted() -> None:
+    rates = {"decode": 1000.0, "storage_warm": 9000.0, "storage_cold": None, "loader": 600.0}
+    files = {"container": "files", "root": "sets/tree"}
+    tree = found(rates, data=files)
+    (advice,) = [one for one in judge(tree).advice if one.code == "convert"]
+    assert advice.command.endswith("--to lmdb")
+    assert (advice.images_per_second, advice.basis) == (1000.0, "estimated")
+    fast = found(rates | {"loader": 990.0}, data=files)
+    assert "convert" not in [one.code for one in judge(fast).advice]
+
+
 def test_a_slow_consumer_leaves_nothing_to_gain() -> None:
     slow = found(
         {"step": 200.0, "decode": 400.0, "loader": 390.0},

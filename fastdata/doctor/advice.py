@@ -284,6 +284,13 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             "points. Rewrite them as baseline ones, of the same pixels.",
             f"{data.convert} --encoding baseline",
         )
+    loader = rates.loader
+    if data.container == "files" and loader is not None:
+        packed = overall(stages)
+        if packed > loader * _WORTH:
+            text = "In a container images are read by the core, without opening a file for each."
+            command = f"{data.convert} --to lmdb"
+            advice.append(Advice("convert", text, command, packed, "estimated"))
     most = machine.recommended
     if machine.threads < most and rates.decode_all is not None:
         advice.add(

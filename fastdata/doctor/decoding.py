@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from fastdata import machine
 from fastdata.decode.engine import (
     DEFAULT_STRIDE,
     DecodeError,
@@ -119,8 +121,10 @@ def load(
                 with Image.open(io.BytesIO(blob)) as opened_image:
                     width, height = opened_image.size
             image = Encoded(number, data, width, height, has, learnable, kind, pillow)
-            if failed := _decode([image], recipe, 0):
-                raise failed[0]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Pillow's, of broken EXIF
+                if failed := _decode([image], recipe, 0):
+                    raise failed[0]
         except Exception as error:  # Pillow's plugins raise almost anything
             problems[number] = str(error)
         else:
@@ -166,8 +170,22 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
     return {name: done / seconds for name, seconds in spent.items()}
 
 
-def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> float:
-    """Images/s of decoding.
+class Speed(NamedTuple):
+    """How fast some threads decode.
+
+    Attributes:
+        images_per_second: What they would decode if each had a CPU of its own, as long as there
+            are enough.
+        lost: The part of their time, 0 to 1, in which other processes or virtual machines had
+            the CPUs.
+    """
+
+    images_per_second: float
+    lost: float
+
+
+def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Speed:
+    """How fast images are decoded.
 
     Args:
         variant: What to decode, over and over; at least one image.
@@ -176,18 +194,26 @@ def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> floa
         seconds: How long.
     """
     begun = time.perf_counter()
+    stolen = machine.stolen_share()
 
-    def work(thread: int) -> int:
+    def work(thread: int) -> tuple[int, float, float]:
         done = 0
+        before = machine.thread_times()
         while not done or time.perf_counter() - begun < seconds:
             some = _some(variant.images, thread, done)
             _decode(some, recipe, done + thread, scaled=variant.scaled)
             done += _BATCH
-        return done
+        ran, waited = (now - then for now, then in zip(machine.thread_times(), before, strict=True))
+        return done, ran, waited
 
     with ThreadPoolExecutor(threads) as pool:
-        done = sum(pool.map(work, range(threads)))
-    return done / (time.perf_counter() - begun)
+        done, ran, waited = map(sum, zip(*pool.map(work, range(threads)), strict=True))
+    measured = done / (time.perf_counter() - begun)
+    # More threads than CPUs wait for each other.
+    wanted = min(1.0, machine.usable_cpus() / threads)
+    had = min(1.0, ran / (ran + waited) / wanted) if ran > 0 else 1.0
+    had *= 1 - stolen()
+    return Speed(measured / had, 1 - had)
 
 
 def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:

@@ -107,6 +107,7 @@ def diagnose(
     progress("decoding")
     learnt = _learnt(opened, images)
     rates, other = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
+    machine = replace(machine, cpu_lost=rates.pop("lost"))
 
     progress("copies")
     image_bytes = sum(
@@ -125,9 +126,17 @@ def diagnose(
         learns=learnt == 1,
         seconds=seconds * 0.15,
     )
+    if loader is not None:
+        loader /= 1 - machine.cpu_lost
     # The loader cannot be faster than its decoding: what was measured as slower has scattered, or
     # is what measuring from Python costs.
     slack = 1.0 if loader is None else max(1.0, loader / rates["threads"])
+    read_cpu_s = storage.warm.cpu_seconds / max(storage.warm.images, 1)
+
+    def reads(rate: float | None) -> float | None:
+        alone = _alone(rate, readers, read_cpu_s, machine.cpu_lost)
+        return None if alone is None else alone / machine.ranks
+
     found = Findings(
         data=replace(
             opened.data,
@@ -142,9 +151,9 @@ def diagnose(
         ),
         machine=machine,
         rates=Rates(
-            storage_cold=None if storage.note else _divided(storage.first.rate, machine.ranks),
-            storage_warm=_divided(storage.warm.rate, machine.ranks),
-            read_cpu_s=storage.warm.cpu_seconds / max(storage.warm.images, 1),
+            storage_cold=None if storage.note else reads(storage.first.rate),
+            storage_warm=reads(storage.warm.rate),
+            read_cpu_s=read_cpu_s,
             decode_core=rates["core"],
             decode=rates["threads"] * slack,
             decode_all=rates["all"] * slack,
@@ -153,7 +162,7 @@ def diagnose(
             loader=loader,
         ),
         alternatives=Alternatives(
-            storage_in_order=_divided(storage.in_order, machine.ranks),
+            storage_in_order=reads(storage.in_order),
             **{f"decode_{name}": rate * slack for name, rate in other.items()},
         ),
         notes={
@@ -172,8 +181,18 @@ def diagnose(
     return Diagnosis(found, judge(found))
 
 
-def _divided(rate: float | None, parts: float) -> float | None:
-    return None if rate is None else rate / parts
+def _alone(rate: float | None, readers: int, cpu_s: float, lost: float) -> float | None:
+    """Images/s of reading, had nobody else the CPUs.
+
+    Args:
+        rate: As measured.
+        readers: How many threads read.
+        cpu_s: CPU seconds that an image takes; the rest is waiting for the disk.
+        lost: The part of a thread's time in which others have the CPU it wants.
+    """
+    if rate is None:
+        return None
+    return readers / max(cpu_s, readers / rate - cpu_s * lost / (1 - lost), 1e-9)
 
 
 def _check(
@@ -244,8 +263,9 @@ def _measure_decoding(
         learns: Whether the loader has learnt all seek points after an epoch.
 
     Returns:
-        Images/s of one ``core``, of the loader's ``threads`` and of ``all`` CPUs; and of what would
-        be faster, on the loader's threads.
+        Images/s of one ``core``, of the loader's ``threads`` and of ``all`` CPUs, and the part of
+        the threads' time that was ``lost`` to others; images/s of what would be faster, on the
+        loader's threads.
     """
     scaled = opened.dataset is not None and opened.dataset.dct_scaling
     seekable = decoding.with_seek_points(images)
@@ -261,15 +281,14 @@ def _measure_decoding(
     if not scaled and side > 4 * min(max(program.size) for program in recipe.programs):
         variants["scaled"] = current._replace(scaled=True)
     others = decoding.core_rates(variants, recipe, seconds * (0.05 + 0.05 * len(variants)))
-    core = threads = others.pop("core")
-    if machine.threads > 1:
-        threads = decoding.rate(current, recipe, machine.threads, seconds * 0.1)
+    core = others.pop("core")
+    threads, lost = decoding.rate(current, recipe, machine.threads, seconds * 0.1)
     every = threads
     if machine.cpus != machine.threads:
-        every = decoding.rate(current, recipe, machine.cpus, seconds * 0.06)
+        every = decoding.rate(current, recipe, machine.cpus, seconds * 0.06).images_per_second
     # What one core gains, as much better on all threads.
     better = threads / core
-    rates = {"core": core, "threads": threads, "all": every}
+    rates = {"core": core, "threads": threads, "all": every, "lost": lost}
     return rates, {name: rate * better for name, rate in others.items()}
 
 

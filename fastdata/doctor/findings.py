@@ -66,6 +66,7 @@ class Machine:
         memory: Bytes of memory that can be had, also by the page cache.
         stage_place: Where ``fastdata stage`` puts copies.
         stage_room: Bytes that fit there.
+        cpu_lost: The part of the decode threads' time, 0 to 1, in which others had the CPUs.
     """
 
     cpus: int
@@ -74,6 +75,7 @@ class Machine:
     memory: int
     stage_place: str
     stage_room: int
+    cpu_lost: float = 0.0
 
     @property
     def recommended(self) -> int:

@@ -20,8 +20,9 @@ from fastdata.errors import DataError
 
 #: Samples that are read at most: more say no more.
 _SAMPLES = 2_048
-#: Samples that are kept, to be decoded; and how many of their bytes.
-_KEPT_SAMPLES = 384
+#: Samples that are kept, to be decoded: so many for a second of reading, from and to so many;
+#: and how many of their bytes.
+_KEPT_A_SECOND, _LEAST_KEPT, _MOST_KEPT = 110, 64, 384
 _KEPT_BYTES = 64 << 20
 _LEAST_SAMPLES = 16
 #: Neighbours that are read in order at a time.
@@ -100,7 +101,8 @@ def measure(
     """
     note = _try_to_drop(opened, samples)
     with Engine(threads) as engine:
-        reader = _Reader(opened, engine)
+        kept = round(seconds * _KEPT_A_SECOND)
+        reader = _Reader(opened, engine, min(max(kept, _LEAST_KEPT), _MOST_KEPT))
         first = reader.cold(samples, seconds * 0.4, drops=note == "")
         if not first.images:
             number, problem = next(iter(first.problems.items()))
@@ -137,8 +139,9 @@ def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
 class _Reader:
     """Reads samples as the loader does: by the threads of an engine, checksums included."""
 
-    def __init__(self, opened: Opened, engine: Engine) -> None:
+    def __init__(self, opened: Opened, engine: Engine, kept: int) -> None:
         self._opened = opened
+        self._kept = kept
         self._engine = engine
 
     def cold(self, samples: npt.NDArray[np.int64], seconds: float, *, drops: bool) -> Reads:
@@ -225,7 +228,7 @@ class _Reader:
                     continue
                 total.images += 1
                 total.size += len(blob)
-                if keep and kept < _KEPT_BYTES and len(total.blobs) < _KEPT_SAMPLES:
+                if keep and kept < _KEPT_BYTES and len(total.blobs) < self._kept:
                     total.blobs[number] = blob.tobytes()
                     kept += len(blob)
         total.seconds += time.perf_counter() - begun

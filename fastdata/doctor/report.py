@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+import click
 
 from fastdata.doctor.diagnosis import Diagnosis
+from fastdata.doctor.findings import Machine
 from fastdata.storage.files import human_bytes
+from fastdata.text import aligned, human_count
+
+#: Part of the CPUs' time that others may have before it is told.
+_BUSY = 0.1
 
 
 class StageLine(NamedTuple):
@@ -41,10 +45,10 @@ def stage_lines(diagnosis: Diagnosis) -> list[StageLine]:
     add("storage, cold", "storage", rates.storage_cold, found.image_bytes, "storage, cold")
     add("storage, warm", "storage", rates.storage_warm, found.image_bytes)
     add("decode, one core", "", rates.decode_core)
-    threads = _count(machine.threads, "thread")
+    threads = human_count(machine.threads, "thread")
     add(f"decode, {threads}", "decode", rates.decode, note="decode")
     if machine.threads != machine.cpus:
-        add(f"decode, all {_count(machine.cpus, 'CPU')}", "", rates.decode_all)
+        add(f"decode, all {human_count(machine.cpus, 'CPU')}", "", rates.decode_all)
     to_device = "host to device"
     add(to_device, to_device, rates.host_to_device, found.batch_bytes, to_device)
     add("training step", "step", rates.step, note="step")
@@ -64,42 +68,30 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
+def show(diagnosis: Diagnosis) -> None:
     """Prints tables to standard output."""
-    console = console or Console()
     found, verdict = diagnosis
-    title = f"{found.data.path}: {found.transform}, batches of {found.batch_size}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("stage", style="bold")
-    table.add_column("images/s", justify="right")
-    table.add_column("bytes/s", justify="right")
-    table.add_column("", overflow="fold")
+    click.secho(f"{found.data.path}: {found.transform}, batches of {found.batch_size}", bold=True)
+    rows, limiting = [("stage", "images/s", "bytes/s", "")], [False]
     for line in stage_lines(diagnosis):
         limits = line.stage == verdict.limit
         if line.stage == "storage":  # of its two rates the one that counts is marked
             limits = limits and line.name.endswith("cold") == _reads_cold(diagnosis)
         note = "; ".join(part for part in ("limits" * limits, line.note) if part)
-        table.add_row(
-            line.name,
-            "-" if line.rate is None else human_rate(line.rate),
-            f"{human_bytes(line.rate * line.bytes)}/s" if line.rate and line.bytes else "",
-            note,
-            style="bold red" if limits else None,
-        )
-    console.print(table)
-    console.print()
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column(overflow="fold")
-    for name, value in fact_lines(diagnosis):
-        facts.add_row(name, value)
-    console.print(facts)
+        rate = "-" if line.rate is None else human_rate(line.rate)
+        size = f"{human_bytes(line.rate * line.bytes)}/s" if line.rate and line.bytes else ""
+        rows.append((line.name, rate, size, note))
+        limiting.append(limits)
+    for text, limits in zip(aligned(rows, right=(1, 2)), limiting, strict=True):
+        click.secho(text, fg="red" if limits else None, bold=limits)
+    click.echo()
+    for text in aligned(fact_lines(diagnosis)):
+        click.echo(text)
     for advice in verdict.advice:
         gain = ""
         if advice.images_per_second is not None:
             gain = f" → {human_rate(advice.images_per_second)} images/s ({advice.basis})"
-        text = f"\n• {advice.text}{gain}" + f"\n    {advice.command}" * bool(advice.command)
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        click.echo(f"\n• {advice.text}{gain}" + f"\n    {advice.command}" * bool(advice.command))
 
 
 def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -129,9 +121,10 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     dataset = f"{data.container}, {about}{data.samples:,} images, {about}{human_bytes(data.bytes)}"
     if data.location != data.path:
         dataset += f", read from {data.location}"
-    workers = f"{_count(machine.cpus, 'CPU')}, {_count(machine.ranks, 'rank')}"
+    workers = f"{human_count(machine.cpus, 'CPU')}, {human_count(machine.ranks, 'rank')}"
     lines = [
         ("limits", limits),
+        *([] if machine.cpu_lost < _BUSY else [("busy", _busy(machine))]),
         ("cores a GPU needs", cores),
         ("num_workers", f"{verdict.num_workers} ({workers})"),
         (machine.stage_place, memory),
@@ -142,6 +135,13 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if data.damaged:
         lines.append(("damaged", f"{data.damaged:,} images more; {data.damage}"))
     return lines
+
+
+def _busy(machine: Machine) -> str:
+    return (
+        f"others had the CPUs for {machine.cpu_lost:.0%} of the time that decoding wanted them; "
+        "rates are told as they would be without them"
+    )
 
 
 def human_rate(rate: float) -> str:
@@ -159,7 +159,3 @@ def _reads_cold(diagnosis: Diagnosis) -> bool:
         and not found.data.in_memory
         and found.machine.memory < found.data.bytes
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,30 @@
+"""Text for people: numbers of things, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from rich.cells import cell_len
+
+
+def human_count(number: int, what: str, plural: str | None = None) -> str:
+    """A number of things: "1 sample", "1,000 samples"; ``plural`` where an s does not make it."""
+    return f"{number:,} {what if number == 1 else plural or what + 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Lines of a table: columns two spaces apart, never cut, however narrow the terminal is.
+
+    Args:
+        rows: Its cells, as many in each row.
+        right: Numbers of the columns that end together, not begin.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - cell_len(cell))
+            cells.append(space + cell if number in right else cell + space)
+        lines.append("  ".join(cells).rstrip())
+    return lines
