@@ -8,6 +8,8 @@ is the same.
 from __future__ import annotations
 
 import os
+import re
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +36,8 @@ _TASKS_PER_CPU = 2
 #: Seconds between two looks at the progress, and at the cluster's size, which may change.
 _TICK, _SIZE_EVERY = 0.1, 10.0
 _END: Any = object()
+#: Seconds within which a cluster must take a connection.
+_CONNECT = 10.0
 
 
 class RayExecutor:
@@ -85,6 +89,7 @@ class RayExecutor:
             return
         quiet = {"logging_level": "WARNING", "log_to_driver": False}
         address = self._address or os.environ.get("RAY_ADDRESS")
+        _require_listener(address)
         try:
             ray.init(address or "auto", **quiet)
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
@@ -219,3 +224,21 @@ def _call(
     with executors.counted() as counts:
         result = function(item)
     return result, (counts[0], counts[1])
+
+
+def _require_listener(address: str | None) -> None:
+    """Connects to a cluster's port: Ray itself tries for minutes, and logs it.
+
+    Raises:
+        UsageError: Nobody listens there.
+    """
+    found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
+    if found is None:  # auto, local
+        return
+    try:
+        socket.create_connection((found["host"].strip("[]"), int(found["port"])), _CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"--executor ray: no connection to a cluster at {address}: {error}",
+            "Check --address, and `ray status` on a machine of the cluster.",
+        ) from None

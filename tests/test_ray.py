@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -222,6 +223,17 @@ def test_another_environment_is_refused(cluster: str, monkeypatch: pytest.Monkey
         pytest.raises(UsageError, match=r"fastdata .* there, 0\.0\.7 here"),
     ):
         list(executor.run(_double, [1]))
+
+
+def test_nobody_listens(tree: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "fastdata", "convert", "imagefolder", "--root", tree]
+    command += ["--executor", "ray", "--address", address, "--out", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"no connection to a cluster at {address}: " in done.stderr
+    assert "refused" in done.stderr
 
 
 def test_options(tree: Path, tmp_path: Path) -> None:

@@ -330,3 +330,10 @@ def test_what_was_read_is_held_until_it_is_closed(gcs: Bucket, local: Path) -> N
                     assert file.read(9) == local.read_bytes()[offset : offset + 9]
             found = [exchange for exchange in proxy.matching("GET") if exchange.status == 206]
             assert len(found) == opened
+
+
+def test_an_unknown_host_is_told_at_once() -> None:
+    unknown = {"endpoint_url": "http://storage.invalid"}
+    for url in ("gs://bucket/images", "s3://bucket/images"):
+        with pytest.raises(RemoteError, match=rf"^{url}: the host storage.invalid is unknown"):
+            list_files(url, unknown)

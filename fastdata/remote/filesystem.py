@@ -12,11 +12,14 @@ import importlib
 import json
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.abandoning import Abandon
@@ -94,6 +97,7 @@ def open_filesystem(
 
     Raises:
         UsageError: It is no URL, its driver is not installed, or will not take the options.
+        RemoteError: The host that the driver asks is unknown.
     """
     scheme = scheme_of(url)
     options = _options_of(scheme, storage_options or {})
@@ -112,13 +116,37 @@ def open_filesystem(
         found = _opened.get(key)
         if found is None:
             made = _make(scheme, driver, options)
+            _require_host(url, made)
             found = _opened.setdefault(key, made)  # another thread may have been faster
+    except RemoteError:
+        raise
     except Exception as error:
         raise UsageError(
             f"{redact(url)}: cannot be opened: {describe_error(error)}",
             "Check the URL and --storage-option.",
         ) from None
     return found, path
+
+
+def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
+    """Asks for the address of a driver's host, where it tells which: the driver tries for minutes.
+
+    Raises:
+        RemoteError: The name is unknown, not merely unanswered.
+    """
+    service = getattr(fs, "base", None) or getattr(fs, "endpoint_url", None)  # gcsfs, s3fs
+    host = urlsplit(service).hostname if isinstance(service, str) else None
+    if host is None or getproxies():  # a proxy knows names that this machine does not
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_NONAME:
+            raise RemoteError(
+                f"{redact(url)}: the host {host} is unknown: {error.strerror}",
+                "Check the network, the URL, and the endpoint in --storage-option or the "
+                "environment.",
+            ) from None
 
 
 def _options_of(scheme: str, given: StorageOptions) -> dict[str, Any]:

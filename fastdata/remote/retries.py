@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -14,10 +15,14 @@ from fastdata.storage.files import is_no_space
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 #: How often something is tried in all, by default.
 TRIES = 6
 _FIRST_WAIT = 0.2  # seconds
 _LONGEST_WAIT = 20.0
+#: Seconds after which it is logged that something is tried again.
+_SILENT = 5.0
 #: Seconds after which `_ENOUGH` tries suffice: some drivers retry for half a minute on their own
 #: before they report an error.
 _LONG = 90.0
@@ -63,7 +68,7 @@ class Retries:
 
     The wait before try ``n + 1`` is drawn from 50% to 100% of 0.2 s times ``2**(n - 1)``, and
     at most 20 s, so that many readers do not come back at the same moment. When 90 s have gone
-    by, ``enough`` tries are enough.
+    by, ``enough`` tries are enough. What is still tried after 5 s is logged as a warning, once.
 
     Args:
         what: What is being done and where, for messages; no credentials in it
@@ -77,6 +82,7 @@ class Retries:
         self._tries = tries
         self._enough = enough
         self._failed = 0
+        self._told = False
         self._begun = time.monotonic()
 
     def wait_after(self, error: Exception) -> float:
@@ -102,6 +108,9 @@ class Retries:
                 "Check the network and the service's status, then run the same command again; "
                 "training goes on from its last checkpoint.",
             ) from None
+        if not self._told and time.monotonic() - self._begun > _SILENT:
+            self._told = True
+            _log.warning("%s: %s; trying again", self._what, describe_error(error))
         return wait_before(self._failed)
 
 
