@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz site wheel clean
+.PHONY: help setup run test campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page gpu-check fuzz site wheel wheels test-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,6 +152,13 @@ fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads
 
 site: .venvs/site/.done  ## build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet --strict
+
+wheels:  ## build dist/: the source distribution and the wheels for Linux (ARGS="x86_64")
+	PYTHON=$(PYTHON) release/wheels.sh $(ARGS)
+
+test-wheels:  ## try the wheels in dist/ in empty environments (ARGS=--with-torch); aarch64 emulated
+	release/try.sh $(ARGS)
+	WHEEL=1 PYTHON=$(PYTHON) tests/aarch64.sh
 
 wheel: setup  ## build dist/fastdata_torch-*.whl
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .

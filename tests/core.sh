@@ -12,11 +12,7 @@ root=$PWD
 core=(checksum decode index lmdb manifest packing parquet probe shards storage verify)
 skipped="real or memory or ranges or interrupted or large or killed"
 
-find_python() {  # VERSION: prints its path, or nothing
-  local given=PYTHON${1/./}
-  local found=${!given:-$(printf '%s\n' "$HOME"/.pyenv/versions/"$1".*/bin/python | tail -1)}
-  [ -x "$found" ] && echo "$found" || command -v "python$1" || true
-}
+. release/python.sh
 
 requirements() {  # PYTHON OLDEST: what setup.cfg asks for, one a line
   "$1" - "$2" <<'END'
