@@ -37,6 +37,7 @@ from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.staging.stage import stage, unstage
+from fastdata.text import human_count
 
 #: Images of the tree that is made to check contenders with, and of a tree itself.
 _CHECKED = 48
@@ -158,6 +159,12 @@ def bench(
         "lacks" (why it has none of this recipe).
     """
     results: dict[str, dict[str, Any]] = {c.name: _about(c) for c in contenders}
+    runs = options.rounds * len(options.threads) * len(options.cases) * len(contenders)
+    _say(
+        f"checking the pixels of {human_count(len(contenders), 'contender')}, then "
+        f"{human_count(runs, 'process', 'processes')} of {options.warmup + options.seconds:g} s "
+        "and what it takes to start each"
+    )
     tree = data.tree
     if tree is not None and data.images:
         tree = repeat_tree(tree.absolute(), data.work / "tree", data.images)
@@ -224,7 +231,8 @@ def _measure(
             result["runs"].append(run)
             rate = run["images"] / run["seconds"]
             turn = f"round {number + 1}/{options.rounds}"
-            _say(f"{turn} {contender.name}, {threads} threads{_named(case)}: {rate:,.0f} images/s")
+            several = human_count(threads, "thread")
+            _say(f"{turn} {contender.name}, {several}{_named(case)}: {rate:,.0f} images/s")
 
 
 def _get_ready(

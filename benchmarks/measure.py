@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import psutil
-from rich.console import Console
-from rich.table import Table
 
 from fastdata.machine import usable_cpus
+from fastdata.text import aligned
 from fastdata.version import VERSION
 
 
@@ -155,12 +155,9 @@ class Figures(NamedTuple):
 
     def show(self) -> None:
         """Prints the table to standard output."""
-        table = Table(title=self.title)
-        for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left", no_wrap=not number)
-        for row in self.rows:
-            table.add_row(*row)
-        Console().print(table)
+        click.secho(self.title, bold=True)
+        for line in aligned([self.columns, *self.rows], right=range(1, len(self.columns))):
+            click.echo(line)
 
     def markdown(self) -> str:
         """The table as Markdown."""

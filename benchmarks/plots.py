@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from fastdata.errors import UsageError
 # Mid-tones: enough contrast with white and with black.
 INK = "#808080"
 OURS = "#2b8cbe"
+#: Names that have room beside the curves, one above the other, in a plot of 4 inches.
+_NAMES = 24
 THEIRS = "#b07d2b"
 _COLOURED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 _COLOURS: Any = dict.fromkeys(_COLOURED, INK)
@@ -53,7 +56,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     most = max(max(runs) for _, runs in grouped)
     scaling = len({threads for _, runs in grouped for threads in runs}) > 1
     parts = 2 + scaling
-    heights = [max(2.0, 0.3 * len(grouped))] * 2 + [4.0] * scaling
+    heights = [max(2.0, 0.3 * len(grouped))] * 2 + [max(4.0, 0.17 * len(grouped))] * scaling
     last = {name: runs[max(runs)] for name, runs in grouped if max(runs) == most}
     first = "time to the first batch"
     metadata = {"Date": None} if path.suffix == ".svg" else None
@@ -81,18 +84,39 @@ def _bars(
 
 
 def _curves(axis: Any, grouped: list[tuple[str, dict[int, list[Run]]]]) -> None:
+    ends: list[tuple[float, int, float, str]] = []
     for name, runs in grouped:
         threads = sorted(runs)
         speeds = [median(runs[number], rate) or 0.0 for number in threads]
         axis.plot(threads, speeds, marker="o", color=_colour(name))
-        last = threads[-1], speeds[-1]
-        axis.annotate(name, last, (5, 0), textcoords="offset points", size=7)
+        ends.append((math.log(max(speeds[-1], 1e-9)), threads[-1], speeds[-1], name))
     axis.set_title("throughput by threads")
     axis.set_xlabel("threads")
     axis.set_ylabel("images/s")
     axis.set_xticks(sorted({number for _, runs in grouped for number in runs}))
     axis.set_yscale("log")  # else all but the fastest lie on one line
     axis.margins(x=0.25)
+    ends.sort()
+    least = (ends[-1][0] - ends[0][0]) / max(len(ends) - 1, _NAMES)
+    heights = spread([height for height, *_ in ends], least)
+    for (_, count, speed, name), height in zip(ends, heights, strict=True):
+        beside = count * 1.02, math.exp(height)
+        axis.annotate(name, (count, speed), beside, size=7, va="center", annotation_clip=False)
+
+
+def spread(heights: list[float], least: float) -> list[float]:
+    """Ascending heights, moved where neighbours are less than ``least`` apart.
+
+    They stay between the first and the last if there is room for all of them.
+    """
+    moved = heights[:1]
+    for height in heights[1:]:
+        moved.append(max(height, moved[-1] + least))
+    highest = max(heights, default=0.0)
+    for number in reversed(range(len(moved))):
+        moved[number] = min(moved[number], highest)
+        highest = moved[number] - least
+    return moved
 
 
 def _colour(name: str) -> str:

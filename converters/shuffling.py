@@ -52,8 +52,9 @@ _BYTES_PER_ROW = 256
 
 _KEYED = SCHEMA.append(pa.field("block", pa.uint64())).append(pa.field("draw", pa.uint64()))
 
-#: Names of splits on which nobody trains.
+#: Names of splits on which nobody trains, and of all splits.
 _EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
+SPLIT_NAMES = {"train", "training", *_EVALUATION}
 
 
 def default_order(container: str, about: Mapping[str, Any]) -> str:

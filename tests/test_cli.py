@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -10,11 +11,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
+from fastdata.benchmarks import measure
 from object_stores import make_bucket
 
+import fastdata
+from fastdata import ImageDataset
 from fastdata.cli import cli
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -22,7 +28,7 @@ _DOCS = _REPOSITORY / "docs"
 #: Pages whose commands after "$ fastdata" are run; tests/test_site.py sees that no other has any.
 PAGES = [
     _REPOSITORY / "README.md",
-    *(_DOCS / f"{name}.md" for name in ("converting", "dataset", "get-started", "scaling")),
+    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "get-started", "scaling")),
     *(_DOCS / "guides" / f"{name}.md" for name in ("convert-imagenet", "slow")),
 ]
 #: Pages whose Python is run, those of a list in one process.
@@ -189,6 +195,104 @@ def test_info_as_json(workplace: Path) -> None:
     assert about["staged"] is None
 
 
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("train/n01/1.JPEG", "imagenet"),
+        ("ILSVRC2012_img_val.tar", "imagenet"),
+        ("00000.tar", "webdataset"),
+        ("part-0.parquet", "parquet"),
+        ("_dataset.json", "fastdata"),
+        ("cifar-10-python.tar.gz", "cifar10"),
+        ("roses/1.jpg", "imagefolder"),
+    ],
+)
+def test_a_place_where_a_source_is_wanted(place: str, kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "my images" / place
+    file.parent.mkdir(parents=True)
+    file.touch()
+    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "my images"), "--to", "shards"])
+    assert done.exit_code == 2
+    assert f"fastdata convert {kind} --root '{tmp_path}/my images' --to shards" in done.stderr
+
+
+def test_a_root_one_level_too_high_is_told(workplace: Path, tmp_path: Path) -> None:
+    given = ["--workers", "1", "--out", str(tmp_path / "out")]
+    root = workplace / "imagenet"
+    done = CliRunner().invoke(cli, ["convert", "imagefolder", "--root", str(root), *given])
+    assert done.exit_code == 0, done.output
+    assert "its classes are train, val" in done.stderr
+    assert f"--root {root}/train" in done.stderr
+    given[-1] += "-right"
+    done = CliRunner().invoke(cli, ["convert", "imagefolder", "--root", f"{root}/val", *given])
+    assert done.exit_code == 0, done.output
+    assert "warning" not in done.stderr
+    # How to go on.
+    assert f"fastdata.ImageDataset({given[-1]!r})" in done.stdout
+    assert len(ImageDataset(given[-1])) == 8
+
+
+def test_every_command_that_prints_has_json(workplace: Path, tmp_path: Path) -> None:
+    def printed(*arguments: str) -> Any:
+        done = CliRunner().invoke(cli, [*arguments, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    place, out = tmp_path / "made", str(tmp_path / "out")
+    small = ("--images", "3", "--val-images", "3", "--classes", "3")
+    made = printed("sample", "--out", str(place), *small)
+    assert (made["out"], made["images"], made["classes"]) == (str(place), 3, 3)
+    convert = ("convert", "imagefolder", "--root", f"{place}/train", "--out", out)
+    packed = printed(*convert)
+    assert (packed["path"], packed["samples"], packed["classes"]) == (out, 3, 3)
+    assert printed(*convert)["resumed"] == 3
+    assert printed("verify", out)["problems"] == []
+    assert printed("index", out)["samples"] == 3
+    staged = printed("stage", out, "--to", str(tmp_path / "copies"))
+    assert staged["copied_bytes"] > 0
+    assert printed("stage", out, "--to", str(tmp_path / "copies"), "--unstage")["paths"] == [
+        staged["path"]
+    ]
+    data = Path(out) / "data.mdb"
+    data.write_bytes(data.read_bytes()[:-4096])
+    done = CliRunner().invoke(cli, ["verify", out, "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["problems"][0]["where"]
+
+
+def test_figures_are_whole_however_narrow_the_terminal_is(workplace: Path) -> None:
+    narrow = {"COLUMNS": "20"}
+    done = CliRunner().invoke(cli, ["info", str(workplace / "imagenet-train-lmdb")], env=narrow)
+    assert "20 of 4 classes" in done.stdout
+    figures = measure.Figures("title", ["name", "images/s"], [["a" * 30, "1,234,567"]])
+    with CliRunner().isolation(env=narrow) as (out, *_):
+        figures.show()
+        assert out.getvalue().decode().splitlines()[2] == f"{'a' * 30}  1,234,567"
+
+
+def test_shell_completion(workplace: Path) -> None:
+    def complete(words: str) -> str:
+        environment = {
+            **os.environ,
+            "_FASTDATA_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        }
+        command = [sys.executable, "-m", "fastdata"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+
+    assert "plain,verify" in complete("fastdata ver").splitlines()
+    assert complete("fastdata verify ima").splitlines() == ["file,ima"]
+
+
+def test_versions_agree() -> None:
+    done = CliRunner().invoke(cli, ["--version"])
+    version = importlib.metadata.version("fastdata-torch")
+    assert done.stdout.split() == ["fastdata,", "version", version]
+    assert fastdata.__version__ == version
+    assert f"\nversion: {version}\n" in (_REPOSITORY / "CITATION.cff").read_text()
+
+
 def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path) -> None:
     place = Path(os.environ["FASTDATA_STAGE_ROOT"])
     place.mkdir()
@@ -212,6 +316,12 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["convert", "imagenet", "--workers", "0"], 2, ["--workers"]),
         (["convert", "imagenet", "--out", "one"], 2, ["train and val", "--split", "{split}"]),
         (["convert", "imagenet", "--shard-size", "many"], 2, ["'many' is not a size", "256MiB"]),
+        (
+            ["convert", "imagenet/train", "--to", "shards"],
+            2,
+            ["was not said", "fastdata convert imagefolder --root imagenet/train --to shards"],
+        ),
+        (["convert", "imagenets"], 2, ["No such command"]),
         (["sample"], 2, ["imagenet", "not empty", "--out"]),
         (["sample", "--out", "s", "--images", "3"], 2, ["--images 3", "10 classes", "--classes"]),
         (["sample", "--out", "s", "--workers", "0"], 2, ["--workers 0", "Use 1"]),

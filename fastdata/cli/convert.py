@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import click
 
-from fastdata.cli.locations import Folder, Location, named, require_url, storage_options
+from fastdata.cli.locations import (
+    Folder,
+    Location,
+    json_option,
+    named,
+    print_json,
+    require_url,
+    storage_options,
+)
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
@@ -22,13 +33,15 @@ from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import ORDERS
+from fastdata.converters.shuffling import ORDERS, SPLIT_NAMES
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.files import human_bytes
 from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.manifest import has_manifest
+from fastdata.text import human_count
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -138,6 +151,7 @@ _SHARED = (
         help="With a URL as --out: where files are made before they are sent. "
         "[default: below $FASTDATA_CACHE_DIR or ~/.cache/fastdata]",
     ),
+    json_option,
     storage_options,
 )
 
@@ -164,7 +178,46 @@ def _root(default: str | None = None) -> Callable[[Function], Function]:
     )
 
 
-@click.group()
+class _Sources(click.Group):
+    """A group of sources, which tells what to write where a path was given instead of one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        given = args[0]
+        if given not in self.commands and (is_url(given) or Path(given).exists()):
+            rest = "".join(f" {shlex.quote(word)}" for word in args[1:])
+            raise UsageError(
+                f"fastdata convert: {redact(given)} is a place, and what lies there was not said",
+                f"fastdata convert {_kind_of(given)} --root {shlex.quote(redact(given))}{rest}",
+            )
+        return super().resolve_command(ctx, args)
+
+
+def _kind_of(place: str) -> str:
+    """The source that most likely reads a place."""
+    path = Path(place)
+    if has_manifest(path):
+        return "fastdata"
+    names = [path.name] if path.is_file() else [entry.name for entry in islice(_list(path), 1000)]
+    for kind, wanted in (
+        ("imagenet", r"ILSVRC.*|train|val"),
+        ("parquet", r".*\.parquet"),
+        ("webdataset", r".*\.tar"),
+        ("cifar10", r"cifar-10-.*"),
+        ("cifar100", r"cifar-100-.*"),
+    ):
+        if any(re.fullmatch(wanted, name) for name in names):
+            return kind
+    return "imagefolder"
+
+
+def _list(path: Path) -> Iterator[Path]:
+    with suppress(OSError):  # a URL, or not ours to read
+        yield from path.iterdir()
+
+
+@click.group(cls=_Sources)
 def command() -> None:
     """Pack images into a dataset.
 
@@ -224,12 +277,20 @@ def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
     Examples:
       $ fastdata convert imagefolder --root imagenet/val --to shards --shard-size 64MiB
     """
-    source = partial(
-        ImageFolder,
-        root,
-        allow_empty=allow_empty,
-        storage_options=options["storage_options"],
-    )
+
+    def source() -> Source:
+        opened = ImageFolder(
+            root, allow_empty=allow_empty, storage_options=options["storage_options"]
+        )
+        if {name.lower() for name in opened.classes} <= SPLIT_NAMES:
+            below = f"{str(named(root)).rstrip('/')}/{opened.classes[0]}"
+            click.echo(
+                f"warning: {named(root)}: its classes are {', '.join(opened.classes)}. If these "
+                f"are splits, pack each by itself: --root {shlex.quote(below)}",
+                err=True,
+            )
+        return opened
+
     _pack_all(_name(root), root, {"": source}, options)
 
 
@@ -433,6 +494,7 @@ def _pack_one(
     max_side: int | None,
     quality: int | None,
     petastorm_metadata: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     encoded = Encoding(encoding, max_side, quality)
@@ -447,11 +509,17 @@ def _pack_one(
             progress=progress,
             **options,
         )
-    click.echo(_summary(packed, time.monotonic() - begun))
-    for line in _kinds(packed, encoded):
-        click.echo(line)
+    seconds = time.monotonic() - begun
+    if as_json:
+        print_json(_facts(packed, seconds))
+    else:
+        click.echo(_summary(packed, seconds))
+        for line in _kinds(packed, encoded):
+            click.echo(line)
+        click.echo(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
     if petastorm is not None:
-        click.echo(f"{add_petastorm_metadata(out, petastorm)}: for petastorm's make_reader")
+        added = add_petastorm_metadata(out, petastorm)
+        click.echo(f"{added}: for petastorm's make_reader", err=as_json)
 
 
 def _petastorm(out: Path | str, container: str, encoding: str) -> str:
@@ -499,16 +567,34 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
         )
 
 
+def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
+    """What `_summary` says, for programs."""
+    manifest = packed.manifest
+    return {
+        "path": packed.path,
+        "container": manifest.container,
+        "samples": manifest.samples,
+        "classes": len(manifest.classes),
+        "skipped": manifest.skipped,
+        "blob_bytes": manifest.blob_bytes,
+        "order": manifest.order,
+        "seed": manifest.seed,
+        "resumed": packed.resumed,
+        "seconds": seconds,
+    }
+
+
 def _summary(packed: Packed, seconds: float) -> str:
     manifest = packed.manifest
     what = (
-        f"{packed.path}: {manifest.samples:,} samples of {len(manifest.classes):,} classes, "
+        f"{packed.path}: {human_count(manifest.samples, 'sample')} of "
+        f"{human_count(len(manifest.classes), 'class', 'classes')}, "
         f"{human_bytes(manifest.blob_bytes)} in {manifest.container}"
     )
     if manifest.seed is not None:
         what += f", shuffled by seed {manifest.seed}"
     if manifest.skipped:
-        what += f", {manifest.skipped:,} bad ones skipped"
+        what += f", {human_count(manifest.skipped, 'bad one')} skipped"
     done = manifest.samples - packed.resumed
     if not done:
         return f"{what}; already packed"

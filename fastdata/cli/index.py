@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from fastdata.cli.locations import Location, named
+from fastdata.cli.locations import Location, json_option, named, print_json
 from fastdata.cli.progress import ProgressReport
 from fastdata.decode.engine import DEFAULT_STRIDE
 from fastdata.errors import UsageError
 from fastdata.maintenance.seek_points import add_seek_points
+from fastdata.text import human_count
 
 
 @click.command("index")
@@ -20,7 +21,10 @@ from fastdata.maintenance.seek_points import add_seek_points
 )
 @click.option("--remove", is_flag=True, help="Remove the seek points instead.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
-def command(dataset: Path | str, stride: int, remove: bool, workers: int | None) -> None:
+@json_option
+def command(
+    dataset: Path | str, stride: int, remove: bool, workers: int | None, as_json: bool
+) -> None:
     """Add seek points to DATASET: positions in each JPEG at which a decoder can start.
 
     The images themselves do not change. `fastdata convert` adds seek points while it packs, unless
@@ -40,11 +44,14 @@ def command(dataset: Path | str, stride: int, remove: bool, workers: int | None)
         made = add_seek_points(
             dataset, stride=None if remove else stride, workers=workers, progress=progress.images
         )
+    if as_json:
+        print_json({"path": dataset, **made._asdict()})
+        return
     if remove:
         click.echo(f"{dataset}: seek points removed")
         return
     share = made.seek_bytes / max(made.blob_bytes, 1)
     click.echo(
-        f"{dataset}: {made.with_seek_points:,} of {made.samples:,} samples have seek points, "
-        f"{share:.2%} of their bytes"
+        f"{dataset}: {made.with_seek_points:,} of {human_count(made.samples, 'sample')} have seek "
+        f"points, {share:.2%} of their bytes"
     )

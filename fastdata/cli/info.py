@@ -11,9 +11,6 @@ from typing import Any
 
 import click
 import pyarrow.compute as pc
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fastdata.cli.locations import Location, named, require_url, storage_options
 from fastdata.errors import printable
@@ -21,6 +18,7 @@ from fastdata.staging.fetching import Fetching
 from fastdata.staging.staged import find_staged
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.files import human_bytes
+from fastdata.text import aligned, human_count
 
 #: Columns of the index whose values are counted, in the index's order.
 _COUNTED = ("width", "height", "channels", "encoding")
@@ -49,13 +47,9 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
     if as_json:
         click.echo(json.dumps(about, indent=1))
         return
-    title = printable(named(dataset))
-    table = Table(show_header=False, box=None, title=Text(title), title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in _lines(about):
-        table.add_row(name, Text(printable(value)))
-    Console().print(table)
+    click.secho(printable(named(dataset)), bold=True)
+    for line in aligned([(f" {name}", printable(value)) for name, value in _lines(about)]):
+        click.echo(line)
 
 
 def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
@@ -116,12 +110,12 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     def side(name: str) -> str:
         return "{min} to {max}, median {median}".format(**about[name])
 
-    skipped = f", {about['skipped']:,} bad ones skipped" if about["skipped"] else ""
+    skipped = f", {human_count(about['skipped'], 'bad one')} skipped" if about["skipped"] else ""
     files = about["files"]
-    plural = "" if len(files) == 1 else "s"
-    container = f"{about['container']}, {len(files):,} file{plural}" if files else "folder"
+    container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
+    classes = human_count(len(about["classes"]), "class", "classes")
     return [
-        ("samples", f"{about['samples']:,} of {len(about['classes']):,} classes{skipped}"),
+        ("samples", f"{about['samples']:,} of {classes}{skipped}"),
         ("container", container),
         ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
                  f"{human_bytes(about['file_bytes'])} on disk"),
@@ -129,7 +123,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("channels", ", ".join(f"{name}: {n:,}" for name, n in about["channels"].items())),
         ("width", side("width")),
         ("height", side("height")),
-        ("seek points", f"{about['with_seek_points']:,} samples"),
+        ("seek points", human_count(about["with_seek_points"], "sample")),
         ("order", _order(about)),
         ("options", ", ".join(f"{name} {value}" for name, value in about["options"].items())),
         ("source", ", ".join(f"{name} {value}" for name, value in about["source"].items())),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from fastdata.errors import UsageError
 from fastdata.remote.filesystem import parse_storage_options
@@ -26,6 +28,12 @@ class Location(click.ParamType):  # type: ignore[type-arg]
         """Tells a URL from a path."""
         return value if is_url(value) else Path(value)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The shell's own files: a source may be one (a tar, a Parquet file)."""
+        return [CompletionItem(incomplete, type="file")]
+
 
 class Folder(click.ParamType):  # type: ignore[type-arg]
     """A local folder; a URL is refused, since it would become a folder named ``gs:``."""
@@ -42,6 +50,12 @@ class Folder(click.ParamType):  # type: ignore[type-arg]
             option = "" if param is None else param.opts[0] + " "
             raise UsageError(f"{option}{redact(value)} is a URL", "Name a folder of this machine.")
         return Path(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The shell's own folders."""
+        return [CompletionItem(incomplete, type="dir")]
 
 
 def named(location: Path | str) -> str:
@@ -65,6 +79,15 @@ def _parse(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, Any] | None:
     return parse_storage_options(value) if value else None
+
+
+#: ``--json``, of commands that print a few facts otherwise.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: Any) -> None:
+    """Prints a result on one line, as JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
 
 
 #: ``--storage-option key=value``, as a dictionary or None.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fastdata.cli.locations import json_option, print_json
 from fastdata.cli.progress import ProgressReport
 from fastdata.machine import usable_cpus
 from fastdata.sample import make_sample
 from fastdata.storage.files import human_bytes
+from fastdata.text import human_count
 
 
 @click.command("sample")
@@ -33,7 +36,10 @@ from fastdata.storage.files import human_bytes
     "--seed", type=int, default=0, show_default=True, help="The same seed gives the same bytes."
 )
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
-def command(out: Path, images: int, val_images: int, workers: int | None, **options: Any) -> None:
+@json_option
+def command(
+    out: Path, images: int, val_images: int, workers: int | None, as_json: bool, **options: Any
+) -> None:
     """Make a tree of synthetic photographs, laid out and encoded as ImageNet is.
 
     \b
@@ -50,8 +56,12 @@ def command(out: Path, images: int, val_images: int, workers: int | None, **opti
             progress=lambda done: progress.advance(done, 0),
             **options,
         )
+    if as_json:
+        print_json(asdict(summary))
+        return
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.kinds.items()))
     click.echo(
-        f"{out}: {summary.images:,} + {summary.val_images:,} images of {summary.classes:,} "
-        f"classes, {human_bytes(summary.bytes)} ({kinds})"
+        f"{out}: {summary.images:,} + {summary.val_images:,} images of "
+        f"{human_count(summary.classes, 'class', 'classes')}, "
+        f"{human_bytes(summary.bytes)} ({kinds})"
     )

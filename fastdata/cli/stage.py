@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import Folder, Location, named, require_url, storage_options
+from fastdata.cli.locations import (
+    Folder,
+    Location,
+    json_option,
+    named,
+    print_json,
+    require_url,
+    storage_options,
+)
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import UsageError
 from fastdata.staging.stage import stage, unstage
@@ -24,12 +32,14 @@ from fastdata.storage.files import human_bytes
 )
 @click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
 @click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")
+@json_option
 @storage_options
 def command(
     dataset: Path | str,
     to: Path | None,
     threads: int | None,
     remove: bool,
+    as_json: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Copy DATASET, a folder or a URL, to memory or to another folder.
@@ -47,7 +57,7 @@ def command(
     if remove:
         if threads is not None:
             raise UsageError("--threads has no meaning with --unstage", "Leave it out.")
-        _unstage(dataset, to)
+        _unstage(dataset, to, as_json)
         return
     with ProgressReport(f"staging {named(dataset)}") as progress:
         staged = stage(
@@ -58,6 +68,9 @@ def command(
             waiting=_waiting,
             storage_options=storage_options,
         )
+    if as_json:
+        print_json(staged._asdict())
+        return
     freed = f"; freed {human_bytes(staged.freed_bytes)} of an older copy" * bool(staged.freed_bytes)
     if staged.reused:
         click.echo(f"{staged.path}: staged already{freed}")
@@ -69,8 +82,11 @@ def _waiting() -> None:
     click.echo("waiting for another process that is staging it", err=True)
 
 
-def _unstage(dataset: Path | str, to: Path | None) -> None:
+def _unstage(dataset: Path | str, to: Path | None, as_json: bool) -> None:
     removed = unstage(dataset, to)
+    if as_json:
+        print_json(removed._asdict())
+        return
     for path in removed.paths:
         click.echo(f"{path}: removed")
     if removed.paths:

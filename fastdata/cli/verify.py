@@ -7,10 +7,18 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.cli.locations import (
+    Location,
+    json_option,
+    named,
+    print_json,
+    require_url,
+    storage_options,
+)
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError, printable
 from fastdata.maintenance.verify import verify
+from fastdata.text import human_count
 
 #: Problems that are printed at most; the others are only counted.
 _SHOWN = 20
@@ -20,11 +28,13 @@ _SHOWN = 20
 @click.argument("dataset", type=Location())
 @click.option("--fast", is_flag=True, help="Check sizes only.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
+@json_option
 @storage_options
 def command(
     dataset: Path | str,
     fast: bool,
     workers: int | None,
+    as_json: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Check every extent and checksum of DATASET, and that every image decodes.
@@ -47,14 +57,20 @@ def command(
             progress=progress.images,
             storage_options=storage_options,
         )
-    for problem in result.problems[:_SHOWN]:
-        click.echo(printable(f"{problem.where}: {problem.what}"))
+    if as_json:
+        problems = [problem._asdict() for problem in result.problems]
+        print_json({"path": name, **result._asdict(), "problems": problems})
+    else:
+        for problem in result.problems[:_SHOWN]:
+            click.echo(printable(f"{problem.where}: {problem.what}"))
     if result.problems:
-        more = len(result.problems) - _SHOWN
+        more = 0 if as_json else len(result.problems) - _SHOWN
         raise CorruptionError(
-            f"{name}: {len(result.problems)} problems"
-            + (f", {more} of them not shown" if more > 0 else ""),
+            f"{name}: {human_count(len(result.problems), 'problem')}"
+            + (f", {more:,} of them not shown" if more > 0 else ""),
             "Copy the dataset again, or pack it anew with fastdata convert … --force.",
         )
-    checked = "sizes are right" if fast else "every checksum is right, every image decodes"
-    click.echo(f"{name}: {result.samples:,} samples in {result.files:,} files; {checked}")
+    if not as_json:
+        checked = "sizes are right" if fast else "every checksum is right, every image decodes"
+        samples, files = human_count(result.samples, "sample"), human_count(result.files, "file")
+        click.echo(f"{name}: {samples} in {files}; {checked}")

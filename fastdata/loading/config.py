@@ -18,6 +18,7 @@ from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
 from fastdata.loading.sampler import own_ranks
 from fastdata.plan.order import ORDER_NAMES, is_order
+from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe, Refusal
 
@@ -285,7 +286,7 @@ class LoaderConfig:
             kinds: Of which kinds its images are, and what decodes each.
         """
         if choice.path == "native":
-            several = f"{self.num_workers} decode threads in this process"
+            several = f"{human_count(self.num_workers, 'decode thread')} in this process"
             alone = "decoded by the calling thread, with no decode threads"
         else:
             several, alone = "torch's worker processes", "this process, called by torch's loader"
