@@ -287,11 +287,11 @@ def test_a_tree_whose_loader_is_slower_than_decoding_is_to_be_converted() -> Non
     rates = {"decode": 1000.0, "storage_warm": 9000.0, "storage_cold": None, "loader": 600.0}
     files = {"container": "files", "root": "sets/tree"}
     tree = found(rates, data=files)
-    (advice,) = [one for one in judge(tree).advice if one.code == "convert"]
+    (advice,) = [one for one in judge(tree).advice if one.code == "container"]
     assert advice.command.endswith("--to lmdb")
     assert (advice.images_per_second, advice.basis) == (1000.0, "estimated")
     fast = found(rates | {"loader": 990.0}, data=files)
-    assert "convert" not in [one.code for one in judge(fast).advice]
+    assert "container" not in [one.code for one in judge(fast).advice]
 
 
 def test_a_slow_consumer_leaves_nothing_to_gain() -> None:

@@ -17,8 +17,8 @@ class Advice:
     """One thing to do.
 
     Attributes:
-        code: ``nothing``, ``stage``, ``convert``, ``order``, ``memory``, ``index``, ``reencode``,
-            ``workers``, ``scaling`` or ``cores``.
+        code: ``nothing``, ``stage``, ``convert``, ``container``, ``order``, ``memory``, ``index``,
+            ``reencode``, ``rewrite``, ``workers``, ``scaling`` or ``cores``.
         text: What to do and why.
         command: What to type, or the argument to give; empty where there is none.
         images_per_second: What training would then get; None where nobody can say.
@@ -290,7 +290,7 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
         if packed > loader * _WORTH:
             text = "In a container images are read by the core, without opening a file for each."
             command = f"{data.convert} --to lmdb"
-            advice.append(Advice("convert", text, command, packed, "estimated"))
+            advice.append(Advice("container", text, command, packed, "estimated"))
     most = machine.recommended
     if machine.threads < most and rates.decode_all is not None:
         advice.add(
