@@ -14,7 +14,6 @@ trap 'rm -rf "$work"' EXIT
 
 cat > "$work/load.py" <<'END'
 import fastdata
-from fastdata.decode import decode
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 dataset = fastdata.ImageDataset("imagenet-train-lmdb")
@@ -50,7 +49,7 @@ for version in $PYTHONS; do
     for name in PIP_INDEX_URL PIP_FIND_LINKS PIP_CONFIG_FILE; do
       [ -z "${!name:-}" ] || clean+=("$name=${!name}")
     done
-    "${clean[@]}" pip install -q "$wheel${torch:+[torch]}"
+    "${clean[@]}" pip install -q --disable-pip-version-check "$wheel${torch:+[torch]}"
     "${clean[@]}" fastdata --version
     "${clean[@]}" fastdata sample --images 64 --val-images 16 --classes 4
     "${clean[@]}" fastdata convert imagenet --split train
