@@ -16,6 +16,8 @@ from fastdata.machine import (
     cgroup_cpus,
     cpus_for_this_rank,
     slurm_variables,
+    stolen_share,
+    thread_times,
     usable_cpus,
 )
 
@@ -382,14 +384,14 @@ def test_memory_of_this_machine(tmp_path: Path) -> None:
 
 def test_a_thread_has_run_and_waited(tmp_path: Path) -> None:
     proc = tree(tmp_path, {"thread-self/schedstat": "2500000000 500000000 77\n"})
-    assert machine.thread_times(proc) == (2.5, 0.5)
-    assert machine.thread_times(tmp_path / "none") == (0, 0)
+    assert thread_times(proc) == (2.5, 0.5)
+    assert thread_times(tmp_path / "none") == (0, 0)
 
 
 def test_time_that_the_hypervisor_gives_to_others(tmp_path: Path) -> None:
     proc = tree(tmp_path, {"stat": "cpu  10 0 10 10 0 0 0 5 0 0\ncpu0 1 2 3\n"})
-    stolen = machine.stolen_share(proc)
+    stolen = stolen_share(proc)
     assert stolen() == 0
     (proc / "stat").write_text("cpu  70 0 20 20 0 0 0 25 0 0\n")
     assert stolen() == 20 / 100
-    assert machine.stolen_share(tmp_path / "none")() == 0
+    assert stolen_share(tmp_path / "none")() == 0
