@@ -90,6 +90,7 @@ from fastdata.storage.manifest import (
     has_manifest,
 )
 from fastdata.storage.records import INDEX_NAME, write_index
+from fastdata.text import human_count
 from fastdata.version import VERSION
 
 #: Where the tasks of packing can run.
@@ -560,9 +561,10 @@ class _Packing:
 
     def _packed_before(self, manifest: Manifest, fingerprint: str) -> Packed:
         if manifest.source.get("fingerprint") != fingerprint:
+            samples = human_count(manifest.samples, "sample")
             raise UsageError(
-                f"{self._place}: holds a dataset of {manifest.samples} samples already, packed "
-                "from other data or with other options",
+                f"{self._place}: holds a dataset of {samples} already, packed from other data or "
+                "with other options",
                 "Choose another --out, or replace it with --force.",
             )
         return Packed(self._place, manifest, manifest.samples)

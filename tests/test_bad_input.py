@@ -398,7 +398,7 @@ class TestOutExists:
         assert convert("imagefolder", "--root", one, "--out", out).exit_code == 0
         before = contents(out)
         result = convert("imagefolder", "--root", two, "--out", out)
-        require_said(result, 2, out, "1 samples already", "--force", "--out")
+        require_said(result, 2, out, "1 sample already", "--force", "--out")
         assert contents(out) == before
         # What is not ours stays, whatever is forced.
         (out / "notes.txt").write_text("mine")
@@ -470,7 +470,7 @@ class TestBadImages:
             assert reason in bad["reason"]
         result = convert(*arguments, "--skip-bad")
         assert result.exit_code == 0, result.output
-        assert "1 bad ones skipped" in result.stdout
+        assert "1 bad one skipped" in result.stdout
         dataset = ImageDataset(out)
         assert [dataset.row(i).key for i in range(4)] == ["a/0", "a/1", "a/3", "a/4"]
         assert dataset.read(range(4)) == [jpeg(n) for n in (0, 1, 3, 4)]
@@ -580,7 +580,7 @@ class TestBadImages:
         out = tmp_path / "out"
         assert convert("imagefolder", "--root", root, "--out", out).exit_code == 0
         result = run("verify", out, "--workers", 1)
-        require_said(result, 1, out, "1 problems")
+        require_said(result, 1, out, "1 problem")
         assert "sample 1 (a/2): cannot be decoded" in result.stdout
         for encoding in ("jpeg", "raw"):
             again = convert("imagefolder", "--root", root, "--out", tmp_path / encoding,
@@ -931,7 +931,7 @@ class TestChangedAfterPacking:
             assert str(path) in raised.value.what
             assert raised.value.hint
         result = run("verify", out, "--workers", 1)
-        require_said(result, 1, out, "1 problems")
+        require_said(result, 1, out, "1 problem")
         assert str(path) in result.stdout or "a/1" in result.stdout
 
     @pytest.mark.parametrize("name", ["_index.rows", "_dataset.json"])
