@@ -77,11 +77,11 @@ def _pack_noise(out: Path, suffix: str, count: int, height: int, width: int) -> 
 
 
 @pytest.fixture(scope="module")
-def packed_png(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PNGs, which are Pillow's; beside it, "noise": a large one."""
-    folder = tmp_path_factory.mktemp("png")
-    _pack_noise(folder / "packed", "png", 8, 300, 400)
-    _pack_noise(folder / "noise", "png", 1, 1500, 1500)
+def packed_ppm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PPMs, which are Pillow's; beside it, "noise": a large one."""
+    folder = tmp_path_factory.mktemp("ppm")
+    _pack_noise(folder / "packed", "ppm", 8, 300, 400)
+    _pack_noise(folder / "noise", "ppm", 1, 3000, 3000)
     return folder / "packed"
 
 
@@ -138,7 +138,7 @@ def wait_for_no_threads() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 8])
-@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
     found = told(
         f"""
@@ -234,7 +234,7 @@ _ENDS = {
 
 # With threads of the core alone, and with those that wait for Pillow's images alone.
 @pytest.mark.parametrize("end", _ENDS)
-@pytest.mark.parametrize(("kind", "threads"), [("packed", 2), ("packed_png", 0)])
+@pytest.mark.parametrize(("kind", "threads"), [("packed", 2), ("packed_ppm", 0)])
 def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request):
     body, code, message = _ENDS[end]
     body = f"loader = endless({threads})\ndef now(): print('now', flush=True)\n{body}"
@@ -270,7 +270,7 @@ def test_a_helper_thread_ends_that_is_closed_while_it_starts(
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request):
     found = told(
         """
@@ -370,7 +370,7 @@ def test_a_child_that_ends_by_itself_ends_well(packed):
 # What a pass leaves behind.
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 @pytest.mark.parametrize("how", ["break", "raise", "del", "cycle"])
 def test_threads_end_with_their_pass(how, kind, request):
     loader = small(request.getfixturevalue(kind), batch_size=2)
@@ -497,7 +497,7 @@ _BREAKS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = told(_BREAKS, request.getfixturevalue(kind))["found"]
@@ -681,36 +681,36 @@ class _OddError(BaseException):
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("error", [_OddError, SystemExit, KeyboardInterrupt])
-def test_what_a_helper_cannot_mend_is_raised(error, threads, packed_png, monkeypatch):
+def test_what_a_helper_cannot_mend_is_raised(error, threads, packed_ppm, monkeypatch):
     def fails(*_: object) -> None:
         raise error("of a plugin")
 
-    loader = small(packed_png, num_workers=threads)
+    loader = small(packed_ppm, num_workers=threads)
     assert len(list(loader)) == 2
-    monkeypatch.setitem(Image.OPEN, "PNG", (fails, Image.OPEN["PNG"][1]))
+    monkeypatch.setitem(Image.OPEN, "PPM", (fails, Image.OPEN["PPM"][1]))
     iterator = iter(loader)
     with pytest.raises(error, match="of a plugin"):
         next(iterator)
     assert next(iterator, None) is None
 
 
-def test_pillow_may_take_long(packed_png, monkeypatch):
+def test_pillow_may_take_long(packed_ppm, monkeypatch):
     """Longer than a look at signals, also where that ends by Python 3.10's own TimeoutError."""
-    opener, accept = Image.OPEN["PNG"]
+    opener, accept = Image.OPEN["PPM"]
 
     def slowly(*arguments: object) -> object:
         time.sleep(0.2)
         return opener(*arguments)
 
-    loader = small(packed_png, batch_size=8)
+    loader = small(packed_ppm, batch_size=8)
     (expected,) = loader
     monkeypatch.setattr("concurrent.futures._base.TimeoutError", type("Timeout", (Exception,), {}))
-    monkeypatch.setitem(Image.OPEN, "PNG", (slowly, accept))
+    monkeypatch.setitem(Image.OPEN, "PPM", (slowly, accept))
     (found,) = loader
     assert torch.equal(found[0], expected[0])
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_png"])
+@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
     """No error in the thread that closes; the other one finds the pass at its end.
 

@@ -107,7 +107,11 @@ def test_they_are_lifted(packed: Path, version_1: Callable[..., Path], container
     assert done.exit_code == 0, done.output
     after = digests(folder)
     blobs = {entry["name"] for entry in load_manifest(folder)["files"]}
-    assert after.keys() == blobs | {"_index-1.rows", "_dataset.json", "_bad-samples.jsonl"}
+    assert after.keys() - {".huggingface.yaml"} == blobs | {
+        "_index-1.rows",
+        "_dataset.json",
+        "_bad-samples.jsonl",
+    }
     assert {name: after[name] for name in blobs} == {name: before[name] for name in blobs}
     assert load_manifest(folder)["format_version"] == 2
     assert index_rows(folder) == index_rows(packed / container)
