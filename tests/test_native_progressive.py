@@ -179,3 +179,13 @@ def test_damaged(seed, changes):
         decode_jpeg(bytes(data), (3, 4, 30, 31), fallback="never")
     except DecodeError as error:
         assert error.detail
+
+
+def test_nothing_of_a_damaged_image_is_left_for_a_later_one(simd):
+    """Not even in components that the image between them does not have."""
+    colour = encode(picture(64, 48, 1), "4:4:4", progressive=True)
+    grey = encode(picture(64, 48, 2), "grey", progressive=True)
+    for length in range(len(colour) // 2, len(colour), 97):
+        assert code_of(colour[:length]) != "ok"
+        assert_exact(grey, random.Random(0), 1)
+        assert_exact(colour, random.Random(0), 1)

@@ -47,9 +47,11 @@ Status CoefficientDecoder::plan(const McuBox& box) {
   }
   if (total > kMaxCoefficients)
     return {Code::unsupported, "a region of more than 2^28 coefficients in several scans"};
+  // Of all components: the failed image may have had more than this one has.
+  if (dirty_)
+    for (Blocks& b : blocks_) b.coefficients.release();
   for (int i = 0; i < frame_->component_count; i++) {
     Blocks& b = blocks_[i];
-    if (dirty_) b.coefficients.release();
     b.coefficients.reserve_zeroed<int16_t>(static_cast<size_t>(b.end_col - b.first_col) *
                                            (b.end_row - b.first_row) * kBlockSize);
     const size_t masks = static_cast<size_t>(b.columns) * b.end_row;
