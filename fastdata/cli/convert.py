@@ -537,6 +537,10 @@ def _petastorm(out: Path | str, container: str, encoding: str) -> str:
     return petastorm_python()
 
 
+#: From this share of progressive images on, rewriting them is worth a word.
+_TOLD_SHARE = 0.01
+
+
 def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
     """What kinds of images there were, and what rewriting some would gain or has taken."""
     if packed.kinds:
@@ -559,7 +563,12 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
                 f"{progressive.images:,} progressive JPEGs are as they were: of a kind or with "
                 "damage that Pillow alone decodes, or with a scan missing"
             )
-    elif progressive and encoding.kind == "original" and packed.manifest.container != "folder":
+    elif (
+        progressive
+        and progressive.images >= packed.manifest.samples * _TOLD_SHARE
+        and encoding.kind == "original"
+        and packed.manifest.container != "folder"
+    ):
         yield (
             f"{progressive.images / packed.manifest.samples:.0%} of the images are progressive "
             "JPEGs. --encoding baseline rewrites them without loss: the same pixels, decoded "
