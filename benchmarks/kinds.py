@@ -15,17 +15,23 @@ import io
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 import torch
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.loading import SIZE, Loading, verify
-from fastdata.benchmarks.measure import Figures, Spread, interleave, machine
+from fastdata.benchmarks.measure import (
+    Figures,
+    Spread,
+    cpu_seconds,
+    epoch_rate,
+    interleave,
+    machine,
+)
 from fastdata.benchmarks.prepare import listing
 from fastdata.converters import ImageFolder, pack
 from PIL import Image
@@ -83,22 +89,7 @@ def torch_loader(tree: Path, workers: int, batch: int) -> Callable[[], float]:
     loader: Any = torch.utils.data.DataLoader(
         files, batch, shuffle=True, num_workers=workers, persistent_workers=True, drop_last=True
     )
-
-    def run() -> float:
-        batches = iter(loader)
-        next(batches)
-        began = time.perf_counter()
-        count = sum(len(labels) for _, labels in batches)
-        return count / (time.perf_counter() - began)
-
-    return run
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and its workers so far."""
-    process = psutil.Process()
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
+    return partial(epoch_rate, loader)
 
 
 def measure_kind(
@@ -124,9 +115,9 @@ def measure_kind(
 
         def timed(name: str) -> Callable[[], float]:
             def run() -> float:
-                before = _cpu_seconds()
+                before = cpu_seconds()
                 rate = contenders[name]()
-                cpu[name].append(1e3 * (_cpu_seconds() - before) / images)
+                cpu[name].append(1e3 * (cpu_seconds() - before) / images)
                 return rate
 
             return run

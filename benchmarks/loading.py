@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from fastdata.benchmarks.measure import Figures, Spread, interleave, machine
+from fastdata.benchmarks.measure import Figures, Spread, epoch_rate, interleave, machine
 
 from fastdata import DataLoader, ImageDataset, _native
 from fastdata.decode import Engine, PendingBatch
@@ -70,15 +70,7 @@ class Loading:
             seed=SEED,
             drop_last=True,
         )
-
-        def run() -> float:
-            batches = iter(loader)
-            next(batches)
-            began = time.perf_counter()
-            count = sum(len(labels) for _, labels in batches)
-            return count / (time.perf_counter() - began)
-
-        return run
+        return partial(epoch_rate, loader)
 
     def core(self, threads: int) -> Callable[[], float]:
         """The core alone: the same images and crops from memory, batches submitted at once."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,22 @@ def interleave(
             results[name].append(run())
             print(f"round {number + 1}/{rounds} {name}: {results[name][-1]:.3f}", file=sys.stderr)
     return results
+
+
+def epoch_rate(loader: Iterable[tuple[Any, Sized]]) -> float:
+    """Images a second of an epoch of (images, labels), without its first batch."""
+    batches = iter(loader)
+    next(batches)
+    began = time.perf_counter()
+    count = sum(len(labels) for _, labels in batches)
+    return count / (time.perf_counter() - began)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and all below it so far."""
+    own = psutil.Process()
+    times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
+    return sum(float(each.user + each.system) for each in times)
 
 
 class Run(NamedTuple):

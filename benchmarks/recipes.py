@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import psutil
 import torch
 from fastdata.benchmarks.adapters import _views
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
-from fastdata.benchmarks.measure import Figures, Spread, machine
+from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
@@ -216,24 +215,17 @@ class _Contender:
         """One turn, after what was prepared before it."""
         _settle()
         self.take(self._ahead)
-        cpu, begun, images = _cpu(), time.perf_counter(), 0
+        cpu, begun, images = cpu_seconds(), time.perf_counter(), 0
         for _ in range(self._batches):
             ((_, labels),) = self.take(1)
             images += len(labels)
-        return _Turn(images, time.perf_counter() - begun, _cpu() - cpu)
-
-
-def _cpu() -> float:
-    """CPU seconds of this process and its children so far."""
-    own = psutil.Process()
-    processes = [own, *own.children(recursive=True)]
-    return sum(float(t.user + t.system) for t in (p.cpu_times() for p in processes))
+        return _Turn(images, time.perf_counter() - begun, cpu_seconds() - cpu)
 
 
 def _settle() -> None:
     """Waits until the loader whose turn it was has prepared all that it does ahead."""
     before = -1.0
-    while (now := _cpu()) - before > _IDLE:
+    while (now := cpu_seconds()) - before > _IDLE:
         before = now
         time.sleep(0.2)
 
