@@ -306,10 +306,10 @@ class ImageDataset:
     def _open_file(self, index: int) -> Image.Image:
         path, _ = self._file(index)
         try:
-            if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
-                self.limits.check(read_file(path))  # another loader may take what is no file
             if self.style != RGB:
                 return open_image(read_file(path), ImageInfo("", 0, 0, 3), self.limits, self.style)
+            if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
+                self.limits.check(read_file(path))  # another loader may take what is no file
             image: Image.Image = self.folder.loader(path)
             if isinstance(image, Image.Image):
                 self.limits.check_size(*image.size)

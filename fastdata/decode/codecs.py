@@ -10,6 +10,7 @@ Cropping, resizing and all that follows are the core's, whoever has decoded the 
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -186,8 +187,6 @@ def _open_gif(data: bytes, trusted: bool) -> Reader:
 
 def _open_by_pillow(data: bytes) -> Image.Image:
     """An image whose header Pillow has read."""
-    import io
-
     return Image.open(io.BytesIO(data))
 
 

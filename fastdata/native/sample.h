@@ -50,7 +50,7 @@ struct Sample : SampleImage {
 struct SampleOptions {
   int width = 0, height = 0;  // of the output
   bool dct_scaling = false;
-  int max_scans = 64;                     // JPEGs of more are not decoded
+  int max_scans = kUsualMaxScans;         // JPEGs of more are not decoded
   const PixelProgram* program = nullptr;  // of augmentations
 };
 

@@ -16,6 +16,9 @@
 
 namespace fastdata {
 
+/// Of scans, unless told otherwise: images of more are left alone.
+constexpr int kUsualMaxScans = 64;
+
 /// Decodes one image at a time, with memory that it keeps for the next. For one thread.
 ///
 /// Each scan is decoded from its beginning to the region's last row. Of blocks outside the region

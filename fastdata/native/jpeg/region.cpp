@@ -131,7 +131,7 @@ Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int scal
 
 Status RegionDecoder::decode_band() {
   profile(Stage::entropy);
-  if (header_.several_scans) return decode_scans(max_scans_);
+  if (header_.several_scans) return decode_scans();
   if (seeking_ && decode_segments()) return {};
   return decode_scan();
 }
@@ -374,9 +374,9 @@ void RegionDecoder::transform_blocks(int component, int block_row, int block_col
 }
 
 /// All scans to coefficients, these to samples.
-Status RegionDecoder::decode_scans(int max_scans) {
+Status RegionDecoder::decode_scans() {
   const McuBox box{first_col_, end_col_, first_row_, end_row_};
-  if (Status s = coefficients_.decode(jpeg_, header_, box, max_scans); !s.ok()) return s;
+  if (Status s = coefficients_.decode(jpeg_, header_, box, max_scans_); !s.ok()) return s;
   profile(Stage::inverse_dct);
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];

@@ -87,7 +87,7 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   bool list_segments();
   void decoded(const SeekSegment& segment, int16_t* coefficients) override;
   Status decode_scan();
-  Status decode_scans(int max_scans);
+  Status decode_scans();
   bool next_run(Stream& stream) override;
   bool open_row(RowStream& row);
   bool open_piece(RowStream& row);

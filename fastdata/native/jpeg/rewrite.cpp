@@ -13,7 +13,6 @@
 namespace fastdata {
 namespace {
 
-constexpr int kMaxScans = 64;                    // as decoding has by default
 constexpr int kMaxDcSize = 11, kMaxAcSize = 10;  // of 8-bit samples (T.81, tables F.1 and F.2)
 
 /// One symbol and its extra bits, before it has a code.
@@ -279,7 +278,7 @@ Status rewrite_baseline(ByteSpan jpeg, std::vector<uint8_t>& out) {
   if (!header.several_scans && header.restart_interval == 0) return {};
   const auto decoder = std::make_unique<CoefficientDecoder>();
   const McuBox all{0, header.mcus_per_row, 0, header.mcu_rows};
-  if (Status s = decoder->decode(jpeg, header, all, kMaxScans); !s.ok()) return s;
+  if (Status s = decoder->decode(jpeg, header, all, kUsualMaxScans); !s.ok()) return s;
   const ScanReader& reader = decoder->reader();
   if (reader.late_quantisation())
     return {Code::unsupported, "quantisation tables behind the first scan"};
