@@ -1,8 +1,12 @@
 """CRC-32C: published values, and its laws."""
 
+import re
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastdata import _native
 from fastdata.storage.checksum import crc32c, crc32c_combine
 
 
@@ -45,3 +49,12 @@ def test_combine_long():
         doubled, length = crc32c_combine(doubled, doubled, length), length * 2
     assert crc32c_combine(crc32c(b"x"), doubled, length) != crc32c(b"x")
     assert crc32c_combine(0, doubled, length) == doubled
+
+
+def test_the_processors_instruction_is_used_where_there_is_one() -> None:
+    """However the core was compiled and linked: without it, checksums take as long as decoding."""
+    text = Path("/proc/cpuinfo").read_text()
+    flags = set(
+        re.findall(r"[\w]+", " ".join(re.findall(r"(?m)^(?:flags|Features)\s*:(.*)", text)))
+    )
+    assert bool(flags & {"sse4_2", "crc32"}) == _native.CRC32C_BY_INSTRUCTION

@@ -91,10 +91,11 @@ def test_any_jpeg(width, height, sampling, quality, optimize, restart, noise, se
 
 
 def test_real_images(simd):
-    """Every baseline photograph of the sample, whole and in random regions."""
+    """Baseline photographs of the sample, whole and in random regions; each on one level."""
+    levels = _native.simd_levels()
     rng = random.Random(simd)
     count = 0
-    for file in sample_files():
+    for file in sample_files()[levels.index(simd) :: len(levels)]:
         data = file.read_bytes()
         if not jpeg_info(data).native:
             continue
@@ -105,7 +106,7 @@ def test_real_images(simd):
         assert_exact(data, boxes[:1] + boxes[-2:], [None, table], reference, file.name)
         assert_exact(data, boxes[1:-2], [table], reference, file.name)
         count += 1
-    assert count >= 500
+    assert count >= 500 // len(levels)
 
 
 def test_large_image_crosses_chunks(simd):

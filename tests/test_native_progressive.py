@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 
 import numpy as np
 import pytest
@@ -179,6 +180,29 @@ def test_damaged(seed, changes):
         decode_jpeg(bytes(data), (3, 4, 30, 31), fallback="never")
     except DecodeError as error:
         assert error.detail
+
+
+@pytest.mark.parametrize("progressive", [True, False])
+def test_what_lacks_before_a_restart_marker_is_noticed(simd, progressive):
+    """A byte less, or a 0xFF before a stuffed one, which libjpeg takes for a fill byte."""
+    rng = random.Random(5)
+    image = drawn(40, 40, "4:4:4", rng)
+    script = (progression if progressive else sequential)(len(image.blocks), rng)
+    data = write(image, script, progressive=progressive, restart=3)
+    markers = [m.start() for m in re.finditer(rb"\xff[\xd0-\xd7]", data)]
+    assert len(markers) > 5 and code_of(data) == "ok"
+    places = markers[:: max(1, len(markers) // 20)]
+    damaged = [data[: at - 1] + data[at:] for at in places]
+    damaged += [data[: at - 1] + b"\xff" + data[at - 1 :] for at in places]
+    stuffed = data.index(b"\xff\x00")
+    damaged.append(data[:stuffed] + b"\xff\xff" + data[stuffed:])
+    noticed = 0
+    for one in damaged:
+        if code_of(one) == "ok":  # nothing but the ones that fill the last byte was lost
+            assert np.array_equal(decode_jpeg(one, fallback="never"), pillow(one))
+        else:
+            noticed += 1
+    assert noticed > len(damaged) / 4
 
 
 def test_nothing_of_a_damaged_image_is_left_for_a_later_one(simd):

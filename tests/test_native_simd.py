@@ -96,5 +96,16 @@ def test_the_codes_that_python_tells_apart_are_the_cores() -> None:
 
 def test_encodings_keep_their_codes_which_indexes_on_disk_hold() -> None:
     assert ENCODINGS[:4] == ("raw", "jpeg", "jpeg-progressive", "jpeg-other")
-    assert ENCODINGS[4:] == ("png", "webp", "bmp", "gif", "tiff", "ppm", "other")
+    assert ENCODINGS[4:] == (
+        "png",
+        "webp",
+        "bmp",
+        "gif",
+        "tiff",
+        "ppm",
+        "other",
+        "avif",
+        "heic",
+        "jxl",
+    )
     assert set(EXTENSIONS) == set(ENCODINGS)

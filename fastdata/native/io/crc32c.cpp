@@ -3,6 +3,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -64,7 +65,12 @@ FASTDATA_CRC inline uint64_t crc_word(uint64_t crc, uint64_t word) {
 FASTDATA_CRC inline uint32_t crc_byte(uint32_t crc, uint8_t byte) {
   return _mm_crc32_u8(crc, byte);
 }
-bool has_crc() { return __builtin_cpu_supports("sse4.2"); }
+// Not __builtin_cpu_supports: with the run-time library of zig, which links the wheels, nothing
+// fills in what it reads, and it says no on every processor.
+bool has_crc() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && c & bit_SSE4_2;
+}
 #elif defined(__aarch64__)
 // Not <arm_acle.h>, whose functions older compilers lack unless all the build is for the extension.
 #if defined(__clang__)
@@ -150,11 +156,19 @@ FASTDATA_CRC uint32_t update_fast(uint32_t initial, const uint8_t* p, size_t n) 
 
 }  // namespace
 
+bool crc32c_by_instruction() {
+#if defined(FASTDATA_CRC)
+  static const bool has_instruction = has_crc();
+  return has_instruction;
+#else
+  return false;
+#endif
+}
+
 uint32_t crc32c(ByteSpan bytes, uint32_t crc) {
   crc = ~crc;
 #if defined(FASTDATA_CRC)
-  static const bool has_instruction = has_crc();
-  if (has_instruction) return ~update_fast(crc, bytes.data, bytes.size);
+  if (crc32c_by_instruction()) return ~update_fast(crc, bytes.data, bytes.size);
 #endif
   return ~update_plain(crc, bytes.data, bytes.size);
 }

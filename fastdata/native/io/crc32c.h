@@ -11,6 +11,9 @@ namespace fastdata {
 /// The CRC of what `crc` is the CRC of, followed by `bytes`. Start with 0.
 uint32_t crc32c(ByteSpan bytes, uint32_t crc = 0);
 
+/// Whether it is the processor that computes them; fifty times slower where not.
+bool crc32c_by_instruction();
+
 /// The CRC of A followed by B, given both their CRCs and B's length.
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
 

@@ -37,7 +37,7 @@ constexpr uint32_t kBytes = kIdleBytes + 64, kCoefficients = kIdleBlock + kBlock
 constexpr size_t kBefore = 32;  // coefficients: VectorLanes, and alignment
 static_assert(uint64_t{kBytes} * 8 <= INT32_MAX && SeekSegment::kMaxBytes <= UINT16_MAX);
 static_assert(7 + kMaxLength * kVectorTurns <= 64 && kMaxLength < 32);
-constexpr uint32_t kIdlePlan = kVectorStreams - 1;
+constexpr uint32_t kIdlePlan = kVectorLanes - 1;
 
 std::atomic<VectorUse> used{VectorUse::measured};
 std::atomic<uint64_t> regions{0};
@@ -92,7 +92,7 @@ void VectorTables::build(const EntropyTables& tables) {
     built[i] = spec;
   }
   const int blocks = header.blocks_per_mcu;
-  for (int b = 0; b < kVectorStreams; b++) {
+  for (int b = 0; b < kVectorLanes; b++) {
     const bool used = b < blocks;
     const Component& c = header.components[used ? tables.plan[b].component : 0];
     dc[b] = used ? c.dc_table * kEntries : kIdle;
@@ -118,19 +118,20 @@ double least_time(Work work) {
 
 /// Whether a step is fast enough here to be worth it. Two gathers and a scatter take some 30
 /// cycles on one processor and 200 on another, or on the same after an update of its
-/// microcode; no flag tells. So a step is measured, in loads from the first-level cache: it
-/// takes 13 where the vector decodes 1.6 times as fast as streams in turns. Takes 0.1 ms.
+/// microcode; no flag tells. So a step is measured, in loads from the first-level cache: of
+/// sixteen streams it takes 13 where the vector decodes 1.6 times as fast as streams in turns, of
+/// thirty-two less than twice that. Takes 0.1 ms.
 bool steps_are_fast() {
-  constexpr double kLoadsInStep = 25;
+  constexpr double kLoadsInStep = 50;
   constexpr uint32_t kBlocks = 8, kSteps = kBlocks * kBlockSize;
   constexpr uint32_t kDistance = kBlocks * kBlockSize + 32;
   // Every symbol is a bit long and a coefficient, or a DC difference, of zero.
   const auto tables = std::make_unique<VectorTables>();
   std::fill_n(tables->lookup, VectorTables::kAcTables, entry_of(1, 0, 0));
   std::fill_n(tables->lookup + VectorTables::kAcTables, VectorTables::kAcTables, entry_of(1, 0, 1));
-  std::fill_n(tables->ac, kVectorStreams, VectorTables::kAcTables);
-  std::fill_n(tables->dc, kVectorStreams, 0);
-  std::fill_n(tables->next, kVectorStreams, 0);
+  std::fill_n(tables->ac, kVectorLanes, VectorTables::kAcTables);
+  std::fill_n(tables->dc, kVectorLanes, 0);
+  std::fill_n(tables->next, kVectorLanes, 0);
   const std::vector<uint8_t> bytes(kSteps / 8 + 64);
   std::vector<int16_t> coefficients(1 + kVectorStreams * kDistance);
   VectorLanes lanes;
@@ -165,7 +166,7 @@ uint64_t vector_regions() { return regions; }
 
 void check_lanes(const VectorLanes& lanes, const uint32_t* position, const uint32_t* place,
                  uint32_t written) {
-  for (int lane = 0; lane < kVectorStreams; lane++) {
+  for (int lane = 0; lane < kVectorLanes; lane++) {
     if (position[lane] / 8 + 8 > lanes.bytes_size) std::abort();
     // Places count from 1; each write takes the one behind, too.
     if (written >> lane & 1 && (place[lane] < 1 || place[lane] + 1 > lanes.coefficients_size))

@@ -1,4 +1,5 @@
-// Entropy-coded data to coefficients, sixteen streams at a time, one in each lane of a vector.
+// Entropy-coded data to coefficients, thirty-two streams at a time, one in each lane of two
+// vectors: while one waits for what it gathers, the other is decoded.
 //
 // The loop of entropy_core.h decodes a symbol of this stream, then of that, and spends much
 // of its time on branches that nobody can predict: where a block ends, which symbols
@@ -18,7 +19,8 @@
 
 namespace fastdata {
 
-constexpr int kVectorStreams = 16;
+constexpr int kVectorLanes = 16;
+constexpr int kVectorStreams = 2 * kVectorLanes;
 constexpr int kVectorLookupBits = 11;  // 10 and 12 cost 3% and 1% of all
 constexpr int kVectorTurns = 3;        // look-ups of each stream to a load; 2 and 4 cost 3% and 6%
 
@@ -73,7 +75,7 @@ struct VectorTables {
   alignas(64) uint32_t lookup[kIdle + 1] = {};
   // By block of the MCU: where its look-ups are, and the block after it. The last place is
   // an idle lane's.
-  alignas(64) uint32_t dc[kVectorStreams], ac[kVectorStreams], next[kVectorStreams];
+  alignas(64) uint32_t dc[kVectorLanes], ac[kVectorLanes], next[kVectorLanes];
   HuffmanSpec built[8];  // what the look-ups are of
 };
 
@@ -91,8 +93,8 @@ struct VectorLanes {
   uint32_t bytes_size, coefficients_size;  // for check_lanes
 };
 
-/// Aborts if the loop is about to read or write where it must not: no sanitizer sees what a
-/// vector gathers and scatters. Only fuzzing calls it (FASTDATA_CHECK_LANES).
+/// Aborts if a vector of the loop is about to read or write where it must not: no sanitizer sees
+/// what a vector gathers and scatters. Only fuzzing calls it (FASTDATA_CHECK_LANES).
 void check_lanes(const VectorLanes& lanes, const uint32_t* position, const uint32_t* place,
                  uint32_t written);
 

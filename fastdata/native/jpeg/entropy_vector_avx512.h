@@ -31,78 +31,144 @@ FASTDATA_INLINE I extra_bits(I bits, I mask) {
   return sub16(extra, _mm512_maskz_mov_epi32(negative, mask));
 }
 
+/// What all lanes share.
+struct VectorConstants {
+  explicit VectorConstants(const VectorLanes& lanes)
+      : bytes(lanes.bytes),
+        coefficients(lanes.coefficients - 1),
+        lookups(lanes.tables->lookup),
+        dc(load(lanes.tables->dc)),
+        ac(load(lanes.tables->ac)),
+        next(load(lanes.tables->next)) {}
+
+  const uint8_t* bytes;
+  int16_t* coefficients;  // indices count from 1
+  const uint32_t* lookups;
+  I dc, ac, next;
+};
+
+/// The streams in the lanes of one vector, from `lane` on: their state and a step's symbols.
+struct VectorGroup {
+  I position, lookup, index, block, plan, last_block;
+  I first, second, skip;  // bits, of eight lanes each; how many of them have been taken
+  I bits, entry, after;
+  __mmask16 ends, slow, ended;
+
+  FASTDATA_INLINE VectorGroup(const VectorLanes& lanes, int lane)
+      : position(load(lanes.position + lane)),
+        lookup(load(lanes.lookup + lane)),
+        index(load(lanes.index + lane)),
+        block(load(lanes.block + lane)),
+        plan(load(lanes.plan + lane)),
+        last_block(load(lanes.last_block + lane)) {}
+
+  FASTDATA_INLINE void save(VectorLanes& lanes, int lane) const {
+    store(lanes.position + lane, position);
+    store(lanes.lookup + lane, lookup);
+    store(lanes.index + lane, index);
+    store(lanes.block + lane, block);
+    store(lanes.plan + lane, plan);
+  }
+
+  FASTDATA_INLINE void refill(const VectorConstants& constants) {
+    const I byte = _mm512_srli_epi32(position, 3);
+    first = gather_bits(lower(byte), constants.bytes);
+    second = gather_bits(upper(byte), constants.bytes);
+    skip = _mm512_and_si512(position, set32(7));
+  }
+
+  FASTDATA_INLINE void look_up(const VectorConstants& constants) {
+    const I odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    first = shift_out(first, lower(skip));
+    second = shift_out(second, upper(skip));
+    bits = _mm512_permutex2var_epi32(first, odd, second);  // the upper half of each
+    const I at = add32(_mm512_srli_epi32(bits, 32 - kVectorLookupBits), lookup);
+    entry = _mm512_mask_i32gather_epi32(zero(), 0xFFFF, at, constants.lookups, 4);
+    skip = _mm512_and_si512(entry, set32(31));
+  }
+
+  /// Writes the coefficients, and finds the lanes that need attention.
+  FASTDATA_INLINE void write(const VectorConstants& constants, const VectorLanes& lanes) {
+    const I low_bits = load(kLowBits), block_size = set32(kBlockSize);
+    const I advance = _mm512_maskz_srli_epi16(0x55555555, entry, 9);
+    const I then = _mm512_srli_epi32(entry, 25);
+    const I value = extra_bits(_mm512_rolv_epi32(bits, _mm512_srli_epi32(entry, 16)),
+                               permute32(_mm512_srli_epi32(entry, 5), low_bits));
+    const I behind = extra_bits(_mm512_rolv_epi32(bits, entry),
+                                permute32(_mm512_srli_epi32(entry, 21), low_bits));
+
+    const I at = add32(index, advance);
+    after = add32(at, then);
+    const __mmask16 full = _mm512_cmpge_epu32_mask(at, block_size);
+    ends = _mm512_cmpge_epu32_mask(after, block_size);
+    const __mmask16 beyond = _mm512_cmpgt_epu32_mask(at, block_size);
+    // By intrinsics, as GCC would combine masks in general registers.
+    slow = _kor_mask16(_mm512_test_epi32_mask(at, set32(128)),
+                       _kor_mask16(_mm512_mask_cmplt_epu32_mask(beyond, advance, block_size),
+                                   _mm512_mask_test_epi32_mask(full, then, then)));
+    const __mmask16 inside = _knot_mask16(_kor_mask16(beyond, slow));
+#ifdef FASTDATA_CHECK_LANES
+    alignas(64) uint32_t read[kVectorLanes], written[kVectorLanes];
+    store(read, position);
+    store(written, add32(block, at));
+    check_lanes(lanes, read, written, inside);
+#else
+    (void)lanes;
+#endif
+    // A symbol alone writes a zero behind its coefficient: a later one's place, or the next
+    // block's.
+    _mm512_mask_i32scatter_epi32(constants.coefficients, inside, add32(block, at),
+                                 _mm512_or_si512(value, sll32<16>(behind)), 2);
+    ended = _mm512_mask_cmpeq_epi32_mask(ends, block, last_block);
+  }
+
+  FASTDATA_INLINE bool needs_attention() const { return !_kortestz_mask16_u8(slow, ended); }
+
+  FASTDATA_INLINE void advance(const VectorConstants& constants) {
+    position = add32(position, skip);
+    index = _mm512_mask_mov_epi32(after, ends, set32(1));
+    block = _mm512_mask_add_epi32(block, ends, block, set32(kBlockSize));
+    plan = _mm512_mask_permutexvar_epi32(plan, ends, plan, constants.next);
+    lookup = _mm512_mask_permutexvar_epi32(permute32(plan, constants.ac), ends, plan, constants.dc);
+  }
+
+  /// The same, but for the slow lanes.
+  FASTDATA_INLINE void advance_others(const VectorConstants& constants) {
+    const auto taken = static_cast<__mmask16>(~slow);
+    const __mmask16 done = ends & taken;
+    position = _mm512_mask_add_epi32(position, taken, position, skip);
+    index = _mm512_mask_mov_epi32(_mm512_mask_mov_epi32(index, taken, after), done, set32(1));
+    block = _mm512_mask_add_epi32(block, done, block, set32(kBlockSize));
+    plan = _mm512_mask_permutexvar_epi32(plan, done, plan, constants.next);
+    lookup = _mm512_mask_permutexvar_epi32(lookup, taken, plan, constants.ac);
+    lookup = _mm512_mask_permutexvar_epi32(lookup, done, plan, constants.dc);
+    ended &= taken;
+  }
+};
+
 VectorStop decode_vector(VectorLanes& lanes) {
-  const VectorTables& tables = *lanes.tables;
-  const uint8_t* const bytes = lanes.bytes;
-  int16_t* const coefficients = lanes.coefficients - 1;  // indices count from 1
-  const I low_bits = load(kLowBits), one = set32(1), block_size = set32(kBlockSize);
-  const I dc = load(tables.dc), ac = load(tables.ac), next = load(tables.next);
-  const I last_block = load(lanes.last_block);
-  I position = load(lanes.position), lookup = load(lanes.lookup), index = load(lanes.index);
-  I block = load(lanes.block), plan = load(lanes.plan);
-  const I odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  const VectorConstants constants(lanes);
+  VectorGroup a(lanes, 0), b(lanes, kVectorLanes);
   for (;;) {
     // A load serves three symbols: it takes as long as all the rest of one.
-    const I byte = _mm512_srli_epi32(position, 3);
-    I first = gather_bits(lower(byte), bytes), second = gather_bits(upper(byte), bytes);
-    I skip = _mm512_and_si512(position, set32(7));
+    a.refill(constants);
+    b.refill(constants);
     for (int turn = 0; turn < kVectorTurns; turn++) {
-      first = shift_out(first, lower(skip));
-      second = shift_out(second, upper(skip));
-      const I bits = _mm512_permutex2var_epi32(first, odd, second);  // the upper half of each
-      const I entry = _mm512_mask_i32gather_epi32(
-          zero(), 0xFFFF, add32(_mm512_srli_epi32(bits, 32 - kVectorLookupBits), lookup),
-          tables.lookup, 4);
-      const I length = _mm512_and_si512(entry, set32(31));
-      const I advance = _mm512_maskz_srli_epi16(0x55555555, entry, 9);
-      const I then = _mm512_srli_epi32(entry, 25);
-      const I value = extra_bits(_mm512_rolv_epi32(bits, _mm512_srli_epi32(entry, 16)),
-                                 permute32(_mm512_srli_epi32(entry, 5), low_bits));
-      const I behind = extra_bits(_mm512_rolv_epi32(bits, entry),
-                                  permute32(_mm512_srli_epi32(entry, 21), low_bits));
-
-      const I at = add32(index, advance), after = add32(at, then);
-      const __mmask16 full = _mm512_cmpge_epu32_mask(at, block_size);
-      const __mmask16 ends = _mm512_cmpge_epu32_mask(after, block_size);
-      const __mmask16 beyond = _mm512_cmpgt_epu32_mask(at, block_size);
-      const __mmask16 slow = _mm512_test_epi32_mask(at, set32(128)) |
-                             _mm512_mask_cmplt_epu32_mask(beyond, advance, block_size) |
-                             _mm512_mask_test_epi32_mask(full, then, then);
-      const auto inside = static_cast<__mmask16>(~(beyond | slow));
-#ifdef FASTDATA_CHECK_LANES
-      alignas(64) uint32_t read[kVectorStreams], written[kVectorStreams];
-      store(read, position);
-      store(written, add32(block, at));
-      check_lanes(lanes, read, written, inside);
-#endif
-      // A symbol alone writes a zero behind its coefficient: a later one's place, or the next
-      // block's.
-      _mm512_mask_i32scatter_epi32(coefficients, inside, add32(block, at),
-                                   _mm512_or_si512(value, sll32<16>(behind)), 2);
-      const __mmask16 ended = _mm512_mask_cmpeq_epi32_mask(ends, block, last_block);
-      if (FASTDATA_LIKELY(_kortestz_mask16_u8(slow, ended))) {
-        position = add32(position, length);
-        index = _mm512_mask_mov_epi32(after, ends, one);
-        block = _mm512_mask_add_epi32(block, ends, block, block_size);
-        plan = _mm512_mask_permutexvar_epi32(plan, ends, plan, next);
-        lookup = _mm512_mask_permutexvar_epi32(permute32(plan, ac), ends, plan, dc);
-        skip = length;
+      a.look_up(constants);
+      b.look_up(constants);
+      a.write(constants, lanes);
+      b.write(constants, lanes);
+      if (FASTDATA_LIKELY(!a.needs_attention() && !b.needs_attention())) {
+        a.advance(constants);
+        b.advance(constants);
         continue;
       }
-      // The same, but for the slow lanes.
-      const __mmask16 taken = static_cast<__mmask16>(~slow), done = ends & taken;
-      position = _mm512_mask_add_epi32(position, taken, position, length);
-      index = _mm512_mask_mov_epi32(_mm512_mask_mov_epi32(index, taken, after), done, one);
-      block = _mm512_mask_add_epi32(block, done, block, block_size);
-      plan = _mm512_mask_permutexvar_epi32(plan, done, plan, next);
-      lookup = _mm512_mask_permutexvar_epi32(lookup, taken, plan, ac);
-      lookup = _mm512_mask_permutexvar_epi32(lookup, done, plan, dc);
-      store(lanes.position, position);
-      store(lanes.lookup, lookup);
-      store(lanes.index, index);
-      store(lanes.block, block);
-      store(lanes.plan, plan);
-      return {slow, static_cast<uint32_t>(ended & taken)};
+      a.advance_others(constants);
+      b.advance_others(constants);
+      a.save(lanes, 0);
+      b.save(lanes, kVectorLanes);
+      return {a.slow | static_cast<uint32_t>(b.slow) << kVectorLanes,
+              a.ended | static_cast<uint32_t>(b.ended) << kVectorLanes};
     }
   }
 }

@@ -57,6 +57,11 @@ void probe_bmp(ByteSpan b, ImageInfo& info) {
   info.encoding = "bmp";
   info.components = 3;
   if (b.size < 26) return;
+  if (little(b.data + 14, 4) == 12) {  // BITMAPCOREHEADER, of OS/2
+    info.width = static_cast<int>(little(b.data + 18, 2));
+    info.height = static_cast<int>(little(b.data + 20, 2));
+    return;
+  }
   info.width = static_cast<int>(little(b.data + 18, 4) & INT32_MAX);
   const auto height = static_cast<int32_t>(little(b.data + 22, 4));  // negative: top-down
   info.height = height == INT32_MIN ? 0 : height < 0 ? -height : height;

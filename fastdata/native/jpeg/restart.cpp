@@ -45,6 +45,7 @@ int ScanPosition::run_length(int wanted) const {
 bool ScanPosition::restart_if_due(Stream& stream) {
   const int interval = header_->restart_interval;
   if (interval == 0 || mcu_ % interval != 0 || mcu_ == opened_at_) return true;
+  if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
   const size_t at = find_marker(jpeg_, stream.source - jpeg_.data);
   if (at + 2 > jpeg_.size)
     return fail(stream, "the scan ends before a restart marker", Code::truncated);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "simd/kernels.h"
 
@@ -71,8 +72,8 @@ void trim(T* weights, int32_t& first, int32_t& taps) {
 }
 
 /// `wide` is what the caller wants, axis.wide what it gets.
-void build_nearest(int inputs, int outputs, int first, bool wide, Axis& axis) {
-  const double scale = static_cast<double>(inputs) / outputs;
+void build_nearest(const Extension& from, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = from.length / outputs;
   axis.max_taps = 1;
   axis.stride = 4;
   axis.wide = wide;
@@ -81,10 +82,10 @@ void build_nearest(int inputs, int outputs, int first, bool wide, Axis& axis) {
     axis.wide_weights.assign(count, 0);
   else
     axis.weights.assign(count, 0);
-  double at = scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
+  double at = from.begin + scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
   for (int i = 0; i < first; i++) at += scale;
   for (int i = 0; i < axis.outputs; i++, at += scale) {
-    axis.first[i] = std::min(static_cast<int>(at), inputs - 1);
+    axis.first[i] = std::min(static_cast<int>(at), from.inputs - 1);
     axis.taps[i] = 1;
     const size_t weight = static_cast<size_t>(i) * axis.stride;
     if (wide)
@@ -95,9 +96,11 @@ void build_nearest(int inputs, int outputs, int first, bool wide, Axis& axis) {
 }
 
 template <typename Kernel>
-void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide, Axis& axis) {
+void build_filtered(Kernel kernel, const Extension& from, int outputs, int first, bool wide,
+                    Axis& axis) {
   // Named as in Pillow's precompute_coeffs, whose arithmetic this is.
-  const double scale = static_cast<double>(inputs) / outputs;
+  const int inputs = from.inputs;
+  const double scale = from.length / outputs;
   const double filterscale = std::max(scale, 1.0);
   const double support = Kernel::kSupport * filterscale;
   const double ss = 1.0 / filterscale;
@@ -112,7 +115,7 @@ void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide
 
   std::vector<double> k(axis.stride);
   for (int xx = 0; xx < axis.outputs; xx++) {
-    const double center = (first + xx + 0.5) * scale;
+    const double center = from.begin + (first + xx + 0.5) * scale;
     const int xmin = std::max(0, static_cast<int>(center - support + 0.5));
     const int xmax = std::min(inputs, static_cast<int>(center + support + 0.5));
     const int taps = std::min(xmax - xmin, axis.stride);
@@ -142,10 +145,13 @@ void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide
   }
 }
 
+/// Taps whose narrow weights fit 64 bits, in which settle shifts them.
+constexpr int kNarrowTaps = 4;
+
 /// Makes the weights of an output sum to 2^13, and drops taps that came to nothing: they would
 /// only make the vector paths' windows wider. Without branches that depend on the weights.
 void settle(const int* rounded, int16_t* weights, int32_t& first, int32_t& taps) {
-  constexpr int kTaps = 4;
+  constexpr int kTaps = kNarrowTaps;
   int sum = 0, largest = 0;
   unsigned some = 0;
   for (int t = 0; t < kTaps; t++) sum += rounded[t];
@@ -163,22 +169,23 @@ void settle(const int* rounded, int16_t* weights, int32_t& first, int32_t& taps)
   for (int t = 0; t < kTaps; t++) weights[t] = static_cast<int16_t>(packed >> 16 * t);
 }
 
-/// build_filtered for scales below kFewTapsScale.
+/// build_filtered for filters of at most kFewTaps taps: `most`, at that scale.
 template <typename Kernel>
-void build_few(FindFewTaps find, double scale, int inputs, int first, bool wide, Axis& axis) {
-  constexpr int kTaps = kFewTaps<Kernel>;
+void build_few(FindFewTaps find, double scale, int most, const Extension& from, int first,
+               bool wide, Axis& axis) {
   const int count = axis.outputs;
   axis.wide = wide || Kernel::kOvershoots;
-  axis.stride = kTaps;
-  axis.scratch.resize(static_cast<size_t>(count) * kTaps);
+  axis.stride = most;
+  axis.scratch.resize(static_cast<size_t>(count) * most);
   int32_t* found = axis.scratch.data();
   const double one = 1 << (axis.wide ? kWideWeightBits : kWeightBits);
-  find({scale, one, inputs, first}, count, axis.first.data(), axis.taps.data(), found);
+  find({scale, from.begin, one, from.inputs, first, most}, count, axis.first.data(),
+       axis.taps.data(), found);
   if (axis.wide) {
     axis.wide_weights.resize(axis.scratch.size());
     int32_t* weights = axis.wide_weights.data();
-    for (int i = 0; i < count; i++, weights += kTaps) {
-      for (int t = 0; t < kTaps; t++) weights[t] = found[t * count + i];
+    for (int i = 0; i < count; i++, weights += most) {
+      for (int t = 0; t < most; t++) weights[t] = found[t * count + i];
       trim(weights, axis.first[i], axis.taps[i]);
       axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
     }
@@ -187,9 +194,9 @@ void build_few(FindFewTaps find, double scale, int inputs, int first, bool wide,
   if constexpr (!Kernel::kOvershoots) {
     axis.weights.resize(axis.scratch.size());
     for (int i = 0; i < count; i++) {
-      const int rounded[kTaps] = {found[i], found[count + i], found[2 * count + i],
-                                  found[3 * count + i]};
-      settle(rounded, axis.weights.data() + static_cast<size_t>(i) * kTaps, axis.first[i],
+      const int rounded[kNarrowTaps] = {found[i], found[count + i], found[2 * count + i],
+                                        found[3 * count + i]};
+      settle(rounded, axis.weights.data() + static_cast<size_t>(i) * most, axis.first[i],
              axis.taps[i]);
       axis.max_taps = std::max(axis.max_taps, axis.taps[i]);
     }
@@ -197,12 +204,15 @@ void build_few(FindFewTaps find, double scale, int inputs, int first, bool wide,
 }
 
 template <typename Kernel>
-void build(FindFewTaps find, int inputs, int outputs, int first, bool wide, Axis& axis) {
-  const double scale = static_cast<double>(inputs) / outputs;
-  if (scale < kFewTapsScale)
-    build_few<Kernel>(find, scale, inputs, first, wide, axis);
+void build(FindFewTaps find, const Extension& from, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = from.length / outputs;
+  const double width = 2 * Kernel::kSupport * std::max(scale, 1.0);  // so many samples, or one more
+  const int limit = wide || Kernel::kOvershoots ? kFewTaps : kNarrowTaps;
+  if (const auto most = static_cast<int>(round_up(static_cast<size_t>(width) + 1, 4));
+      most <= limit)
+    build_few<Kernel>(find, scale, most, from, first, wide, axis);
   else
-    build_filtered(Kernel{}, inputs, outputs, first, wide, axis);
+    build_filtered(Kernel{}, from, outputs, first, wide, axis);
 }
 
 template <typename T>
@@ -242,23 +252,23 @@ bool vertical_first(int width, int height, int full_width, int full_height) {
   return lost_rows > 0 && lost_rows > 2 * (width - full_width);
 }
 
-void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
+void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window, bool flip,
                 bool vertical, Axis& axis) {
   axis.outputs = window.count;
   axis.max_taps = 0;
   axis.first.resize(window.count);
   axis.taps.resize(window.count);
-  if (filter == Filter::nearest || inputs == outputs)
-    build_nearest(inputs, outputs, window.first, vertical, axis);
+  if (filter == Filter::nearest || (from.begin == 0 && from.length == outputs))
+    build_nearest(from, outputs, window.first, vertical, axis);
   else if (filter == Filter::bilinear)
-    build<Bilinear>(kernels().bilinear_taps, inputs, outputs, window.first, vertical, axis);
+    build<Bilinear>(kernels().bilinear_taps, from, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)
-    build<Cubic>(kernels().bicubic_taps, inputs, outputs, window.first, vertical, axis);
+    build<Cubic>(kernels().bicubic_taps, from, outputs, window.first, vertical, axis);
   else
-    build_filtered(Lanczos{}, inputs, outputs, window.first, vertical, axis);
+    build_filtered(Lanczos{}, from, outputs, window.first, vertical, axis);
   if (flip) mirror(axis);
   if (axis.wide) pair_weights(axis);
-  axis.begin = inputs;
+  axis.begin = from.inputs;
   axis.end = 0;
   for (int i = 0; i < window.count; i++) {
     axis.begin = std::min(axis.begin, axis.first[i]);

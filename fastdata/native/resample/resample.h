@@ -60,17 +60,24 @@ struct Axis {
   }
 };
 
-/// Taps of outputs `first` and on: `scale` source samples, of `inputs`, for each; less than
-/// kFewTapsScale. Weights sum to about `one`.
-struct FewTaps {
-  double scale, one;
-  int inputs, first;
+/// What is resized in one direction: of `inputs` source samples those from `begin` on, as far as
+/// `length` reaches, either of which may be no whole number.
+struct Extension {
+  int inputs;
+  double begin, length;
 };
-constexpr double kFewTapsScale = 2;
-template <typename Kernel>
-constexpr int kFewTaps = static_cast<int>(2 * Kernel::kSupport * kFewTapsScale);
+inline Extension all_of(int inputs) { return {inputs, 0.0, static_cast<double>(inputs)}; }
 
-/// For `count` outputs the first source sample, the number of taps, at most kFewTaps, and, one
+/// Taps of outputs `first` and on: `scale` source samples, of `inputs`, for each, from `begin` on.
+/// Weights sum to about `one`. `most`: a multiple of four up to kFewTaps, and as many taps as the
+/// filter has at that scale.
+struct FewTaps {
+  double scale, begin, one;
+  int inputs, first, most;
+};
+constexpr int kFewTaps = 12;
+
+/// For `count` outputs the first source sample, the number of taps, at most `most`, and, one
 /// tap of all outputs after the other, the weights rounded to integers.
 using FindFewTaps = void (*)(const FewTaps& of, int count, int32_t* first, int32_t* taps,
                              int32_t* weights);
@@ -80,10 +87,10 @@ struct OutputRange {
   int first, count;
 };
 
-/// The axis that takes `inputs` samples to `outputs`, of which it gives those of `window`,
+/// The axis that takes source samples to `outputs`, of which it gives those of `window`,
 /// mirrored if `flip`. For the vertical pass its weights are wide; for the horizontal one where
 /// they must be.
-void build_axis(Filter filter, int inputs, int outputs, OutputRange window, bool flip,
+void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window, bool flip,
                 bool vertical, Axis& axis);
 
 /// An axis in the form that one instruction set's horizontal pass wants. Source indices
