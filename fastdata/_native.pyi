@@ -19,6 +19,9 @@ CODES: tuple[Code, ...]
 ENCODINGS: tuple[str, ...]
 """The encodings an index may name, in the order of their codes."""
 
+PARTIAL_BYTES: int
+"""JPEGs of so many bytes get seek tables with which parts of them can be read."""
+
 def simd() -> str:
     """The instruction set in use: ``scalar``, ``avx2``, ``avx512`` or ``neon``."""
 
@@ -43,6 +46,8 @@ def profile_start() -> None:
 
 def profile_stop() -> dict[str, float]:
     """Milliseconds by stage since then."""
+
+CRC32C_BY_INSTRUCTION: bool
 
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
 def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int: ...
@@ -79,6 +84,9 @@ def random_resized_crops(
 
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
     """(packed, code, detail, offset) of each."""
+
+def check_seek_points(table: Buffer, data: Buffer) -> tuple[Code, str, int]:
+    """(code, detail, offset): whether a table is of this JPEG, its checksums included."""
 
 def rewrite_baseline(data: Buffer) -> tuple[bytes, Code, str, int]:
     """(JPEG, code, detail, offset); an empty JPEG: nothing to be done. Releases the GIL."""
@@ -162,6 +170,29 @@ class Extents:
 
         Not while a batch reads from it. ValueError: not as many as ``lengths`` says.
         """
+
+    def attach_rows(self, index: int, header: Buffer, rows: Buffer, at: int) -> None:
+        """Gives a sample's first bytes, and those from byte ``at`` of it on, as `attach` does.
+
+        Decoding what needs others fails with ``bad_seek_points``, and so does `read`.
+        """
+
+    def is_partial(self, index: int) -> bool:
+        """Whether some of a sample's bytes alone were attached."""
+
+    def plan_fetches(
+        self, rows: Sequence[int], boxes: list[npt.NDArray[np.int32]], scaled: bool
+    ) -> npt.NDArray[np.int64]:
+        """What must be fetched of some samples for boxes of them: ranges for `attach_rows`.
+
+        ``rows``: N of these samples. ``boxes``: (N, 4) for each view. ``scaled``: whether views may
+        be decoded at a smaller scale. Returns (N, 6): size of the header, its CRC-32C, first byte
+        of the rows of MCUs and one past their last, first segment and one past the last
+        (docs/formats/seek-points.md). Zeros: the sample is to be fetched whole.
+        """
+
+    def are_rows_sound(self, index: int, at: int, first: int, end: int, data: Buffer) -> bool:
+        """Whether ``data``, from byte ``at`` of a sample on, has the checksums of its segments."""
 
     def is_corrupt(self, index: int) -> bool:
         """Whether a sample's row of the index makes no sense."""

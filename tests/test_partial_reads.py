@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from containers import pack_tree
+from containers import edit_index, pack_tree, set_column
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture
@@ -196,6 +196,21 @@ def test_loader_names_what_is_damaged(damaged):
         for _ in DataLoader(made, batch_size=1, num_workers=0):
             pass
     assert any("sample 0" in problem.where for problem in verify(damaged, workers=1).problems)
+
+
+def test_verify_compares_all_parts(damaged):
+    """Tables whose last checksum is wrong, of another image, and of a smaller one."""
+    right = [seek_points(blob) for blob in blobs()]
+    small = seek_points(encode(picture(40, 40, 0)))
+    lying = [right[0][:-1] + bytes([right[0][-1] ^ 1]), right[2], small, *right[3:]]
+    assert not verify(damaged, workers=1).problems
+    edit_index(damaged, lambda table: set_column(table, "seek_points", lying))
+    problems = verify(damaged, workers=1).problems
+    assert [problem.where.split(" (")[0] for problem in problems] == [
+        f"sample {i}" for i in range(3)
+    ]
+    assert all("has seek points of another image" in problem.what for problem in problems)
+    assert "checksums of other bytes" in problems[0].what
 
 
 def test_bytes_that_a_loader_reads():

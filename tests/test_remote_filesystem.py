@@ -220,6 +220,20 @@ def test_storage_options_are_json_where_they_can_be() -> None:
     }
 
 
+def test_credentials_that_are_missing_are_told_at_once() -> None:
+    from botocore.exceptions import NoCredentialsError
+
+    calls = []
+
+    def fails() -> None:
+        calls.append(1)
+        raise NoCredentialsError
+
+    with pytest.raises(RemoteError, match=r"s3://bucket/x: .*\nCheck the credentials"):
+        retrying(fails, what="s3://bucket/x")
+    assert len(calls) == 1
+
+
 def test_giving_up_says_what_and_how_often() -> None:
     calls = []
 

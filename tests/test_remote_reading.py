@@ -199,7 +199,7 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str)
         list(loader(of, order="sequential"))
     with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
         of[0]
-    with pytest.warns(UserWarning, match="1 samples could not be decoded"):
+    with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
         batches = list(loader(of, order="sequential", on_error="skip"))
     found = torch.cat([indices for _, _, indices in batches]).tolist()
     assert sorted(set(found)) == list(range(1, SAMPLES))

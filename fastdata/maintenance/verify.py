@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from fastdata import _native
 from fastdata.decode.codecs import open_image, probe
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.executors import Executor, Result, local_executor, report
@@ -73,7 +74,8 @@ def verify(
 
     Checks that every file has its size and checksum; that every extent of the index lies in
     its file, and is where the container itself has the blob; that every blob has its
-    checksum, decodes, and is an image of the size, channels and encoding that the index says.
+    checksum, decodes, and is an image of the size, channels and encoding that the index says; and
+    that seek points are those of their image, and have the checksums of its parts.
 
     A file that is missing, cut short or cannot be read is one problem, whatever is in it.
     Memory grows with the problems found, but not with the dataset.
@@ -485,4 +487,8 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
             f"is {found.encoding} of {found.channels} channels, "
             f"the index says {row.encoding} of {row.channels}"
         )
+    if row.seek_points is not None:
+        code, detail, _ = _native.check_seek_points(row.seek_points, data)
+        if code != "ok":
+            return f"has seek points of another image ({detail}): run fastdata index"
     return None

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <new>
 
-#include "jpeg/seek_points.h"
-
 namespace fastdata {
 namespace {
 
@@ -131,13 +129,6 @@ Status DecodeTask::read(size_t i, Work& work) {
   return {};
 }
 
-bool DecodeTask::may_read_parts(size_t i) const {
-  const Extent& extent = extents->extents[i];
-  const bool large = extent.length < 0 || extent.length >= static_cast<int64_t>(kPartialBytes);
-  return large && extents->encodings[i] <= kJpegEncoding && extents->encodings[i] != kRawEncoding &&
-         !extent.corrupt && !extent.in_memory;
-}
-
 /// What all views of a sample need of its JPEG. False: the seek points cannot tell, or it is as
 /// good as all.
 bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const {
@@ -151,10 +142,11 @@ bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Part
   bool some = add(box, *this);
   for (const auto& view : views) some = some && add(view->samples[i].box, *view);
   if (!some || !parts.table.parts(parts.mcus, parts.bytes)) return false;
+  if (extents->extents[i].is_partial()) return true;
   join_parts(parts.bytes);
   size_t bytes = 0;
   for (const ByteRange& part : parts.bytes) bytes += part.end - part.begin;
-  return bytes < parts.table.jpeg_size() / 8 * 7;
+  return worth_it(bytes, parts.table.jpeg_size());
 }
 
 /// Reads what the crop needs of a large JPEG, and checks that. False in `read`: it is to be read
@@ -162,17 +154,16 @@ bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Part
 Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
   Sample& sample = work.sample;
   const Extent& extent = extents->extents[i];
-  if (!may_read_parts(i)) return {};
-  BlobReader& reader = thread_reader();
-  ByteSpan seek_points = sample.seek_points.size ? sample.seek_points : extent.seek_points;
-  if (seek_points.size == 0 && extent.table_size > 0) {
-    if (Status s = reader.read_table(*extents, i, seek_points); !s.ok()) return s;
-    sample.seek_points = seek_points;
+  if (!may_be_partial(*extents, i) || (extent.in_memory && !extent.is_partial())) return {};
+  ByteSpan seek_points = sample.seek_points;
+  if (seek_points.size == 0) {
+    if (Status s = seek_points_of(*extents, i, seek_points); !s.ok()) return s;
+    if (extent.table_size > 0) sample.seek_points = seek_points;
   }
   Parts parts;
   if (!plan_parts(i, work.box, seek_points, parts)) return {};
-  const Status status =
-      reader.read_parts(*extents, i, parts.table.jpeg_size(), parts.bytes, sample.jpeg, read);
+  const Status status = thread_reader().read_parts(*extents, i, parts.table.jpeg_size(),
+                                                   parts.bytes, sample.jpeg, read);
   if (!status.ok() || !read) return status;
   if (check && !parts.table.is_sound(parts.mcus, sample.jpeg.data))
     return {Code::changed, "its bytes have changed since it was packed"};
@@ -220,7 +211,9 @@ void DecodeTask::prepare() {
       const Extent& extent = extents->extents[i];
       Parts parts;
       ByteSpan table;
-      if (others[i] || extent.table_size == 0 || extent.file < 0 || !may_read_parts(i)) continue;
+      if (others[i] || extent.table_size == 0 || extent.file < 0 || extent.in_memory ||
+          !may_be_partial(*extents, i))
+        continue;
       // Whoever reads the sample will be told what is wrong.
       if (!thread_reader().read_table(*extents, i, table).ok() ||
           !plan_parts(i, samples[i].box, table, parts))

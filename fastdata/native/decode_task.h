@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "io/extents.h"
-#include "jpeg/seek_points.h"
+#include "partial.h"
 #include "sample.h"
 #include "task.h"
 
@@ -60,7 +60,6 @@ class DecodeTask final : public Task {
   bool may_divide(size_t i) const;
   Work work_of(size_t i, size_t part) const;
   Status read(size_t i, Work& work);
-  bool may_read_parts(size_t i) const;
   bool plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const;
   Status read_parts(size_t i, Work& work, bool& read);
   Status decode(size_t i, Work& work);

@@ -130,9 +130,15 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
 
   plan.scale = 1;
+  Extension across = all_of(crop.width()), down = all_of(crop.height());
   if (view.options->dct_scaling && !image.raw.pixels) {
     plan.scale = dct_scale(crop, plan.full_width, plan.full_height);
+    // The crop's own corners need not be pixels at that scale.
+    const Box whole = crop;
     crop = scaled(crop, plan.scale);
+    const double scale = plan.scale;
+    across = {crop.width(), whole.x0 / scale - crop.x0, whole.width() / scale};
+    down = {crop.height(), whole.y0 / scale - crop.y0, whole.height() / scale};
   }
   plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height && !sample.flip;
   if (plan.as_is) {
@@ -141,9 +147,9 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     return {};
   }
   profile(Stage::coefficients);
-  build_axis(sample.filter, crop.width(), plan.full_width, {left, plan.width}, sample.flip,
+  build_axis(sample.filter, across, plan.full_width, {left, plan.width}, sample.flip,
              /*vertical=*/false, plan.x_axis);
-  build_axis(sample.filter, crop.height(), plan.full_height, {top, plan.height}, false,
+  build_axis(sample.filter, down, plan.full_height, {top, plan.height}, false,
              /*vertical=*/true, plan.y_axis);
   plan.needed = {crop.x0 + plan.x_axis.begin, crop.y0 + plan.y_axis.begin,
                  crop.x0 + plan.x_axis.end, crop.y0 + plan.y_axis.end};

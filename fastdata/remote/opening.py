@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ from fastdata.storage.trust import is_own_file, make_cache_folder
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
     from fastdata.remote.reader import RangeReader
+
+#: By slot, what is fetched of a sample that is not fetched whole: `_native.Extents.plan_fetches`.
+Fetches: TypeAlias = Mapping[int, Sequence[int]]
 
 #: Value of ``cache=`` that keeps nothing on this machine.
 RANGES = "ranges"
@@ -256,8 +260,21 @@ class RemoteBlobs:
         # Another thread may have been faster. A lock might be copied locked by a fork.
         return self._opened.setdefault(os.getpid(), (reader, cache))
 
-    def wanted(self, extents: _native.Extents, numbers: npt.NDArray[np.int64]) -> dict[int, Wanted]:
-        """What must be read for gathered samples, by their slots; corrupt ones left out."""
+    def wanted(
+        self,
+        extents: _native.Extents,
+        numbers: npt.NDArray[np.int64],
+        draws: npt.NDArray[np.int64] | None = None,
+        fetches: Fetches | None = None,
+    ) -> dict[int, list[Wanted]]:
+        """What must be read for gathered samples, by their slots; corrupt ones left out.
+
+        Args:
+            extents: The samples.
+            numbers: Their numbers in the dataset.
+            draws: With ``fetches``, the draws that they are: each has a crop of its own.
+            fetches: Of slots whose samples are read in part: a row of ``Extents.plan_fetches``.
+        """
         columns = zip(
             numbers.tolist(),
             extents.files.tolist(),
@@ -266,17 +283,23 @@ class RemoteBlobs:
             extents.checksums.tolist(),
             strict=True,
         )
-        return {
-            slot: Wanted(
-                number,
-                self.ref(extents, slot, file, offset + length),
-                offset,
-                offset + length,
-                crc,
-            )
-            for slot, (number, file, offset, length, crc) in enumerate(columns)
-            if not extents.is_corrupt(slot)
-        }
+        found: dict[int, list[Wanted]] = {}
+        for slot, (number, file, offset, length, crc) in enumerate(columns):
+            if extents.is_corrupt(slot):
+                continue
+            ref = self.ref(extents, slot, file, offset + length)
+            if not fetches or slot not in fetches:
+                found[slot] = [Wanted(number, ref, offset, offset + length, crc)]
+                continue
+            assert draws is not None
+            draw = int(draws[slot])
+            size, header_crc, start, stop, first, end = fetches[slot]
+            sound = partial(extents.are_rows_sound, slot, start, first, end)
+            found[slot] = [
+                Wanted(number, ref, offset, offset + size, header_crc, (draw, "header")),
+                Wanted(number, ref, offset + start, offset + stop, sound, (draw, "rows")),
+            ]
+        return found
 
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         """The error for a sample that is damaged."""

@@ -6,10 +6,11 @@ import asyncio
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Set
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,33 @@ from fastdata.remote.retries import describe_error
 from fastdata.storage.extents import ExtentTable
 
 if TYPE_CHECKING:
+    from fastdata import _native
     from fastdata.remote.cache import Piece
-    from fastdata.remote.opening import RemoteBlobs
+    from fastdata.remote.opening import Fetches, RemoteBlobs
 
 Indices = npt.NDArray[np.int64]
-#: What became of a sample: its bytes, an error, or None where its bytes are wrong.
-Found = bytes | FastdataError | None
+
+
+class Parts(NamedTuple):
+    """The bytes of a JPEG that its crop needs, as `_native.Extents.attach_rows` takes them.
+
+    Attributes:
+        header: Its first ones.
+        rows: Those of rows of MCUs.
+        at: Which byte of the JPEG ``rows`` begins with.
+    """
+
+    header: bytes
+    rows: bytes
+    at: int
+
+
+#: What became of a range: its bytes, an error, or None where its bytes are wrong.
+Data = bytes | FastdataError | None
+#: What became of a sample.
+Found = bytes | Parts | FastdataError | None
+#: Says what is fetched of samples that draws mean, where that is not all.
+PlanFetches: TypeAlias = "Callable[[_native.Extents, Indices], Fetches]"
 
 #: Most bytes of samples that are held where a cache folder has them, too: more than the
 #: processor caches hold would make an image cost a sixth more.
@@ -34,14 +56,14 @@ _HELD_OF_CACHE = 16 << 20
 
 
 class _Held(Wanted):
-    """A sample that was announced, is being fetched, or is here."""
+    """A range that was announced, is being fetched, or is here."""
 
     __slots__ = ("data", "done", "request", "uses", "waiting")
 
     def __init__(self, one: Wanted) -> None:
-        super().__init__(one.number, one.file, one.start, one.stop, one.crc)
+        super().__init__(one.number, one.file, one.start, one.stop, one.check, one.key)
         self.uses = 0
-        self.data: Found = None
+        self.data: Data = None
         self.done = False
         self.request: Request | None = None
         self.waiting: list[Fetch] = []
@@ -51,15 +73,15 @@ class Fetch:
     """The bytes of one batch, being fetched.
 
     Args:
-        held: Its samples, by their slots in the batch.
+        held: The ranges of its samples, by their slots in the batch.
         taken: Called when they are taken.
     """
 
-    def __init__(self, held: dict[int, _Held], taken: Callable[[list[_Held]], None]) -> None:
+    def __init__(self, held: dict[int, list[_Held]], taken: Callable[[list[_Held]], None]) -> None:
         self._held = held
         self._taken = taken
         self._done = threading.Event()
-        #: Samples that are still to come.
+        #: Ranges that are still to come.
         self.missing = 0
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -75,13 +97,26 @@ class Fetch:
 
     def take(self) -> dict[int, Found]:
         """What became of each sample, by its slot in the batch; once, when it is done."""
-        found = {slot: held.data for slot, held in self._held.items()}
-        self._taken(list(self._held.values()))
+        found = {slot: _found(ranges) for slot, ranges in self._held.items()}
+        self._taken([held for ranges in self._held.values() for held in ranges])
         return found
 
     def finish(self) -> None:
         """Wakes the thread that waits."""
         self._done.set()
+
+
+def _found(ranges: list[_Held]) -> Found:
+    """What became of a sample."""
+    for held in ranges:
+        if not isinstance(held.data, bytes):
+            return held.data
+    first, last = ranges[0], ranges[-1]
+    if first is last:
+        return first.data
+    assert isinstance(first.data, bytes)
+    assert isinstance(last.data, bytes)
+    return Parts(first.data, last.data, last.start - first.start)
 
 
 class RemotePass:
@@ -90,7 +125,8 @@ class RemotePass:
     What is fetched next is what is needed next, together with its neighbours among the samples
     announced. Fetching stops where ``memory`` bytes are held, unless a batch waits. The samples
     announced reach half of that further, so that even then there are neighbours to be found.
-    With a cache folder, the pieces of all samples announced are filled, and few samples are held.
+    With a cache folder, the pieces of all samples announced are filled, and few samples are held;
+    without, of large JPEGs no more is fetched than the rows that their crops need.
 
     Args:
         blobs: The dataset.
@@ -98,6 +134,7 @@ class RemotePass:
         batches: (draws, position after) of each batch to come.
         number: Takes draws to sample numbers of the dataset.
         bad: Sample numbers that no batch will have; grows.
+        plan_fetches: Says which rows of images crops need; None: whole samples are needed.
     """
 
     def __init__(
@@ -107,10 +144,13 @@ class RemotePass:
         batches: Iterator[tuple[Indices, int]],
         number: Callable[[Indices], Indices],
         bad: Set[int],
+        plan_fetches: PlanFetches | None = None,
     ) -> None:
         self._blobs = blobs
         self._reader = blobs.reader
         self._cache = blobs.local_cache
+        # A cache folder holds whole pieces of files, whatever is read of them.
+        self._plan_fetches = plan_fetches if self._cache is None else None
         self._options = blobs.options
         self._table = table
         self._source = batches
@@ -140,9 +180,10 @@ class RemotePass:
         #: Bytes of samples that were announced and not yet taken.
         self._announced = 0
         self._peak = 0
-        self._known: dict[int, _Held] = {}
+        # By their keys.
+        self._known: dict[Hashable, _Held] = {}
         # In the order in which they will be needed.
-        self._unplanned: dict[int, _Held] = {}
+        self._unplanned: dict[Hashable, _Held] = {}
         self._queue: deque[Request] = deque()
         self._urgent: list[_Held] = []
         self._begun: list[Request] = []
@@ -188,22 +229,30 @@ class RemotePass:
             self._ended = True
             return
         self._coming.append(found)
-        numbers = self._number(found[0])
+        draws = found[0]
         if self._bad:
-            numbers = np.array([i for i in numbers.tolist() if i not in self._bad], np.int64)
+            good = [number not in self._bad for number in self._number(draws).tolist()]
+            draws = draws[good]
         try:
-            extents = self._table.gather(numbers)
+            extents = self._table.gather(self._number(draws))
         except FastdataError:
             return  # the batch will say so
+        wanted = self._wanted(extents, draws)
         with self._lock:
-            for one in self._blobs.wanted(extents, numbers).values():
-                self._announce(one)
+            for ranges in wanted.values():
+                for one in ranges:
+                    self._announce(one)
+
+    def _wanted(self, extents: _native.Extents, draws: Indices) -> dict[int, list[Wanted]]:
+        """The ranges that draws need, by their places."""
+        fetches = None if self._plan_fetches is None else self._plan_fetches(extents, draws)
+        return self._blobs.wanted(extents, self._number(draws), draws, fetches)
 
     def _announce(self, one: Wanted) -> _Held:
-        """Notes that a batch will need a sample; the lock is held."""
-        held = self._known.get(one.number)
+        """Notes that a batch will need a range; the lock is held."""
+        held = self._known.get(one.key)
         if held is None:
-            held = self._known[one.number] = self._unplanned[one.number] = _Held(one)
+            held = self._known[one.key] = self._unplanned[one.key] = _Held(one)
             if self._cache is not None:
                 for piece in self._cache.pieces(one.file, one.start, one.stop):
                     self._pieces[piece] += 1
@@ -217,19 +266,17 @@ class RemotePass:
         """Forgets samples that were announced and have turned out bad: none will be taken."""
         self._gone |= bad
         with self._lock:
-            for number in bad:
-                held = self._known.get(number)
-                if held is not None:
-                    self._release(held, held.uses)
+            for held in [held for held in self._known.values() if held.number in bad]:
+                self._release(held, held.uses)
 
     def _release(self, held: _Held, uses: int) -> None:
-        """Notes that a sample is needed less often; the lock is held."""
+        """Notes that a range is needed less often; the lock is held."""
         held.uses -= uses
         self._announced -= uses * held.size
         if held.uses:
             return
-        del self._known[held.number]
-        self._unplanned.pop(held.number, None)
+        del self._known[held.key]
+        self._unplanned.pop(held.key, None)
         if isinstance(held.data, bytes):
             self._outstanding -= held.size
         if self._cache is not None:
@@ -238,22 +285,22 @@ class RemotePass:
                 if not self._pieces[piece]:
                     del self._pieces[piece]
 
-    def fetch(self, extents: Any, indices: Indices) -> Fetch:
+    def fetch(self, extents: _native.Extents, draws: Indices) -> Fetch:
         """Asks for a batch's bytes.
 
         Args:
             extents: Its gathered extents.
-            indices: Its sample numbers.
+            draws: Its draws.
         """
-        wanted = self._blobs.wanted(extents, indices)
-        self._needed += sum(one.size for one in wanted.values())
+        wanted = self._wanted(extents, draws)
+        self._needed += sum(one.size for ranges in wanted.values() for one in ranges)
         with self._lock:
             held = {
-                slot: self._known.get(one.number) or self._announce(one)
-                for slot, one in wanted.items()
+                slot: [self._known.get(one.key) or self._announce(one) for one in ranges]
+                for slot, ranges in wanted.items()
             }
             fetch = Fetch(held, self._taken)
-            for one in held.values():
+            for one in chain.from_iterable(held.values()):
                 if not one.done:
                     fetch.missing += 1
                     one.waiting.append(fetch)
@@ -336,7 +383,7 @@ class RemotePass:
     def _start_urgent(self) -> None:
         """Begins what a batch waits for and was not begun, whatever is held."""
         urgent, self._urgent = self._urgent, []
-        unplanned = {held.number for held in urgent if held.number in self._unplanned}
+        unplanned = {held.key for held in urgent if held.key in self._unplanned}
         if unplanned:
             self._plan(unplanned)
         for held in urgent:
@@ -345,19 +392,19 @@ class RemotePass:
                 self._queue.remove(request)
                 self._begin(request)
 
-    def _plan(self, needed: Set[int] = frozenset()) -> bool:
+    def _plan(self, needed: Set[Hashable] = frozenset()) -> bool:
         """Makes requests of what was announced; whether there are any now.
 
         Args:
-            needed: Numbers of samples whose requests are to be made, in any case.
+            needed: Keys of ranges whose requests are to be made, in any case.
         """
         options = self._options
-        far = [self._unplanned[number] for number in needed]
+        far = [self._unplanned[key] for key in needed]
         coming, reach = self._unplanned.values(), self._memory // 2
         for request in plan(coming, reach, options.merge_gap, options.max_request, far):
             for held in request.members:
                 held.request = request
-                del self._unplanned[held.number]
+                del self._unplanned[held.key]
             self._queue.append(request)
         return bool(self._queue)
 
@@ -383,10 +430,10 @@ class RemotePass:
     async def _run(self, request: Request, present: bytes | None) -> None:
         wrong: list[_Held] = []
         error: FastdataError | None = None
-        got: dict[int, bytes] = {}
+        got: dict[Hashable, bytes] = {}
 
         def found(held: _Held, data: bytes) -> None:
-            got[held.number] = data
+            got[held.key] = data
 
         try:
             wrong = await self._reader.read_checked(request, found, self._cache, present)
@@ -401,7 +448,7 @@ class RemotePass:
             if self._closed:
                 return
             for held in request.members:
-                data = got.get(held.number)
+                data = got.get(held.key)
                 held.data = data if data is not None or held in wrong else error
                 held.done = True
                 held.request = None

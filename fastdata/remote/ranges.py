@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from fastdata.storage.checksum import crc32c
 
 #: What lies between merged neighbours is at most this part of what is needed.
 _WASTE = 1 / 32
@@ -25,20 +27,35 @@ class FileRef(NamedTuple):
 
 
 class Wanted:
-    """A sample whose bytes are wanted.
+    """A sample whose bytes are wanted, or a part of one.
 
     Attributes:
-        number: Its number in the dataset.
+        number: The sample's number in the dataset.
         file: The file that it lies in.
         start: Its first byte there.
         stop: One past its last.
-        crc: Its CRC-32C.
+        check: Its CRC-32C; or what says whether bytes are the right ones.
+        key: What tells it from all others: a whole sample's number, or a draw's part.
     """
 
-    __slots__ = ("crc", "file", "number", "start", "stop")
+    __slots__ = ("check", "file", "key", "number", "start", "stop")
 
-    def __init__(self, number: int, file: FileRef, start: int, stop: int, crc: int) -> None:
-        self.number, self.file, self.start, self.stop, self.crc = number, file, start, stop, crc
+    def __init__(
+        self,
+        number: int,
+        file: FileRef,
+        start: int,
+        stop: int,
+        check: int | Callable[[bytes], bool],
+        key: Hashable = None,
+    ) -> None:
+        self.number, self.file, self.start, self.stop = number, file, start, stop
+        self.check = check
+        self.key = number if key is None else key
+
+    def is_right(self, data: bytes) -> bool:
+        """Whether these bytes are those that were packed."""
+        return crc32c(data) == self.check if isinstance(self.check, int) else self.check(data)
 
     @property
     def size(self) -> int:
@@ -118,11 +135,11 @@ def plan(
         max_request: See `merge`.
         needed: Some of them whose requests are to be made in any case, in front.
     """
-    places: dict[int, int] = {}
+    places: dict[Hashable, int] = {}
     near: list[Any] = []
     size = soon = 0
     for one in coming:
-        places[one.number] = len(near)
+        places[one.key] = len(near)
         near.append(one)
         size += one.size
         if size <= reach // 4:
@@ -130,11 +147,11 @@ def plan(
         if size >= reach:
             break
     for one in needed:
-        if one.number not in places:
+        if one.key not in places:
             near.append(one)
-        places[one.number] = -1
+        places[one.key] = -1
     firsts = [
-        (min(places[one.number] for one in request.members), request)
+        (min(places[one.key] for one in request.members), request)
         for request in merge(near, merge_gap, max_request)
     ]
     firsts.sort(key=lambda pair: pair[0])

@@ -13,7 +13,6 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import Retries, wait_before
 from fastdata.remote.urls import redact
-from fastdata.storage.checksum import crc32c
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -102,12 +101,12 @@ class RangeReader:
 
         Args:
             request: What to read; its members are `Wanted`.
-            found: Called with each sample that is right, and its bytes.
+            found: Called with each member that is right, and its bytes.
             cache: The cache folder to read from first; None for none.
             present: The request's bytes, if that folder had them.
 
         Returns:
-            The samples that were wrong however often they were fetched.
+            The members that were wrong however often they were fetched.
 
         Raises:
             RemoteError: It cannot be had.
@@ -122,7 +121,7 @@ class RangeReader:
             for one in request.members:
                 # Copied, so that memory is freed sample by sample.
                 part = bytes(data[one.start - start : one.stop - start])
-                if crc32c(part) == one.crc:
+                if one.is_right(part):
                     found(one, part)
                 else:
                     wrong.append(one)

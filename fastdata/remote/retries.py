@@ -157,7 +157,7 @@ def may_pass(error: BaseException) -> bool:
     Such are time-outs, refused and reset connections, truncated answers, and the statuses
     408, 425, 429 and 5xx.
     """
-    if isinstance(error, FastdataError) or is_no_space(error):
+    if isinstance(error, FastdataError) or is_no_space(error) or _lacks_credentials(error):
         return False
     if isinstance(error, (TruncatedError, TimeoutError, ConnectionError)):
         return True
@@ -188,12 +188,18 @@ def _final(error: Exception, what: str) -> Exception:
     if is_no_space(error):
         return error
     hint = "Check the URL, and --storage-option or the driver's environment variables."
-    if isinstance(error, PermissionError) or "Forbidden" in str(error) or _status(error) == 401:
+    refused = isinstance(error, PermissionError) or "Forbidden" in str(error)
+    if refused or _status(error) == 401 or _lacks_credentials(error):
         hint = (
             "Check the credentials (gcloud auth application-default login; aws configure) and "
             "what they may do, or give others by --storage-option."
         )
     return RemoteError(f"{what}: {describe_error(error)}", hint)
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    """Whether botocore found none: it has not asked anybody."""
+    return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 
 
 def _status(error: BaseException) -> int | None:

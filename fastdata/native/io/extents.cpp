@@ -59,6 +59,7 @@ Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& 
   const Extent& extent = extents.extents[i];
   if (extent.in_memory && !extent.corrupt) {
     error_number_ = 0;
+    if (extent.is_partial()) return {Code::bad_seek_points, "only some of its bytes were fetched"};
     blob = extent.memory;
     return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
   }
@@ -84,9 +85,24 @@ Status BlobReader::read_file(const OpenFile& file, int64_t offset, size_t length
 Status BlobReader::read_parts(const Extents& extents, size_t i, size_t size,
                               const std::vector<ByteRange>& parts, ByteSpan& blob, bool& read) {
   const Extent& extent = extents.extents[i];
+  read = false;
+  if (extent.in_memory) {
+    error_number_ = 0;
+    if (extent.length != static_cast<int64_t>(size)) return {};
+    uint8_t* data = buffer_.reserve(round_up(size + 1, 1 << 16));
+    for (const ByteRange& part : parts) {
+      const bool first = part.end <= extent.memory.size;
+      const ByteSpan from = first ? extent.memory : extent.rows;
+      const size_t at = first ? 0 : extent.rows_at;
+      if (part.begin < at || part.end - at > from.size) return {};
+      std::copy_n(from.data + (part.begin - at), part.end - part.begin, data + part.begin);
+    }
+    blob = {data, size};
+    read = true;
+    return {};
+  }
   std::shared_ptr<OpenFile> file;
   int64_t length = 0;
-  read = false;
   if (Status s = open(extents, i, file, length); !s.ok()) return s;
   if (length != static_cast<int64_t>(size) || length > kMaxBlob ||
       extent.offset > file->size() - length || (extent.has_stamp && !(extent.stamp == stamp_)))
@@ -106,7 +122,7 @@ Status BlobReader::read_head(const Extents& extents, size_t i, size_t count, Byt
                              bool& whole) {
   if (const Extent& extent = extents.extents[i]; extent.in_memory && !extent.corrupt) {
     error_number_ = 0;
-    whole = extent.memory.size <= count;
+    whole = !extent.is_partial() && extent.memory.size <= count;
     head = {extent.memory.data, std::min(extent.memory.size, count)};
     return {};
   }

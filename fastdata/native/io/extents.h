@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,7 +29,10 @@ inline constexpr const char* kEncodingNames[] = {
     "gif",
     "tiff",
     "ppm",
-    "other",  // anything else that Pillow opens
+    "other",  // anything else that is decoded, and codes that are not known
+    "avif",
+    "heic",
+    "jxl",
 };
 
 constexpr int8_t encoding_code(std::string_view name) {
@@ -43,6 +47,11 @@ constexpr int8_t kRawEncoding = encoding_code("raw");
 constexpr int8_t kJpegEncoding = encoding_code("jpeg");
 constexpr int8_t kProgressiveEncoding = encoding_code("jpeg-progressive");
 constexpr int8_t kOtherEncoding = encoding_code("other");
+
+/// Of a row: what is not known is for a decoder that looks at the bytes.
+constexpr int8_t known_encoding(uint8_t code) {
+  return code < std::size(kEncodingNames) ? static_cast<int8_t>(code) : kOtherEncoding;
+}
 
 struct Extent {
   int32_t file = -1;       // of `files`, or -1: a file of its own
@@ -59,7 +68,11 @@ struct Extent {
   FileStamp stamp;
   const char* corrupt = nullptr;  // why its index row cannot be used
   bool in_memory = false;         // its bytes are here already, not to be read from the file
-  ByteSpan memory;
+  ByteSpan memory;                // all of them; if there are `rows`, the first ones
+  ByteSpan rows;                  // those from `rows_at` on
+  size_t rows_at = 0;
+
+  bool is_partial() const { return in_memory && rows.size > 0; }
 };
 
 /// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.
@@ -91,7 +104,7 @@ class BlobReader {
 
   /// The same where only some parts of it are wanted, which ascend: what else is in `blob` is
   /// anything, and nothing is checked. False in `read`, and nothing read: it has not `size` bytes,
-  /// or its file is not the one that its seek points are of.
+  /// or its file is not the one that its seek points are of, or not all of them are in memory.
   Status read_parts(const Extents& extents, size_t i, size_t size,
                     const std::vector<ByteRange>& parts, ByteSpan& blob, bool& read);
 

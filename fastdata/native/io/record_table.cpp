@@ -40,9 +40,7 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
   row.label = record.label;
   row.width = record.width;
   row.height = record.height;
-  // Those that are not known are for a decoder that looks at the bytes.
-  row.encoding =
-      record.encoding < kOtherEncoding ? static_cast<int8_t>(record.encoding) : kOtherEncoding;
+  row.encoding = known_encoding(record.encoding);
   if (record.heap_at < 0 || record.heap_at > heap_size_ - static_cast<int64_t>(heap_size(record))) {
     row.corrupt = "its key lies outside the index";
     dataset_.fill(row, i, out);

@@ -336,6 +336,17 @@ std::vector<SeekPoints> build_seek_points(const std::vector<ByteSpan>& jpegs, in
   return Batch(jpegs, stride).run();
 }
 
+Status check_seek_points(ByteSpan packed, ByteSpan jpeg) {
+  JpegHeader header;
+  SeekTable table;
+  if (Status s = read_header(jpeg, header); !s.ok()) return s;
+  if (Status s = table.open(packed, jpeg, header); !s.ok()) return s;
+  if (table.has_checksums() &&
+      !table.is_sound({0, header.mcus_per_row, 0, header.mcu_rows}, jpeg.data))
+    return {Code::bad_seek_points, "checksums of other bytes", 0};
+  return {};
+}
+
 Status SeekTable::open(ByteSpan packed, ByteSpan jpeg, const JpegHeader& h) {
   const auto bad = [](const char* why, size_t at) {
     return Status{Code::bad_seek_points, why, at};
@@ -438,11 +449,6 @@ McuBox SeekTable::mcus_of(const Box& box, bool scaled) const {
           std::min(ceil_div(box.y1 + more + scale * grow_y, mcu_height_), layout_.mcu_rows)};
 }
 
-ByteRange SeekTable::segment(int index) {
-  const size_t begin = position(index) / 8;
-  return {begin, byte_after(index + 1)};
-}
-
 bool SeekTable::parts(const McuBox& mcus, std::vector<ByteRange>& parts) {
   parts.assign(1, {0, layout_.scan_offset});
   rewind();
@@ -456,18 +462,42 @@ bool SeekTable::parts(const McuBox& mcus, std::vector<ByteRange>& parts) {
   return true;
 }
 
+bool SeekTable::run_of(const McuBox& mcus, SegmentRun& run) {
+  rewind();
+  run.first = mcus.first_row * points_per_row_ + mcus.first_col / interval_;
+  run.end = (mcus.end_row - 1) * points_per_row_ + ceil_div(mcus.end_col, interval_);
+  run.bytes.begin = position(run.first) / 8;
+  run.bytes.end = byte_after(run.end);
+  return run.bytes.begin < run.bytes.end && run.bytes.end <= scan_end_;
+}
+
+uint32_t SeekTable::header_crc() const { return get<uint32_t>(packed_, kHeaderCrcAt); }
+
 bool SeekTable::is_sound(const McuBox& mcus, const uint8_t* jpeg) {
-  if (crc32c({jpeg, layout_.scan_offset}) != get<uint32_t>(packed_, kHeaderCrcAt)) return false;
+  if (crc32c({jpeg, layout_.scan_offset}) != header_crc()) return false;
   rewind();
   const int first = mcus.first_col / interval_, end = ceil_div(mcus.end_col, interval_);
-  for (int row = mcus.first_row; row < mcus.end_row; row++)
-    for (int i = row * points_per_row_ + first; i < row * points_per_row_ + end; i++) {
-      const ByteRange bytes = segment(i);
-      if (bytes.begin >= bytes.end || bytes.end > scan_end_ ||
-          crc32c({jpeg + bytes.begin, bytes.end - bytes.begin}) !=
-              get<uint32_t>(packed_, checksums_ + i * kChecksumSize))
-        return false;
-    }
+  for (int row = mcus.first_row; row < mcus.end_row; row++) {
+    const int at = row * points_per_row_;
+    if (!are_sound(at + first, at + end, {jpeg, scan_end_}, 0)) return false;
+  }
+  return true;
+}
+
+bool SeekTable::is_sound(const SegmentRun& run, ByteSpan bytes) {
+  rewind();
+  return 0 <= run.first && run.first < run.end && run.end <= size_ &&
+         are_sound(run.first, run.end, bytes, run.bytes.begin);
+}
+
+bool SeekTable::are_sound(int first, int end, ByteSpan bytes, size_t at) {
+  for (int i = first; i < end; i++) {
+    const size_t begin = position(i) / 8, stop = byte_after(i + 1);
+    if (begin < at || begin >= stop || stop > scan_end_ || stop - at > bytes.size ||
+        crc32c({bytes.data + (begin - at), stop - begin}) !=
+            get<uint32_t>(packed_, checksums_ + static_cast<size_t>(i) * kChecksumSize))
+      return false;
+  }
   return true;
 }
 

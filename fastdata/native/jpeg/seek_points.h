@@ -15,6 +15,10 @@
 
 namespace fastdata {
 
+/// Whether a packed table is of this JPEG: of its header and its length, and, of version 2, of all
+/// that its checksums are of.
+Status check_seek_points(ByteSpan packed, ByteSpan jpeg);
+
 /// The seek points of one image, or why it has none.
 struct SeekPoints {
   Status status;
@@ -31,6 +35,12 @@ constexpr size_t kPartialBytes = size_t{256} << 10;
 /// a scan without seek points is one stream.
 std::vector<SeekPoints> build_seek_points(const std::vector<ByteSpan>& jpegs, int stride);
 
+/// Segments that follow one another, from `first` to before `end`, and the bytes that they are.
+struct SegmentRun {
+  int first = 0, end = 0;
+  ByteRange bytes;
+};
+
 /// A packed table, read in place. Untrusted: `open` checks that it has the right size and
 /// was made from this JPEG's header and length; the positions may still be lies, which
 /// the decoder survives (docs/design/0007-native-bounds.md).
@@ -42,7 +52,6 @@ class SeekTable {
   /// `parts` and what follows may be called.
   Status open(ByteSpan packed);
 
-  bool has_checksums() const { return checksums_ > 0; }
   size_t jpeg_size() const { return jpeg_size_; }
   int width() const { return width_; }
   int height() const { return height_; }
@@ -51,8 +60,15 @@ class SeekTable {
   /// The bytes that decoding these MCUs needs, ascending, those of a row together: first the
   /// header. False: they are not where they can be.
   bool parts(const McuBox& mcus, std::vector<ByteRange>& parts);
+  /// The same in one range, the header left out: there, what lies beside the MCUs comes along.
+  bool run_of(const McuBox& mcus, SegmentRun& run);
   /// Whether these parts of the JPEG have their checksums.
   bool is_sound(const McuBox& mcus, const uint8_t* jpeg);
+  bool has_checksums() const { return checksums_ > 0; }
+  /// Whether the bytes are those that the run's segments, all of them, have checksums of.
+  bool is_sound(const SegmentRun& run, ByteSpan bytes);
+  size_t header_size() const { return layout_.scan_offset; }
+  uint32_t header_crc() const;
 
   int interval() const { return interval_; }  // in MCUs
   int points_per_row() const { return points_per_row_; }
@@ -71,7 +87,8 @@ class SeekTable {
   Status lay_out(ByteSpan packed, const Layout& layout);
   void rewind();
   uint64_t position(int index);
-  ByteRange segment(int index);
+  /// `bytes` are the JPEG's from byte `at` on.
+  bool are_sound(int first, int end, ByteSpan bytes, size_t at);
 
   ByteSpan packed_;
   Layout layout_{};

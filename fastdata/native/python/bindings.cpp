@@ -52,6 +52,16 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   return results;
 }
 
+py::tuple check_seek_points_python(const py::object& table, const py::object& data) {
+  const View packed(table), jpeg(data);
+  Status s;
+  {
+    const Released release;
+    s = check_seek_points(packed.bytes(), jpeg.bytes());
+  }
+  return py::make_tuple(code_name(s.code), s.detail, s.offset);
+}
+
 py::tuple rewrite_baseline_python(const py::object& data) {
   const View view(data);
   std::vector<uint8_t> out;
@@ -187,6 +197,7 @@ PYBIND11_MODULE(_native, m) {
       py::arg("level"));
   m.attr("CODES") = names(kCodeNames);
   m.attr("ENCODINGS") = names(kEncodingNames);
+  m.attr("PARTIAL_BYTES") = kPartialBytes;
   m.def("use_vector", &use_vector_named, py::arg("use"));
   m.def("vector_regions", &vector_regions);
 
@@ -201,6 +212,7 @@ PYBIND11_MODULE(_native, m) {
   });
 
   m.def("crc32c", &crc32c_python, py::arg("data"), py::arg("crc") = 0);
+  m.attr("CRC32C_BY_INSTRUCTION") = crc32c_by_instruction();
   m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
   m.def("png_pixels", &png_pixels_python, py::arg("inflated"), py::arg("width"), py::arg("height"),
         py::arg("depth"), py::arg("colour"), py::arg("interlaced"), py::arg("palette"),
@@ -208,6 +220,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("probe", &probe_python, py::arg("data"));
   m.def("rewrite_baseline", &rewrite_baseline_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
+  m.def("check_seek_points", &check_seek_points_python, py::arg("table"), py::arg("data"));
 
   m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
         py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"), py::arg("out"));

@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "io/crc32c.h"
 #include "io/extent_table.h"
 #include "io/record_table.h"
+#include "partial.h"
 #include "python/released.h"
 
 namespace fastdata {
@@ -133,7 +135,67 @@ void attach(BoundExtents& extents, py::ssize_t index, const py::object& data) {
                           std::to_string(bytes.size));
   extents.views.push_back(std::move(view));
   extent.memory = bytes;
+  extent.rows = {};
   extent.in_memory = true;
+}
+
+void attach_rows(BoundExtents& extents, py::ssize_t index, const py::object& header,
+                 const py::object& rows, size_t at) {
+  Extent& extent = extents.extents[check_index(extents, index)];
+  View header_view(header), rows_view(rows);
+  const ByteSpan first = header_view.bytes(), rest = rows_view.bytes();
+  const auto length = static_cast<size_t>(std::max<int64_t>(extent.length, 0));
+  if (rest.size == 0 || first.size > at || at > length || rest.size > length - at)
+    throw py::value_error("sample " + std::to_string(index) + " has no such rows");
+  extents.views.push_back(std::move(header_view));
+  extents.views.push_back(std::move(rows_view));
+  extent.memory = first;
+  extent.rows = rest;
+  extent.rows_at = at;
+  extent.in_memory = true;
+}
+
+/// Columns of what `plan_fetches` returns.
+constexpr py::ssize_t kFetchColumns = 6;
+
+py::array_t<int64_t> plan_fetches(const BoundExtents& extents, const std::vector<py::ssize_t>& rows,
+                                  const py::list& boxes, bool scaled) {
+  for (const py::ssize_t row : rows) check_index(extents, row);
+  std::vector<View> views;
+  for (const auto& each : boxes) {
+    views.emplace_back(py::reinterpret_borrow<py::object>(each));
+    if (!views.back().is_integers(4, 2) ||
+        static_cast<size_t>(views.back()->shape[0]) != rows.size() || views.back()->shape[1] != 4)
+      throw py::value_error("boxes must be int32, (N, 4), contiguous");
+  }
+  py::array_t<int64_t> found({static_cast<py::ssize_t>(rows.size()), kFetchColumns});
+  int64_t* out = found.mutable_data();
+  const Released release;
+  std::vector<Box> needed(views.size());
+  for (size_t i = 0; i < rows.size(); i++, out += kFetchColumns) {
+    for (size_t v = 0; v < views.size(); v++) {
+      const int32_t* box = static_cast<const int32_t*>(views[v]->buf) + 4 * i;
+      needed[v] = {box[0], box[1], box[2], box[3]};
+    }
+    const Fetch fetch = plan_fetch(extents, static_cast<size_t>(rows[i]), needed, scaled);
+    const int64_t columns[kFetchColumns] = {static_cast<int64_t>(fetch.header),
+                                            fetch.header_crc,
+                                            static_cast<int64_t>(fetch.rows.bytes.begin),
+                                            static_cast<int64_t>(fetch.rows.bytes.end),
+                                            fetch.rows.first,
+                                            fetch.rows.end};
+    std::copy_n(columns, kFetchColumns, out);
+  }
+  return found;
+}
+
+bool are_rows_sound(const BoundExtents& extents, py::ssize_t index, size_t at, int first, int end,
+                    const py::object& data) {
+  const size_t i = check_index(extents, index);
+  const View view(data);
+  const ByteSpan bytes = view.bytes();
+  const Released release;
+  return is_sound(extents, i, {first, end, {at, at + bytes.size}}, bytes);
 }
 
 bool is_corrupt(const BoundExtents& extents, py::ssize_t index) {
@@ -451,6 +513,17 @@ void bind_extents(py::module_& m) {
       .def_property_readonly("checksums",
                              [](const py::object& self) { return member(self, &Extent::crc); })
       .def("attach", &attach, py::arg("index"), py::arg("data"))
+      .def("attach_rows", &attach_rows, py::arg("index"), py::arg("header"), py::arg("rows"),
+           py::arg("at"))
+      .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"), py::arg("scaled"))
+      .def("are_rows_sound", &are_rows_sound, py::arg("index"), py::arg("at"), py::arg("first"),
+           py::arg("end"), py::arg("data"))
+      .def(
+          "is_partial",
+          [](const BoundExtents& extents, py::ssize_t index) {
+            return extents.extents[check_index(extents, index)].is_partial();
+          },
+          py::arg("index"))
       .def("is_corrupt", &is_corrupt, py::arg("index"))
       .def("path", &path_of, py::arg("index"))
       .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
