@@ -115,7 +115,7 @@ class Cifar:
             meta = self._load(published.meta, read)
         try:
             self.classes = [name.decode("utf-8") for name in meta[published.names]]
-        except (KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError, UnicodeError) as error:
             raise self._unexpected(published.meta, error) from None
         self.inputs = [self._folder.location if self._archive is None else self._archive.location]
         self.about = {"kind": kind, "split": split, "root": str(tree)}

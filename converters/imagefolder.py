@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record, Sharded
-from fastdata.converters.trees import Tree, source_tree
+from fastdata.converters.trees import LeftOut, Tree, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
@@ -65,11 +66,13 @@ class ClassFolders(NamedTuple):
         tree: The folder that they lie in.
         folders: Their names and labels.
         allow_empty: Whether one may be without images.
+        left_out: What `records` has left out.
     """
 
     tree: Tree
     folders: tuple[tuple[str, int], ...]
     allow_empty: bool
+    left_out: LeftOut
 
     def records(self) -> Iterator[Record]:
         """Yields their images in turn.
@@ -79,7 +82,7 @@ class ClassFolders(NamedTuple):
         """
         for name, label in self.folders:
             found = False
-            for record in self.tree.records(name, label):
+            for record in self.tree.records(name, label, self.left_out):
                 found = True
                 yield record
             if not found and not self.allow_empty:
@@ -97,6 +100,6 @@ def class_shards(
     labelled = tuple((name, labels[name]) for name in folders)
     size = -(-len(labelled) // _MOST_SHARDS)
     return [
-        ClassFolders(tree, labelled[at : at + size], allow_empty)
+        ClassFolders(tree, labelled[at : at + size], allow_empty, Counter())
         for at in range(0, len(labelled), max(size, 1))
     ]

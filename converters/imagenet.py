@@ -7,10 +7,13 @@ the rank of the wnid among the sorted wnids, and the same in every split.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import re
 import tarfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -229,7 +232,7 @@ def _kaggle_val(root: Tree) -> _Flat:
     data = root / _KAGGLE_DATA
     wnid_of = _read_solution(str(root / _KAGGLE_VAL), root.file(_KAGGLE_VAL))
     images = []
-    for record in data.records("val", 0):
+    for record in data.records("val", 0, Counter()):
         below, _, stem = record.key.rpartition("/")
         if below != "val":  # in a subfolder
             continue
@@ -374,7 +377,10 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
             'Install it: pip install "fastdata-torch[imagenet]"',
         ) from None
     try:
-        with devkit.open() as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
+        # All of it, to its checksum: SciPy crashes on some damaged files.
+        with devkit.open() as file:
+            unpacked = io.BytesIO(gzip.decompress(file.read()))
+        with tarfile.open(fileobj=unpacked, mode="r:") as tar:
             meta = loadmat(io.BytesIO(_read_member(tar, _META)), squeeze_me=True)
             truth = [int(line) for line in _read_member(tar, _GROUND_TRUTH).split()]
         synsets = meta["synsets"]
@@ -383,7 +389,15 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
         children = (int(count) for count in synsets["num_children"])
         wnids = (str(wnid) for wnid in synsets["WNID"])
         leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
-    except (OSError, tarfile.TarError, KeyError, ValueError, TypeError, EOFError) as error:
+    except (
+        OSError,
+        tarfile.TarError,
+        zlib.error,
+        KeyError,
+        ValueError,
+        TypeError,
+        EOFError,
+    ) as error:
         raise SourceError(
             f"{path}: not the development kit of ILSVRC 2012: {error!r}",
             "It tells the classes of the validation images; download it beside their archive.",

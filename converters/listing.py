@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
@@ -100,6 +101,7 @@ def write_listing(
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
+    left_out: Counter[str] = Counter()
     size = held = 0
     before = executor.reported()[0]
 
@@ -108,18 +110,20 @@ def write_listing(
 
     numbered = enumerate(listing_shards(source))
     task = partial(_list_shard, folder, rows_per_batch)
-    for shard_rows, shard_size, shard_held in executor.run(task, numbered, tick, AHEAD):
+    for shard_rows, shard_size, shard_held, others in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
         size += shard_size
         held += shard_held
+        left_out.update(others)
         tick()
     total = sum(rows)
     if not total:
         raise SourceError(
-            f"{source.about.get('root', 'the source')}: no images found",
+            f"{source.about.get('root', 'the source')}: no images found"
+            + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
             "Check --root; images are told by their extension (.jpg, .jpeg, .png, …).",
         )
-    write_summary(folder, rows, size, rows_per_batch, held)
+    write_summary(folder, rows, size, rows_per_batch, held, left_out)
     buckets = 1 + total // compared_at_once
     check = partial(_repeated_hashes, folder, len(rows), buckets)
     repeated: set[int] = set()
@@ -135,12 +139,31 @@ def write_listing(
 _SUMMARY = "shards.json"
 
 
+#: Suffixes that are told of what was left out; of the others, their sum.
+_TOLD_SUFFIXES = 6
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """How many files were left out, by suffix, in words: ".mp4 12, .txt 3"."""
+    most = Counter(left_out).most_common()
+    told = [f"{suffix} {count:,}" for suffix, count in most[:_TOLD_SUFFIXES]]
+    if others := sum(count for _, count in most[_TOLD_SUFFIXES:]):
+        told.append(f"others {others:,}")
+    return ", ".join(told)
+
+
 def write_summary(
-    folder: Path, rows: list[int], size: int, rows_per_batch: int, held: int = 0
+    folder: Path,
+    rows: list[int],
+    size: int,
+    rows_per_batch: int,
+    held: int,
+    left_out: Mapping[str, int],
 ) -> None:
     """Completes a listing: rows of each shard, source bytes, bytes of pixels that it holds."""
     temporary = temporary_name(folder / _SUMMARY)
     about = {"rows": rows, "bytes": size, "rows_per_batch": rows_per_batch, "held": held}
+    about["left_out"] = dict(left_out)
     temporary.write_text(json.dumps(about), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
 
@@ -156,13 +179,14 @@ def listed_at(folder: Path) -> int:
 
 def _list_shard(
     folder: Path, rows_per_batch: int, numbered: tuple[int, Listable]
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, Mapping[str, int]]:
     """Lists a shard into a file of the folder, and its keys' hashes into another.
 
     Nothing is synced to the disk: an interrupted run lists again.
 
     Returns:
-        The number of records, their bytes in the source, and bytes of pixels in the listing.
+        The number of records, their bytes in the source, bytes of pixels in the listing, and
+        what was left out, by suffix.
     """
     number, shard = numbered
     path = shard_path(folder, number)
@@ -183,7 +207,7 @@ def _list_shard(
     with temporary_hashes.open("wb") as hash_file:
         write_shard(path, batches(), SCHEMA)
     os.replace(temporary_hashes, _hashes_path(path))
-    return rows, size, held
+    return rows, size, held, getattr(shard, "left_out", {})
 
 
 def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
@@ -290,6 +314,8 @@ class Listing:
         self.rows_per_batch: int = about["rows_per_batch"]
         #: Bytes of pixels that it holds itself.
         self.held_bytes: int = about["held"]
+        #: Files that the source left out, by suffix.
+        self.left_out: dict[str, int] = about["left_out"]
         #: First row of each shard, and one past the last; `bisect_right` skips empty ones.
         self.starts: list[int] = list(accumulate(about["rows"], initial=0))
         self._open: dict[bool, tuple[int, Any]] = {}

@@ -150,6 +150,7 @@ class Packed(NamedTuple):
         kinds: What was stored, by encoding (`fastdata.storage.probe.ENCODINGS`), the most frequent
             first; empty if it was packed already.
         source_bytes: Bytes of the source's images; None where that is not known exactly.
+        left_out: How many files of a tree were left out, as they have no image's suffix, by that.
     """
 
     path: Path | str
@@ -157,6 +158,7 @@ class Packed(NamedTuple):
     resumed: int
     kinds: Mapping[str, Kind] = {}
     source_bytes: int | None = None
+    left_out: Mapping[str, int] = {}
 
 
 def pack(
@@ -461,7 +463,7 @@ class _Packing:
         manifest = self._finish(units, fingerprint)
         exact = total if listing.lengths_are_exact() and not manifest.skipped else None
         kinds = dict(sorted(self._kinds.items(), key=lambda kind: -kind[1].images))
-        return Packed(self._place, manifest, resumed, kinds, exact)
+        return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
         """Lists the source, in the order in which it is packed."""

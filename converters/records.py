@@ -84,7 +84,10 @@ class Source(Protocol):
 
 
 class Listable(Protocol):
-    """Something that yields records: a source, or a shard of one, which is picklable."""
+    """Something that yields records: a source, or a shard of one, which is picklable.
+
+    It may have a `Counter` ``left_out``, of files that it leaves out by their suffix.
+    """
 
     def records(self) -> Iterator[Record]:
         """Yields its images, as `Source.records`."""

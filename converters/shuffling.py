@@ -107,7 +107,7 @@ def shuffle_listing(
         pass
     gather = partial(_gather, spread, folder, shards, buckets, listing.rows_per_batch)
     rows = list(executor.run(gather, range(buckets), ahead=AHEAD))
-    write_summary(folder, rows, listing.total_bytes(), listing.rows_per_batch)
+    write_summary(folder, rows, listing.total_bytes(), listing.rows_per_batch, 0, listing.left_out)
     shutil.rmtree(spread, ignore_errors=True)
     return Listing(folder)
 

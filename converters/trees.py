@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 from fastdata.converters.records import Record
@@ -25,6 +26,10 @@ from fastdata.storage.probe import is_image_name
 
 #: Prefixes of names that are not data.
 _NO_DATA = ("_", ".")
+
+
+#: How many files were left out as they are no images, by their suffix.
+LeftOut: TypeAlias = Counter[str]
 
 
 class SourceFile(Protocol):
@@ -117,10 +122,11 @@ class Tree(Protocol):
             SourceError: It cannot be read, or a name is not UTF-8.
         """
 
-    def records(self, name: str, label: int) -> Iterator[Record]:
+    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
         """Yields the images of one class folder, in torchvision's order.
 
-        Keys are paths below the tree without extension, with ``/``.
+        Keys are paths below the tree without extension, with ``/``. Adds other files to
+        ``left_out``.
 
         Raises:
             SourceError: A folder cannot be read, or links to a folder around it.
@@ -187,12 +193,16 @@ class LocalTree:
                 )
         return names
 
-    def records(self, name: str, label: int) -> Iterator[Record]:
+    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
         """The images of one class folder; holds one folder's entries in memory."""
         for folder in sorted(_walk(str(self.location / name), ())):
             for entry in scan(folder):
-                if is_image_name(entry.name) and not _is_folder(entry):
+                if _is_folder(entry):
+                    continue
+                if is_image_name(entry.name):
                     yield self._record(entry, label)
+                else:
+                    left_out[_suffix(entry.name)] += 1
 
     def _record(self, entry: os.DirEntry[str], label: int) -> Record:
         key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
@@ -242,14 +252,14 @@ class RemoteTree:
         """The names of the folders in it."""
         return list_folders(self.root, self._options)
 
-    def records(self, name: str, label: int) -> Iterator[Record]:
+    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
         """The images of one class folder."""
-        images = [
-            (folder, file, entry)
+        found = [
+            (*path.rpartition("/")[::2], entry)
             for path, entry in list_entries(join_url(self.root, name), self._options).items()
-            for folder, _, file in [path.rpartition("/")]
-            if is_image_name(file)
         ]
+        left_out.update(_suffix(file) for _, file, _ in found if not is_image_name(file))
+        images = [image for image in found if is_image_name(image[1])]
         # The order of a walk over sorted folders and their sorted files.
         images.sort(key=lambda image: (f"{name}/{image[0]}".rstrip("/"), image[1]))
         for folder, file, entry in images:
@@ -278,6 +288,11 @@ class RemoteTree:
             if name.endswith(extension)
             and not any(part.startswith(_NO_DATA) for part in name.split("/"))
         }
+
+
+def _suffix(name: str) -> str:
+    """What a file's name says of its kind, in lower case; of a hidden file, its name."""
+    return printable(os.path.splitext(name)[1].lower() or (name if name[0] == "." else "no suffix"))
 
 
 def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

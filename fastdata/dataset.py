@@ -33,6 +33,7 @@ from fastdata.storage.probe import (
     Limits,
     Style,
 )
+from fastdata.text import human_count
 from fastdata.transforms.descriptions import Schedule
 
 
@@ -66,7 +67,7 @@ class ImageDataset:
         check: Whether the bytes that are decoded natively are checked against their checksums;
             ``dataset[i]`` and `read` always check.
         dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
-            than the target: faster, other pixels.
+            than the target: faster, other pixels (docs/dataset.md says how near).
         max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
             an error of its sample, as a damaged one is. Default: where Pillow begins to warn of
             decompression bombs. None for no limit of fastdata's; what Pillow decodes it still
@@ -225,14 +226,16 @@ class ImageDataset:
     def __repr__(self) -> str:
         if self.folder is not None:
             name = type(self.folder).__name__
-            return f"ImageDataset({name} of {len(self)} files in {str(self.path)!r})"
+            return f"ImageDataset({name} of {human_count(len(self), 'file')} in {str(self.path)!r})"
         manifest = self.manifest
         staged = f", staged in {self.location}" if self.location != self.path else ""
         if isinstance(self._blobs, RemoteBlobs):
             staged = f", cached in {self._blobs.cache}" if self._blobs.cache else ", by ranges"
+        samples = human_count(manifest.samples, "sample")
+        classes = human_count(len(manifest.classes), "class", "classes")
         return (
-            f"ImageDataset({str(self.path)!r}: {manifest.samples} samples of "
-            f"{len(manifest.classes)} classes in {manifest.container}{staged})"
+            f"ImageDataset({str(self.path)!r}: {samples} of {classes} "
+            f"in {manifest.container}{staged})"
         )
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
@@ -396,8 +399,8 @@ class ImageDataset:
 
     def _no_class(self, label: int, where: str) -> CorruptionError:
         return CorruptionError(
-            f"{self.location}: {where}: the index gives label {label}, but there are "
-            f"{len(self.manifest.classes)} classes",
+            f"{self.location}: {where}: the index gives label {label}, but the dataset "
+            f"has {human_count(len(self.manifest.classes), 'class', 'classes')}",
             "See what else is damaged with fastdata verify; copy or pack the dataset again.",
         )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from rich.cells import cell_len
-
 
 def human_count(number: int, what: str, plural: str | None = None) -> str:
     """A number of things: "1 sample", "1,000 samples"; ``plural`` where an s does not make it."""
@@ -19,6 +17,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         rows: Its cells, as many in each row.
         right: Numbers of the columns that end together, not begin.
     """
+    from rich.cells import cell_len  # what only counts does not wait for rich
+
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

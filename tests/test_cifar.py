@@ -308,7 +308,7 @@ def test_not_as_published(tmp_path: Path, data: bytes) -> None:
     require_said(result, 1, folder, "test_batch is not as published", "Download")
 
 
-@pytest.mark.parametrize("names", [3, [1, 2], None])
+@pytest.mark.parametrize("names", [3, [1, 2], [b"\xff"], None])
 def test_meta_not_as_published(tmp_path: Path, names: Any) -> None:
     made = Made("cifar100")
     made.files["meta"] = python2_pickle({b"fine_label_names": names} if names else {})

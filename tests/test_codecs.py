@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +20,14 @@ from hypothesis import strategies as st
 from jpegs import picture
 from loader_data import as_file, folder
 from PIL import Image, ImageOps
+from test_probe import arithmetic, decodes
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as t
 from fastdata.decode import codecs, png
 from fastdata.decode.codecs import Encoded
 from fastdata.errors import FallbackWarning, SampleError, SlowPathWarning, UsageError
+from fastdata.maintenance.verify import verify
 from fastdata.storage.probe import Limits
 
 PIXELS = picture(61, 45, 3, 40)
@@ -102,11 +107,15 @@ def make_png(
     filters: tuple[int, ...] = (0, 1, 2, 3, 4),
     seed: int = 0,
     piece: int = 1000,
+    palette_size: int | None = None,
+    before: bytes = b"",
 ) -> bytes:
     random = np.random.default_rng(seed)
     samples = SAMPLES[colour]
     values = random.integers(0, 1 << depth, (height, width, samples))
-    if seed % 2:  # smooth, so that predictions come near
+    if palette_size is not None:
+        values %= palette_size
+    elif seed % 2:  # smooth, so that predictions come near
         slope = np.arange(width)[None, :, None] * 3 + np.arange(height)[:, None, None] * 2
         values = (slope + values % 4) % (1 << depth)
     raw, number = b"", 0
@@ -123,12 +132,14 @@ def make_png(
             above, number = row, number + 1
     data = zlib.compress(raw, 1)
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
-    palette = random.integers(0, 256, 3 << depth if depth < 16 else 3, np.uint8).tobytes()
+    colours = palette_size or (1 << depth if depth < 16 else 1)
+    palette = random.integers(0, 256, 3 * colours, np.uint8).tobytes()
     return b"".join(
         [
             b"\x89PNG\r\n\x1a\n",
             chunk(b"IHDR", head),
             chunk(b"PLTE", palette) if colour == 3 else b"",
+            before,
             *(chunk(b"IDAT", data[at : at + piece]) for at in range(0, len(data), piece)),
             chunk(b"IEND", b""),
         ]
@@ -163,6 +174,30 @@ def test_pngs_of_any_size(
         *layout, width, height, interlaced=interlaced, filters=tuple(filters), seed=seed, piece=37
     )
     agrees(data)
+
+
+#: A colour, or palette's alpha, that is transparent.
+TRANSPARENT = {0: b"\0\1", 2: b"\0\1\0\2\0\3", 3: b"\x80"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_pngs_with_other_chunks(layout: tuple[int, int]) -> None:
+    colour, depth = layout
+    chunks = [
+        chunk(b"gAMA", struct.pack(">I", 100_000)),
+        chunk(b"cHRM", struct.pack(">8I", *range(30_000, 38_000, 1000))),
+        chunk(b"sBIT", bytes([min(depth, 8) - 1 or 1] * (3 if colour == 3 else SAMPLES[colour]))),
+        chunk(b"pHYs", struct.pack(">IIB", 1000, 2000, 1)),
+        chunk(b"tIME", struct.pack(">HBBBBB", 2026, 1, 2, 3, 4, 5)),
+        chunk(b"tEXt", b"Title\0Some words"),
+        chunk(b"IDAT", b""),  # any of them may be empty
+    ]
+    transparent = TRANSPARENT.get(colour)
+    if transparent is not None:
+        chunks.insert(-1, chunk(b"tRNS", transparent))
+    for palette_size in (1, 1 << min(depth, 8) - 1, None) if colour == 3 else (None,):
+        data = make_png(*layout, 20, 9, before=b"".join(chunks), piece=1, palette_size=palette_size)
+        agrees(data, "Pillow" if layout == (0, 16) else "native")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
@@ -271,10 +306,13 @@ def test_webps(options: dict[str, Any]) -> None:
 
 
 def test_the_first_frame_of_an_animated_webp() -> None:
-    frames = [Image.fromarray(picture(40, 30, seed)) for seed in range(3)]
-    file = io.BytesIO()
-    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], duration=100)
-    agrees(file.getvalue(), "Pillow")
+    agrees(animated("WEBP"), "Pillow")
+
+
+def test_a_webp_that_nobody_has_checked_is_bad_whatever_its_crop() -> None:
+    cut = as_file(picture(80, 400, 1), "WEBP")[:-2000]
+    with pytest.raises(SampleError, match="cannot be decoded"):
+        Encoded(cut).pixels((0, 0, 40, 40))
 
 
 def test_a_damaged_webp_is_an_error_or_an_image() -> None:
@@ -326,6 +364,27 @@ def test_other_kinds(kind: str, mode: str, options: dict[str, Any]) -> None:
     agrees(as_file(PIXELS, kind, mode, **options))
 
 
+def test_gifs_that_nobody_has_checked_are_pillows() -> None:
+    # giflib takes damage in LZW data for pixels.
+    data = as_file(PIXELS, "GIF")
+    agrees(data)
+    assert Encoded(data).way == "Pillow"
+    installed = codecs.CODECS["gif"].installed
+    assert Encoded(data, trusted=True).way == ("imagecodecs" if installed else "Pillow")
+
+
+def test_a_bitmap_of_os_2() -> None:
+    # BITMAPCOREHEADER: 12 bytes, sides of 16 bits.
+    rows = np.zeros((45, 61 * 3 + 1), np.uint8)
+    rows[:, :-1] = PIXELS[::-1, :, ::-1].reshape(45, -1)
+    head = struct.pack("<2sIHHI", b"BM", 26 + rows.size, 0, 0, 26)
+    data = head + struct.pack("<IHHHH", 12, 61, 45, 1, 24) + rows.tobytes()
+    agrees(data)
+    assert np.array_equal(Encoded(data, limits=Limits(61 * 45)).pixels(), PIXELS)
+    with pytest.raises(SampleError, match="61 x 45 pixels, more than max_pixels"):
+        Encoded(data, limits=Limits(61 * 45 - 1))
+
+
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:4:4"}, {"quality": 30}], ids=str)
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
 def test_avifs(mode: str, options: dict[str, Any]) -> None:
@@ -348,16 +407,48 @@ def test_jpeg_xl() -> None:
             Encoded(data, limits=Limits(width * height - 1))
 
 
-def test_heic() -> None:
+def test_a_jpeg_xl_is_turned_as_it_says() -> None:
+    imagecodecs = pytest.importorskip("imagecodecs")
+    exif = Image.Exif()
+    for orientation in (1, 3, 6):
+        exif[0x0112] = orientation
+        # Its bytes look like a codestream before that begins.
+        comment = b"\xff\x0a" * 40
+        jpeg = as_file(PIXELS, "JPEG", exif=exif, comment=comment)
+        for container in (False, True):
+            data = imagecodecs.jpegxl_encode_jpeg(jpeg, usecontainer=container)
+            want = imagecodecs.jpegxl_decode(data)
+            image = Encoded(data)
+            assert (image.height, image.width) == want.shape[:2]
+            assert np.array_equal(image.pixels(), want)
+
+
+def test_a_jpeg_xl_that_is_declined_is_named() -> None:
+    imagecodecs = pytest.importorskip("imagecodecs")
+    deep = imagecodecs.jpegxl_encode(PIXELS.astype(np.uint16) * 256, lossless=True)
+    for data, why in [(deep, "its pixels are uint16"), (deep[:60], "")]:
+        words = f"cannot be decoded: imagecodecs does not decode this JPEG XL image: .*{why}"
+        with pytest.raises(SampleError, match=words):
+            Encoded(data).pixels()
+
+
+def as_heic(pixels: Any) -> bytes:
     pillow_heif = pytest.importorskip("pillow_heif")
     file = io.BytesIO()
-    pillow_heif.from_pillow(Image.fromarray(PIXELS)).save(file, quality=95)
-    image = Encoded(file.getvalue(), limits=Limits())
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(file, quality=95)
+    return file.getvalue()
+
+
+def test_heic() -> None:
+    data = as_heic(PIXELS)
+    image = Encoded(data, limits=Limits())
     assert (image.kind, image.way) == ("heic", "pillow_heif")
-    theirs = pillow_heif.read_heif(file.getvalue()).to_pillow()
+    theirs = pytest.importorskip("pillow_heif").read_heif(data).to_pillow()
     assert np.array_equal(image.pixels(), np.asarray(theirs.convert("RGB")))
     with pytest.raises(SampleError, match="61 x 45 pixels, more than max_pixels"):
-        Encoded(file.getvalue(), limits=Limits(100))
+        Encoded(data, limits=Limits(100))
+    with pytest.raises(SampleError, match="pillow_heif does not decode this HEIC image"):
+        Encoded(data[:-200]).pixels()
 
 
 @pytest.mark.parametrize(
@@ -396,8 +487,8 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
         batches = list(loader)
     webp = codecs.way_of("webp")
     kinds = {"jpeg": {"native": 1, "Pillow": 1}, "png": {"native": 2}, "webp": {webp: 1}}
-    explained = f"images: 40% jpeg (native), 40% png (native), 20% webp ({webp})\n"
-    assert explained in loader.explain()
+    shares = f"20% jpeg (native), 20% webp ({webp}), 20% jpeg (Pillow)"
+    assert f"images: 40% png (native), {shares}\n" in loader.explain()
     stats = loader.stats()
     assert stats.kinds == kinds
     assert stats.by_pillow == 1 + (webp == "Pillow")
@@ -405,6 +496,121 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
     for number, got in enumerate(pixels):
         want = np.asarray(data.open_image(number).resize((20, 24), Image.Resampling.BILINEAR))
         assert np.abs(got.astype(int) - want).max() <= 1
+
+
+def animated(kind: str) -> bytes:
+    frames = [Image.fromarray(picture(40, 30, seed)) for seed in range(3)]
+    file = io.BytesIO()
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:], duration=100)
+    return file.getvalue()
+
+
+def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
+    """JPEGs, and what decodes each: "" for those that nothing does."""
+    plain = as_file(PIXELS, "JPEG")
+    cmyk = as_file(PIXELS, "JPEG", "CMYK")
+    adobe = cmyk.index(b"Adobe") + 11  # its colour transform: none; 2 says YCCK
+    frame = plain.index(b"\xff\xc0")
+    return {
+        "baseline": (plain, "native"),
+        "progressive": (as_file(PIXELS, "JPEG", progressive=True), "native"),
+        "grey": (as_file(PIXELS, "JPEG", "L"), "native"),
+        "RGB": (as_file(PIXELS, "JPEG", keep_rgb=True), "Pillow"),
+        "CMYK": (cmyk, "Pillow"),
+        "YCCK": (cmyk[:adobe] + b"\2" + cmyk[adobe + 1 :], "Pillow"),
+        "progressive CMYK": (as_file(PIXELS, "JPEG", "CMYK", progressive=True), "Pillow"),
+        "arithmetic": (arithmetic(0xC9), "Pillow" if decodes(arithmetic(0xC9)) else ""),
+        "12 bits": (plain[:frame] + b"\xff\xc1\0\x11\x0c" + plain[frame + 5 :], ""),
+        "lossless": (plain.replace(b"\xff\xc0", b"\xff\xc3"), ""),
+        "cut off": (plain[:-400], ""),
+        "progressive, cut off": (as_file(PIXELS, "JPEG", progressive=True)[:-300], ""),
+        "no more than a header": (plain[:300], ""),
+    }
+
+
+def files_of_all_kinds() -> dict[str, tuple[bytes, str]]:
+    """As `jpegs_of_all_kinds`, also of other kinds."""
+    png = as_file(PIXELS, "PNG")
+
+    def of(kind: str) -> str:
+        return codecs.CODECS[kind].way if codecs.CODECS[kind].installed else "Pillow"
+
+    return {
+        **jpegs_of_all_kinds(),
+        "PNG": (png, "native"),
+        "PNG, 16-bit grey": (make_png(0, 16, 20, 20), "Pillow"),
+        "PNG, animated": (animated("PNG"), "Pillow"),
+        "PNG, cut off": (png[:-3000], ""),
+        "WebP": (as_file(PIXELS, "WEBP"), of("webp")),
+        "WebP, animated": (animated("WEBP"), "Pillow"),
+        "WebP, cut off": (as_file(PIXELS, "WEBP")[:-500], ""),
+        "BMP": (as_file(PIXELS, "BMP"), of("bmp")),
+        "BMP, palette": (as_file(PIXELS, "BMP", "P"), "Pillow"),
+        "TIFF": (as_file(PIXELS, "TIFF"), of("tiff")),
+        "TIFF, CMYK": (as_file(PIXELS, "TIFF", "CMYK"), "Pillow"),
+        "PPM": (as_file(PIXELS, "PPM"), "Pillow"),
+    }
+
+
+def told(explained: str, samples: int) -> Counter[tuple[str, str]]:
+    """How many images of each kind and way `DataLoader.explain` speaks of."""
+    (line,) = (line for line in explained.splitlines() if line.startswith("images: "))
+    found = re.findall(r"(\d+)% ([\w-]+) \(([^)]+)\)", line)
+    return Counter({(kind, way): round(int(n) * samples / 100) for n, kind, way in found})
+
+
+def write_all_kinds(tree: Path) -> Counter[str]:
+    """Writes a tree of `files_of_all_kinds`; returns how many each decodes: "" those damaged."""
+    files = files_of_all_kinds()
+    (tree / "a").mkdir(parents=True)
+    for number, (data, _) in enumerate(files.values()):
+        (tree / "a" / f"{number:02}.jpg").write_bytes(data)
+    return Counter(by for _, by in files.values())
+
+
+def assert_foretold(data: ImageDataset, decoders: Counter[str]) -> None:
+    """What `explain` says of each kind is what `stats` counts afterwards."""
+    loader = DataLoader(data, batch_size=5, num_workers=2, on_error="zero")
+    foretold = told(loader.explain(), len(data))
+    for _ in range(2):  # of files, kinds and sizes are learnt in the first epoch
+        for _ in loader:
+            pass
+        kinds = loader.stats().kinds
+        counted = Counter({(kind, by): n for kind, ways in kinds.items() for by, n in ways.items()})
+        assert Counter(by for _, by in counted.elements()) == decoders
+        assert counted <= foretold  # of what fails, it says what would have decoded it
+        assert foretold.total() == len(data)
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+@pytest.mark.parametrize("seek_points", [True, False])
+def test_what_is_foretold_of_each_kind_is_what_happens(seek_points: bool) -> None:
+    root = folder()
+    decoders = write_all_kinds(root / "tree")
+    del decoders[""]
+    pack_tree(root / "tree", root / "lmdb", "lmdb", skip_bad=True, seek_points=seek_points)
+    data = ImageDataset(root / "lmdb", t.Resize((24, 20)))
+    assert len(data) == decoders.total()
+    assert_foretold(data, decoders)
+
+
+def test_what_is_packed_says_its_kind() -> None:
+    """In the index, in what packing tells, in `explain`: no "other", which Pillow would decode."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    heif = pytest.importorskip("pillow_heif").from_pillow(Image.fromarray(PIXELS))
+    root, out, heic = folder() / "tree", folder() / "lmdb", io.BytesIO()
+    heif.save(heic)
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "0.avif").write_bytes(imagecodecs.avif_encode(PIXELS))
+    (root / "a" / "1.heic").write_bytes(heic.getvalue())
+    (root / "a" / "2.jxl").write_bytes(imagecodecs.jpegxl_encode(PIXELS))
+    pack_tree(root, out, "lmdb")
+    data = ImageDataset(out, t.Resize((24, 20)))
+    assert [data.row(n).encoding for n in range(3)] == ["avif", "heic", "jxl"]
+    told = DataLoader(data, batch_size=3, num_workers=1).explain()
+    for kind in ("avif", "heic", "jxl"):
+        assert f"33% {kind} ({codecs.way_of(kind)})" in told
+    assert verify(out, workers=1).problems == []
 
 
 # --- colours and orientation ------------------------------------------------------------------
@@ -448,6 +654,20 @@ def test_colors_are_pillows(color: str, modes: list[str]) -> None:
             got, _ = dataset[number]
             assert (got.mode, got.size) == (modes[number], want.size)
             assert np.array_equal(np.asarray(got), np.asarray(want))
+
+
+def test_kinds_that_pillow_does_not_know_keep_alpha_and_grey() -> None:
+    imagecodecs = pytest.importorskip("imagecodecs")
+    alpha = np.concatenate([PIXELS, PIXELS[..., :1]], axis=2)
+    grey = imagecodecs.jpegxl_encode(PIXELS[..., 0], lossless=True)
+    colour = imagecodecs.jpegxl_encode(alpha, lossless=True)
+    dataset = stored(("jxl", grey), ("jxl", colour), color="unchanged")
+    assert np.array_equal(np.asarray(dataset[0][0]), PIXELS[..., 0])
+    assert np.array_equal(np.asarray(dataset[1][0]), alpha)
+    dataset = stored(("jxl", colour), ("heic", as_heic(alpha)), color="rgba")
+    assert np.array_equal(np.asarray(dataset[0][0]), alpha)
+    heic = np.asarray(dataset[1][0])[..., 3]
+    assert np.abs(heic.astype(int) - alpha[..., 3]).mean() < 8
 
 
 def test_an_exif_orientation_is_heeded_where_asked() -> None:

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fastdata.converters import ImageFolder, Source
+from fastdata.converters import ImageFolder, Source, pack
+from fastdata.converters.listing import describe_left_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import Expected, SourceConformance, convert, jpeg, make_tree
@@ -101,6 +102,25 @@ def test_random_trees_as_torchvision(files: list[tuple[str, list[str], str, str]
             stem, dot, extension = record.path.rpartition(".")
             assert record.key == os.path.relpath(stem + "x", root)[:-1]
             assert dot + extension.lower() in EXTENSIONS
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+@pytest.mark.parametrize("order", ["source", "shuffled"])
+def test_what_is_left_out_is_counted_by_suffix(tmp_path: Path, prefix: str, order: str) -> None:
+    others = ["a/1.MP4", "a/deep/2.mp4", "b/3.txt", "b/.hidden", "b/jpg", "top.mp4"]
+    make_tree(tmp_path / "tree", ["a/1.jpg", "b/2.jpg", *others])
+    source = ImageFolder(f"{prefix}{tmp_path}/tree")
+    packed = pack(source, tmp_path / "out", container="shards", order=order, workers=1)
+    assert packed.left_out == {".mp4": 2, ".txt": 1, ".hidden": 1, "no suffix": 1}
+    assert describe_left_out(packed.left_out).startswith(".mp4 2, ")
+    many = {f".{number}": 1000 for number in range(10)}
+    assert describe_left_out(many).endswith(", .5 1,000, others 4,000")
+
+
+def test_no_images_at_all_says_what_there_is(tmp_path: Path) -> None:
+    make_tree(tmp_path, ["a/1.mp4"])
+    with pytest.raises(SourceError, match=r"no images found \(\.mp4 1 left out\)"):
+        pack(ImageFolder(tmp_path, allow_empty=True), tmp_path.parent / "out", workers=1)
 
 
 def test_hidden_folders_are_classes_as_in_torchvision(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import torch
 import torch.utils.data
 from loader_data import WITH_INDEX
 from PIL import Image
+from test_codecs import assert_foretold, write_all_kinds
 from torch.utils.data import Subset, random_split
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, fast_collate
 from fastdata.errors import SampleError, UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms import Views
+from fastdata.transforms import Resize, Views
 from fastdata.transforms.compile import Recipe, compile_recipe
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -262,6 +263,15 @@ def test_subsets(torchvision: Any, tv: Any, tree: Path) -> None:
         assert f"{len(subset)} samples of" in loader.explain()
         for _ in range(2):
             assert_batches(list(loader), reference(subset, 2), NORMALISED)
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+@pytest.mark.filterwarnings(r"ignore:\d samples could not be decoded")
+def test_what_is_foretold_of_each_kind_is_what_happens(torchvision: Any, tmp_path: Path) -> None:
+    decoders = write_all_kinds(tmp_path)
+    assert decoders.pop("") > 5
+    given = torchvision.datasets.ImageFolder(str(tmp_path))
+    assert_foretold(ImageDataset(given, Resize((24, 20))), decoders)
 
 
 def test_negative_indices_of_a_subset(torchvision: Any, tv: Any, tree: Path) -> None:

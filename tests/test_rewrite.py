@@ -158,12 +158,14 @@ def test_through_the_command(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
+    (folder / "5.mp4").write_bytes(b"no image")
     root = ("imagefolder", "--root", tmp_path / "tree", "--workers", 1)
 
     result = convert(*root, "--out", tmp_path / "original")
     assert result.exit_code == 0, result.output
     assert "stored: 2 jpeg (" in result.output and "2 jpeg-progressive (" in result.output
     assert "40% of the images are progressive JPEGs. --encoding baseline" in result.output
+    assert "left out by suffix: .mp4 1\n" in result.output
 
     result = convert(*root, "--out", tmp_path / "baseline", "--encoding", "baseline")
     assert result.exit_code == 0, result.output

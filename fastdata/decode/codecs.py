@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -98,16 +98,20 @@ class _Whole(NamedTuple):
     height: int
     function: Callable[[], Any]
 
-    def decode(self, box: Box) -> Pixels:
+    def stored(self) -> Pixels:
+        """All that is stored: (height, width) grey, or with 2 to 4 channels, the last one alpha."""
         found: npt.NDArray[Any] = self.function()
-        if found.dtype != np.uint8 or found.shape[:2] != (self.height, self.width):
-            raise Declined(f"{found.dtype} pixels of shape {found.shape}")
+        shape = found.shape
+        usual = shape[:2] == (self.height, self.width) and (len(shape) == 2 or shape[2:] < (5,))
+        if found.dtype != np.uint8 or len(shape) > 3 or not usual:
+            raise Declined(f"its pixels are {found.dtype}, of shape {shape}")
+        return found
+
+    def decode(self, box: Box) -> Pixels:
+        found = self.stored()
         if found.ndim == 2:
             return found
-        channels = found.shape[2]
-        if channels > 4:
-            raise Declined(f"{channels} channels")
-        return np.ascontiguousarray(found[..., 0] if channels < 3 else found[..., :3])
+        return np.ascontiguousarray(found[..., 0] if found.shape[2] < 3 else found[..., :3])
 
 
 def _open_avif(data: bytes, trusted: bool) -> Reader:
@@ -175,6 +179,8 @@ def _open_bmp(data: bytes, trusted: bool) -> Reader:
 def _open_gif(data: bytes, trusted: bool) -> Reader:
     import imagecodecs
 
+    if not trusted:
+        raise Declined("giflib does not notice all damage")
     image = _open_by_pillow(data)
     tiles = image.tile  # type: ignore[attr-defined]
     # A first frame that is all of the picture, and hides nothing.
@@ -239,6 +245,31 @@ def way_of(kind: str) -> str:
     return PILLOW if codec.pillow_opens else ""
 
 
+def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) -> tuple[str, str]:
+    """An image's kind, and what will decode it: by its header, without decoding.
+
+    Args:
+        data: Its first bytes, or all of them.
+        size: How many it has in all.
+        limits: What it may cost.
+        trusted: As `Encoded` has it.
+
+    Returns:
+        `kind_of` it, and its way as `Encoded.way` says; "" where nothing decodes it.
+    """
+    kind = kind_of(data)
+    if kind.startswith("jpeg"):
+        code = _native.probe(data)[6]
+        native = code == "ok" or (code == "truncated" and len(data) < size)
+        return kind, NATIVE if native else PILLOW
+    if len(data) < size:
+        return kind, way_of(kind)
+    try:
+        return kind, Encoded(data, limits=limits, trusted=trusted).way
+    except SampleError:
+        return kind, ""
+
+
 class Encoded:
     """One encoded image: its size from the header, then its pixels. For one thread.
 
@@ -281,8 +312,9 @@ class Encoded:
                 self._reader = self._codec.open(data, trusted)
             except MemoryError:
                 raise
-            except Exception:  # a library may raise anything: Pillow's account is the one to give
+            except Exception as error:  # a library may raise anything: Pillow's account counts
                 self._reader = None
+                self._refuse_without_pillow(error)
         if self._reader is None:
             self._open_by_pillow()
             return
@@ -290,6 +322,14 @@ class Encoded:
         self.way, self.width, self.height = self._codec.way, self._reader.width, self._reader.height
         if limits is not None:
             limits.check_size(self.width, self.height)
+
+    def _refuse_without_pillow(self, error: Exception) -> None:
+        """Raises what is wrong with an image of a kind that Pillow does not know."""
+        codec = self._codec
+        if codec is not None and not codec.pillow_opens:
+            raise SampleError(
+                f"cannot be decoded: {codec.way} does not decode this {codec.name} image: {error}"
+            ) from None
 
     def _open_by_pillow(self) -> None:
         codec = self._codec
@@ -318,8 +358,9 @@ class Encoded:
                 return self._reader.decode(box or (0, 0, self.width, self.height))
             except MemoryError:
                 raise
-            except Exception:  # as above
+            except Exception as error:  # as above
                 self._reader = None
+                self._refuse_without_pillow(error)
                 size = self.width, self.height
                 self._open_by_pillow()
                 if (self.width, self.height) != size:
@@ -341,6 +382,22 @@ class Encoded:
                 return Image.fromarray(pixels).convert("RGB")
         return self._image
 
+    def stored(self) -> Image.Image:
+        """As `image`, in the mode that it is stored in: L, LA, RGB or RGBA.
+
+        Raises:
+            SampleError: It cannot be decoded.
+        """
+        if not isinstance(self._reader, _Whole):
+            return self.image()
+        try:
+            return Image.fromarray(self._reader.stored())
+        except MemoryError:
+            raise
+        except Exception as error:  # as above
+            self._refuse_without_pillow(error)
+        return self.image()
+
 
 def open_image(
     data: bytes, info: ImageInfo, limits: Limits | None = None, style: Style = RGB
@@ -350,10 +407,11 @@ def open_image(
     Raises:
         SampleError: The bytes cannot be decoded, or the image is beyond the limits.
     """
-    codec = None if info.encoding not in ("", "other") else CODECS.get(kind_of(data))
+    known = info.encoding not in ("", "other")
+    codec = CODECS.get(info.encoding if known else kind_of(data))
     if codec is None or codec.pillow_opens:
         return by_pillow.open_image(data, info, limits, style)
-    return style.apply(Encoded(data, info, limits).image())
+    return style.apply(Encoded(data, info, limits).stored())
 
 
 def probe(data: bytes) -> ImageInfo:
@@ -362,27 +420,39 @@ def probe(data: bytes) -> ImageInfo:
     Raises:
         SampleError: The bytes are empty, not an image, or not all of one.
     """
-    codec = CODECS.get(kind_of(data))
+    kind = kind_of(data)
+    codec = CODECS.get(kind)
     if codec is None or codec.pillow_opens:
         return by_pillow.probe(data)
     found = Encoded(data)
     channels = 1 if found.pixels().ndim == 2 else 3
-    return ImageInfo("other", found.width, found.height, channels)
+    return ImageInfo(kind, found.width, found.height, channels)
 
 
 _SPATIAL_EXTENT = re.compile(rb"ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)
 
 
-def _size_of_boxes(data: bytes) -> tuple[int, int]:
-    """(width, height) of an AVIF: the largest image that its ``meta`` box describes."""
+def _boxes(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, begin and end of the contents of each box of a container (ISO/IEC 14496-12, 4.2)."""
     at = 0
     while at + 8 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        if data[at + 4 : at + 8] == b"meta":
-            found = _SPATIAL_EXTENT.findall(data[at : at + length])
+        length, begin = int.from_bytes(data[at : at + 4], "big"), at + 8
+        if length == 1:
+            length, begin = int.from_bytes(data[begin : begin + 8], "big"), at + 16
+        end = at + length if length else len(data)
+        if end < begin:
+            return
+        yield data[at + 4 : at + 8], begin, end
+        at = end
+
+
+def _size_of_boxes(data: bytes) -> tuple[int, int]:
+    """(width, height) of an AVIF: the largest image that its ``meta`` box describes."""
+    for kind, begin, end in _boxes(data):
+        if kind == b"meta":
+            found = _SPATIAL_EXTENT.findall(data[begin:end])
             sizes = [tuple(int.from_bytes(side, "big") for side in one) for one in found]
             return max(sizes, key=lambda size: size[0] * size[1])  # type: ignore[return-value]
-        at += max(8, length)
     raise Declined("no meta box")
 
 
@@ -390,8 +460,18 @@ _JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 def _size_of_jxl(data: bytes) -> tuple[int, int]:
-    """(width, height) of a JPEG XL: SizeHeader of ISO/IEC 18181-1, bits from the lowest."""
-    begin = data.find(b"\xff\x0a", 0, 4096)  # in a container, behind some boxes
+    """(width, height) of a JPEG XL, turned as libjxl turns it.
+
+    SizeHeader and the beginning of ImageMetadata of ISO/IEC 18181-1, bits from the lowest.
+    """
+    begin = 0
+    if data[:2] != b"\xff\x0a":
+        # The codestream is one box, or in several, each with a number of 4 bytes before it.
+        behind = {b"jxlc": 0, b"jxlp": 4}
+        found = (at + behind[kind] for kind, at, _ in _boxes(data) if kind in behind)
+        begin = next(found, len(data))
+    if data[begin : begin + 2] != b"\xff\x0a":
+        raise Declined("no codestream")
     bits = int.from_bytes(data[begin + 2 : begin + 16], "little")
 
     def take(count: int) -> int:
@@ -408,4 +488,7 @@ def _size_of_jxl(data: bytes) -> tuple[int, int]:
     height = side()
     ratio = take(3)
     width = side() if not ratio else height * _JXL_RATIOS[ratio - 1][0] // _JXL_RATIOS[ratio - 1][1]
-    return width, height
+    all_default = take(1)
+    extra_fields = not all_default and take(1)
+    turned = extra_fields and take(3) > 3  # the orientation less 1, as EXIF has it
+    return (height, width) if turned else (width, height)

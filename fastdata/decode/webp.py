@@ -1,8 +1,8 @@
 """WebP by the libwebp that Pillow brings along, without the GIL and no further than a crop needs.
 
-Pillow decodes by the same library, so the pixels are its own; but it holds the GIL, and decodes
-all of the image, to RGBA. Structures and functions: webp/decode.h of libwebp, whose ABI has been
-that of version 0x0209 since 2016 (libwebp 0.5.1); a library of another one refuses the first call.
+Pillow decodes by the same library, so the pixels are its own; but it decodes all of the image, to
+RGBA. Structures and functions: webp/decode.h of libwebp, of ABI 0x0209 (libwebp 1.2.4 to 1.6); a
+library of another one refuses the first call.
 """
 
 from __future__ import annotations
@@ -108,11 +108,13 @@ class WebpFile(NamedTuple):
         width: Columns.
         height: Rows.
         data: The file.
+        whole: Whether all of it is decoded always.
     """
 
     width: int
     height: int
     data: bytes
+    whole: bool
 
     def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
         """The rows above a box's lower edge, (rows, width, 3) RGB; outside the box: anything.
@@ -120,6 +122,8 @@ class WebpFile(NamedTuple):
         Raises:
             Declined: libwebp finds it damaged.
         """
+        if self.whole:
+            box = 0, 0, self.width, self.height
         left, top = (max(0, side - _MARGIN) & ~1 for side in box[:2])
         right, bottom = min(self.width, box[2] + _MARGIN), min(self.height, box[3] + _MARGIN)
         out = np.empty((bottom, self.width, 3), np.uint8)
@@ -144,6 +148,11 @@ class WebpFile(NamedTuple):
 def open_webp(data: bytes, trusted: bool) -> WebpFile:
     """Reads a WebP's header.
 
+    Args:
+        data: The file.
+        trusted: Whether its bytes are known to be those that were stored; else all of it is
+            decoded, so that damage is found whatever the crop.
+
     Raises:
         Declined: It is animated, damaged, or there is no libwebp.
     """
@@ -154,7 +163,7 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
         raise Declined("libwebp does not read its header")
     if found.has_animation:
         raise Declined("animated")
-    return WebpFile(found.width, found.height, data)
+    return WebpFile(found.width, found.height, data, not trusted)
 
 
 def has_libwebp() -> bool:

@@ -15,6 +15,7 @@ from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.storage.probe import RGB, Style
+from fastdata.text import human_count
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 
@@ -102,7 +103,7 @@ def recognise(dataset: Any) -> Images | NotKnown:
         indices = _numbers(dataset.indices, len(dataset.dataset))  # type: ignore[arg-type]
         return replace(
             whole,
-            what=f"{len(indices)} samples of {whole.what}",
+            what=f"{human_count(len(indices), 'sample')} of {whole.what}",
             subset=indices if whole.subset is None else whole.subset[indices],
         )
     if isinstance(dataset, ImageDataset):
@@ -239,5 +240,7 @@ def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Image
         return FolderSource(files.samples, cache, options.limits)
 
     files = Files(folder)
-    found = _images(f"{name} of {len(files.samples)} files", dataset, options, opener)
+    found = _images(
+        f"{name} of {human_count(len(files.samples), 'file')}", dataset, options, opener
+    )
     return replace(found, files=files)

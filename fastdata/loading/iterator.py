@@ -28,6 +28,7 @@ from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import batch_key
 from fastdata.plan.schedule import Schedule
+from fastdata.text import human_count
 
 
 @dataclass
@@ -362,14 +363,16 @@ class NativeIterator(Iterator[Any]):
         self._source.end_epoch()
         self._progress.ended = True
         self.close()
-        if not self._counters.skipped:
+        skipped = self._counters.skipped
+        if not skipped:
             return
         named = "".join(f"\n  {what}" for what in self._skipped)
-        more = self._counters.skipped - len(self._skipped)
+        more = skipped - len(self._skipped)
         if not named:
             more, named = 0, " named in an earlier epoch's warning"
         warn(
-            f"{self._counters.skipped} samples could not be decoded and were "
+            f"{human_count(skipped, 'sample')} could not be decoded and "
+            f"{'was' if skipped == 1 else 'were'} "
             f"{'left out' if self._config.on_error == 'skip' else 'zeroed'}:{named}"
             + (f"\n  and {more} more" if more > 0 else "")
         )

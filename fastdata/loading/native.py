@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from fastdata.loading.config import LoaderConfig
 from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
 from fastdata.loading.iterator import NativeIterator, Progress
-from fastdata.loading.pipeline import Pipeline, Settings
+from fastdata.loading.pipeline import Pipeline, Settings, plan_fetches
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Repeats, Schedule
@@ -38,6 +39,8 @@ class NativePath:
 
     #: Whether files gain seek points in the first epoch, if the dataset keeps them.
     learns = True
+    #: Whether the core decodes all JPEGs, so that no more of them is fetched than it needs.
+    in_part = True
 
     def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
@@ -97,7 +100,8 @@ class NativePath:
         skipping = config.on_error == "skip"
         numbering = self._numbering
         bad = self._bad if skipping else set()
-        remote = self.source.start_pass(batches, numbering, bad)
+        fetches = partial(plan_fetches, self._settings, numbering, key) if self.in_part else None
+        remote = self.source.start_pass(batches, numbering, bad, fetches)
         if remote is not None:
             batches = remote
         ahead, repeated = (progress.ahead, progress.repeated) if skipping else (0, 0)

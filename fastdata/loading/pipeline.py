@@ -21,9 +21,9 @@ from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import sample_keys
-from fastdata.plan.schedule import Planned
-from fastdata.remote.opening import WRONG_BYTES
-from fastdata.remote.prefetch import Fetch, RemotePass
+from fastdata.plan.schedule import Indices, Numbering, Planned
+from fastdata.remote.opening import WRONG_BYTES, Fetches
+from fastdata.remote.prefetch import Fetch, Parts, RemotePass
 from fastdata.storage.probe import ENCODINGS, describe_kind
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
@@ -42,6 +42,7 @@ _NOTHING = Gathered(
     np.empty(0, np.int32),
     np.empty(0, np.int32),
     np.empty(0, np.bool_),
+    np.empty(0, np.int8),
 )
 
 
@@ -58,6 +59,39 @@ class Settings:
     recipe: Recipe
     check: bool = True
     dct_scaling: bool = False
+
+
+def plan_fetches(
+    settings: Settings, numbering: Numbering, key: int, extents: _native.Extents, draws: Indices
+) -> Fetches:
+    """What is fetched of large images of which crops need not all, by their places among the draws.
+
+    Args:
+        settings: How they are decoded.
+        numbering: Which samples the draws mean.
+        key: Key of the epoch's random numbers.
+        extents: The samples of the draws.
+        draws: Which crops of them.
+    """
+    large = extents.lengths >= _native.PARTIAL_BYTES
+    if not np.count_nonzero(large):
+        return {}
+    sized = (extents.widths > 0) & (extents.heights > 0)  # others are damaged
+    slots = np.flatnonzero(large & sized & (extents.seekable > 0))
+    if not len(slots):
+        return {}
+    planned = numbering.plan(draws[slots])
+    boxes = []
+    for number, program in enumerate(settings.recipe.programs):
+        keys = sample_keys(key, planned.numbers, number, planned.occurrences)
+        geometry = program.draw(extents.widths[slots], extents.heights[slots], keys)
+        boxes.append(np.array(geometry.boxes, np.int32))
+        # What is Pillow's, or an error, is fetched whole.
+        if geometry.needs_padding is not None:
+            boxes[-1][geometry.needs_padding] = 0
+        boxes[-1][list(geometry.too_small)] = 0
+    rows = extents.plan_fetches(slots.tolist(), boxes, settings.dct_scaling).tolist()
+    return {slot: row for slot, row in zip(slots.tolist(), rows, strict=True) if row[0]}
 
 
 @dataclass
@@ -171,7 +205,7 @@ class Pipeline:
         if self._remote is None:
             self._begin(batch)
         else:
-            batch.fetch = self._remote.fetch(gathered.extents, planned.indices)
+            batch.fetch = self._remote.fetch(gathered.extents, planned.draws)
         return batch
 
     def _begin(self, batch: Batch) -> None:
@@ -272,8 +306,7 @@ class Pipeline:
 
     def _count(self, batch: Batch, decoded: npt.NDArray[np.bool_], way: str = NATIVE) -> None:
         """Counts samples that the core has decoded; those of ``slow`` are counted already."""
-        # Of files that were decoded before, it is not looked up again what they are.
-        codes = np.maximum(np.asarray(batch.gathered.extents.encodings)[decoded], -1)
+        codes = np.maximum(batch.gathered.encodings[decoded], -1)
         for code, count in enumerate(np.bincount(codes + 1).tolist(), -1):
             if count:
                 self._counters.count("jpeg" if code < 0 else ENCODINGS[code], way, count)
@@ -329,6 +362,9 @@ class Pipeline:
         for slot, found in fetch.take().items():
             if isinstance(found, bytes):
                 batch.gathered.extents.attach(slot, found)
+                continue
+            if isinstance(found, Parts):
+                batch.gathered.extents.attach_rows(slot, *found)
                 continue
             index = int(batch.planned.indices[slot])
             if found is None:
@@ -408,9 +444,11 @@ class Pipeline:
         gathered, indices = batch.gathered, batch.planned.indices
         # Those that were known already stay.
         widths, heights = gathered.widths.copy(), gathered.heights.copy()
+        encodings = gathered.encodings.copy()
         new = np.flatnonzero(widths == 0)
         widths[new] = np.asarray(gathered.extents.widths)[new]
         heights[new] = np.asarray(gathered.extents.heights)[new]
+        encodings[new] = np.asarray(gathered.extents.encodings)[new]
         pillow = gathered.pillow.copy()
         for slot, code, detail, _ in probe.failures():
             index = int(indices[slot])
@@ -424,8 +462,10 @@ class Pipeline:
         # So that a crop can be drawn. Pillow says how large they are, and it is drawn anew.
         widths[unknown] = heights[unknown] = _ANY_SIZE
         known = np.setdiff1d(new, [*unknown.tolist(), *batch.failed])
-        self._source.resized(indices[known], widths[known], heights[known])
-        batch.gathered = gathered._replace(widths=widths, heights=heights, pillow=pillow)
+        self._source.resized(indices[known], widths[known], heights[known], encodings[known])
+        batch.gathered = gathered._replace(
+            widths=widths, heights=heights, pillow=pillow, encodings=encodings
+        )
         self._decode(batch)
 
     def _collect(self, batch: Batch, pending: PendingBatch) -> None:
@@ -454,8 +494,8 @@ class Pipeline:
             code: Why the native core has not decoded it; "" where it was not asked.
             detail: The same in words.
         """
-        data = None
-        if self._remote is not None:
+        data = None  # of what was fetched in part, all is read again
+        if self._remote is not None and not batch.gathered.extents.is_partial(slot):
             data = batch.gathered.extents.read(slot, check=False)
         batch.slow[slot] = self._helpers.submit(
             _fall_back, self._source, self._settings, batch, slot, code, detail, data

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.dataset import ImageDataset
-from fastdata.decode.codecs import Encoded, kind_of, way_of
+from fastdata.decode.codecs import NATIVE, PILLOW, Encoded, foresee, way_of
 from fastdata.decode.fallback import NOT_NATIVE
 from fastdata.errors import (
     CorruptionError,
@@ -27,8 +27,8 @@ from fastdata.errors import (
 from fastdata.loading.seek_cache import SeekCache, Stamped
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
-from fastdata.remote.prefetch import RemotePass
-from fastdata.storage.files import read_file
+from fastdata.remote.prefetch import PlanFetches, RemotePass
+from fastdata.storage.files import open_file, read_file
 from fastdata.storage.probe import ENCODINGS, Limits
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
@@ -44,6 +44,7 @@ class Gathered(NamedTuple):
         widths: int32, shape (N,), in pixels; 0 where only the file can tell.
         heights: As ``widths``.
         pillow: bool, shape (N,): which ones the native core does not decode.
+        encodings: int8, shape (N,): places in `ENCODINGS`; -1 where only the file can tell.
     """
 
     extents: _native.Extents
@@ -51,23 +52,28 @@ class Gathered(NamedTuple):
     widths: npt.NDArray[np.int32]
     heights: npt.NDArray[np.int32]
     pillow: npt.NDArray[np.bool_]
+    encodings: npt.NDArray[np.int8]
 
 
 #: (draws, position after) of batches to come.
 Batches: TypeAlias = Iterator[tuple[Indices, int]]
 #: Pixels.
 Sides: TypeAlias = npt.NDArray[np.int32]
+#: Places in `ENCODINGS`.
+Encodings: TypeAlias = npt.NDArray[np.int8]
 
 
 class Source(ABC):
     """Samples by number; learns from what is found out about them.
 
     Attributes:
+        has_seek_points: Whether all JPEGs of one scan that are whole have some.
         stride: Pixels between the seek points to build for samples without any; 0: build none.
         tells_fallback: Whether the next sample that Pillow decodes is to be warned of.
         limits: What an image may cost.
     """
 
+    has_seek_points = False
     stride = 0
     tells_fallback = False
     limits = Limits()
@@ -96,11 +102,14 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def kind(self, index: int) -> str:
-        """What kind of image a sample is (`fastdata.decode.codecs.kind_of`), by little reading.
+    def way(self, index: int) -> tuple[str, str]:
+        """What kind of image a sample is, and what will decode it, by little reading.
+
+        Returns:
+            As `fastdata.decode.codecs.foresee`.
 
         Raises:
-            FastdataError: Its row of the index is damaged.
+            FastdataError: Its row of the index is damaged, or its bytes are.
             OSError: Its file cannot be read.
         """
 
@@ -113,8 +122,10 @@ class Source(ABC):
         """The error for a sample: which it is, where it lies, and a hint."""
 
     @abstractmethod
-    def resized(self, indices: Indices, widths: Sides, heights: Sides) -> None:
-        """Notes sizes that `gather` did not know, or that differ from what it said.
+    def resized(
+        self, indices: Indices, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
+        """Notes sizes that `gather` did not know, or that differ from what it said; and encodings.
 
         Safe to call from several threads.
 
@@ -127,7 +138,11 @@ class Source(ABC):
         """Notes that the native core does not decode a sample as it is, and its code for why."""
 
     def start_pass(
-        self, batches: Batches, numbering: Numbering, bad: Set[int]
+        self,
+        batches: Batches,
+        numbering: Numbering,
+        bad: Set[int],
+        plan_fetches: PlanFetches | None = None,
     ) -> RemotePass | None:
         """Begins to fetch a pass's samples; None where the native core reads them by itself.
 
@@ -135,6 +150,7 @@ class Source(ABC):
             batches: (draws, position after) of each batch to come.
             numbering: Which samples the draws mean.
             bad: Samples that no batch will have; may grow.
+            plan_fetches: Says which parts of large images their crops need; None: all of them.
         """
         return None
 
@@ -147,19 +163,22 @@ class Source(ABC):
         return
 
 
-#: Samples whose kind `describe_kinds` looks at, and bytes of a file that it reads for that.
-_LOOKED_AT, _HEAD = 200, 1 << 16
+#: Samples whose kind `describe_kinds` looks at.
+_LOOKED_AT = 200
+#: Bytes of a file that are read for a JPEG's header; and the largest image that is read whole to
+#: see whether the codec of its kind takes it.
+_HEAD, _WHOLE = 1 << 16, 1 << 22
 
 
 def describe_kinds(source: Source) -> str:
     """The share of each kind of image among some samples, and what decodes it, in words."""
-    found: Counter[str] = Counter()
+    found: Counter[tuple[str, str]] = Counter()
     for index in range(0, len(source), max(1, len(source) // _LOOKED_AT)):
         with suppress(OSError, FastdataError):  # it is told when the sample is read
-            found[source.kind(index)] += 1
+            found[source.way(index)] += 1
     return ", ".join(
-        f"{count / found.total():.0%} {kind} ({way_of(kind) or 'nothing installed decodes it'})"
-        for kind, count in found.most_common()
+        f"{count / found.total():.0%} {kind} ({way or 'which nothing here decodes'})"
+        for (kind, way), count in found.most_common()
     )
 
 
@@ -171,8 +190,7 @@ class PackedSource(Source):
         self.limits = dataset.limits
         self._table = dataset.blobs.extents()
         self._told = False
-        # Sequential JPEGs without seek points where the others have some are Pillow's.
-        self._has_seek_points = bool(dataset.manifest.options.get("seek_points"))
+        self.has_seek_points = bool(dataset.manifest.options.get("seek_points"))
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -185,26 +203,38 @@ class PackedSource(Source):
         # Nearly always all are JPEGs with seek points, and one look is enough.
         if np.count_nonzero(seekable) < len(indices):
             pillow[:] = ~_NATIVE[encodings]
-            if self._has_seek_points:
-                pillow |= (encodings == _JPEG) & (seekable == 0)
-        return Gathered(extents, extents.labels.copy(), extents.widths, extents.heights, pillow)
+        return Gathered(
+            extents, extents.labels.copy(), extents.widths, extents.heights, pillow, encodings
+        )
 
     def encoded(self, index: int, data: bytes | None = None) -> Encoded:
         """See `Source.encoded`."""
         return self._dataset.encoded(index, data)
 
-    def kind(self, index: int) -> str:
-        """See `Source.kind`."""
-        return self._dataset.row(index).encoding
+    def way(self, index: int) -> tuple[str, str]:
+        """See `Source.way`."""
+        dataset = self._dataset
+        row = dataset.row(index)
+        kind = row.encoding
+        if kind == "raw" or row.seek_points is not None:
+            return kind, NATIVE
+        if isinstance(dataset.blobs, RemoteBlobs) or row.length > _WHOLE:
+            return kind, PILLOW if kind.startswith("jpeg") and row.channels == 4 else way_of(kind)
+        (data,) = dataset.read([index])
+        return foresee(data, len(data), self.limits, trusted=True)
 
     def start_pass(
-        self, batches: Batches, numbering: Numbering, bad: Set[int]
+        self,
+        batches: Batches,
+        numbering: Numbering,
+        bad: Set[int],
+        plan_fetches: PlanFetches | None = None,
     ) -> RemotePass | None:
         """See `Source.start_pass`."""
         blobs = self._dataset.blobs
         if not isinstance(blobs, RemoteBlobs):
             return None
-        return RemotePass(blobs, self._table, batches, numbering, bad)
+        return RemotePass(blobs, self._table, batches, numbering, bad, plan_fetches)
 
     def key(self, index: int) -> str:
         """See `Source.key`."""
@@ -228,7 +258,9 @@ class PackedSource(Source):
             return DatasetError(what, "Put the file back, or pack the dataset again.")
         return SampleError(what, _SAMPLE_HINT)
 
-    def resized(self, indices: Indices, widths: Sides, heights: Sides) -> None:
+    def resized(
+        self, indices: Indices, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
         """See `Source.resized`. Only an index that is damaged has no sizes."""
         for index, width, height in zip(indices.tolist(), widths, heights, strict=True):
             row = self._dataset.row(index)
@@ -253,7 +285,6 @@ class PackedSource(Source):
         )
 
 
-_JPEG = ENCODINGS.index("jpeg")
 _SAMPLE_HINT = (
     'Leave such samples out with on_error="skip", or find them all with fastdata verify and pack '
     "without them (--skip-bad)."
@@ -263,8 +294,8 @@ _SAMPLE_HINT = (
 class FolderSource(Source):
     """Image files, one a sample, as torchvision's ``ImageFolder`` lists them.
 
-    What is learnt from them in the first epoch is kept for the next ones: their sizes (8 bytes
-    a sample) and, within a bound, their seek points.
+    What is learnt from them in the first epoch is kept for the next ones: their sizes and kinds
+    (9 bytes a sample) and, within a bound, their seek points.
 
     Args:
         samples: (path, label) of each.
@@ -283,6 +314,7 @@ class FolderSource(Source):
         self._cache = cache
         self.stride = 0 if cache is None else cache.stride
         self._sizes = np.zeros((len(samples), 2), np.int32)  # (width, height)
+        self._encodings = np.full(len(samples), -1, np.int8)
         self._pillow: set[int] = set()
 
     def __len__(self) -> int:
@@ -313,6 +345,7 @@ class FolderSource(Source):
             sizes[:, 0],
             sizes[:, 1],
             pillow,
+            self._encodings[indices],
         )
 
     def encoded(self, index: int, data: bytes | None = None) -> Encoded:
@@ -328,10 +361,13 @@ class FolderSource(Source):
             problem = self.problem(index, error.what)
             raise SampleError(problem.what, error.hint or problem.hint) from None
 
-    def kind(self, index: int) -> str:
-        """See `Source.kind`."""
-        with open(self._samples[index][0], "rb") as file:
-            return kind_of(file.read(_HEAD))
+    def way(self, index: int) -> tuple[str, str]:
+        """See `Source.way`."""
+        with open_file(self._samples[index][0]) as file:
+            data, size = file.read(_HEAD), os.fstat(file.fileno()).st_size
+            if not data.startswith(b"\xff\xd8") and size <= _WHOLE:
+                data += file.read()
+        return foresee(data, size, self.limits)
 
     def _unreadable(self, index: int, error: OSError) -> FastdataError:
         detail = f"it cannot be read: {error.strerror or error}"
@@ -349,10 +385,13 @@ class FolderSource(Source):
             return DatasetError(what, "Put the file back, or make the dataset anew.")
         return SampleError(what, 'Leave such samples out with on_error="skip".')
 
-    def resized(self, indices: Indices, widths: Sides, heights: Sides) -> None:
+    def resized(
+        self, indices: Indices, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
         """See `Source.resized`. A file may have been replaced."""
         self._sizes[indices, 0] = widths
         self._sizes[indices, 1] = heights
+        self._encodings[indices] = -1 if encodings is None else encodings
 
     def declined(self, index: int, code: str) -> None:
         """See `Source.declined`. Seek points are built anew next time."""

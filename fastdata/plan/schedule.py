@@ -25,6 +25,7 @@ class Planned:
     Attributes:
         indices: What is read: numbers of the source's samples, int64, shape (B,).
         numbers: The same as the loader's dataset counts them, which may be a part of the source.
+        draws: The same as `Numbering` has it, which says ``numbers`` and ``occurrences``.
         occurrences: How often each was drawn before (`fastdata.plan.draws`), int64, shape (B,);
             None where none was.
         position: The epoch's position once it is delivered: what a state resumes from.
@@ -35,6 +36,7 @@ class Planned:
 
     indices: Indices
     numbers: Indices
+    draws: Indices
     occurrences: Indices | None = None
     position: int = 0
     taken: Sequence[int] | Indices = ()
@@ -67,7 +69,7 @@ class Numbering:
         if int(draws.max()) >= self.n:
             occurrences, numbers = np.divmod(draws, self.n)
         indices = numbers if self._subset is None else self._subset[numbers]
-        return Planned(indices, numbers, occurrences, position, **values)
+        return Planned(indices, numbers, draws, occurrences, position, **values)
 
 
 def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:

@@ -37,6 +37,9 @@ EXTENSIONS = {
     "gif": "gif",
     "tiff": "tiff",
     "ppm": "ppm",
+    "avif": "avif",
+    "heic": "heic",
+    "jxl": "jxl",
     "other": "img",
 }
 
@@ -296,6 +299,7 @@ _PILLOW_ENCODINGS = {
     "GIF": "gif",
     "TIFF": "tiff",
     "PPM": "ppm",
+    "AVIF": "avif",
     "JPEG": "jpeg",
     "MPO": "jpeg",
 }

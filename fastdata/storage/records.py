@@ -134,6 +134,12 @@ def _pack(path: Path, batch: pa.RecordBatch, first: int, heap_at: int) -> tuple[
     return records, heap
 
 
+def _known(codes: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """Codes of this fastdata; a later one's are "other"."""
+    known: npt.NDArray[np.uint8] = np.where(np.less(codes, len(ENCODINGS)), codes, _OTHER)
+    return known
+
+
 def _codes(column: pa.DictionaryArray) -> npt.NDArray[np.uint8]:
     """The codes of encodings, whose dictionary may be in another order, or have others."""
     known = [ENCODING_CODES.get(name, _OTHER) for name in column.dictionary.to_pylist()]
@@ -242,7 +248,7 @@ class RecordIndex(Index):
             return Row(
                 key=key.decode(),
                 path=path.decode() or None,
-                encoding=ENCODINGS[min(record["encoding"], _OTHER)],
+                encoding=ENCODINGS[_known(record["encoding"])],
                 seek_points=table or None,
                 **{name: record[name] for name in _FIXED},
             )
@@ -270,7 +276,7 @@ class RecordIndex(Index):
         arrays: list[pa.Array] = []
         for field in schema:
             if field.name == "encoding":
-                codes = np.minimum(records["encoding"], _OTHER).astype(np.int8)
+                codes = _known(records["encoding"]).astype(np.int8)
                 arrays.append(pa.DictionaryArray.from_arrays(_fixed(codes), ENCODING_DICTIONARY))
             elif field.name in data:
                 size, values = data[field.name]
