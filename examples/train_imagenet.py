@@ -11,14 +11,12 @@ recipes, and of stopping and resuming.
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import importlib
 import io
 import json
 import math
 import os
-import pickle
 import random
 import signal
 import sys
@@ -28,6 +26,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
@@ -36,6 +35,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.functional import cross_entropy, one_hot
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastdata import DataLoader, ImageDataset, transforms
 from fastdata.errors import DataError, FastdataError, UsageError
@@ -78,7 +78,7 @@ class Config:
     image_size: str = _option("224", 'side of the crops; "0:128,20:176": from those epochs on')
     val_size: int = _option(224, "side of the crops of validation")
     val_resize: int = _option(256, "shorter side of the images that those are cut from")
-    interpolation: str = _option("bilinear", "of resizing", "bilinear", "bicubic")
+    interpolation: str = _option("bilinear", "of crops and augmentations", "bilinear", "bicubic")
     augment: str = _option("none", "policy of augmentations", "none", *AUGMENTATIONS)
     erasing: float = _option(0.0, "probability that a rectangle is erased")
     repeats: int = _option(1, "crops of each image in a batch, each augmented for itself")
@@ -89,7 +89,7 @@ class Config:
     optimizer: str = _option("sgd", "which one", "sgd", "adamw")
     lr: float = _option(0.1, "highest learning rate, for 256 images a step: scaled linearly")
     warmup_epochs: float = _option(5.0, "epochs over which the rate rises; then it is a cosine")
-    momentum: float = _option(0.9, "of SGD, Nesterov's")
+    momentum: float = _option(0.9, "of SGD")
     weight_decay: float = _option(5e-5, "of weights; norms and biases do not decay")
     clip_grad: float = _option(0.0, "highest norm of all gradients together; 0 for no limit")
     ema_decay: float = _option(0.0, "average of the weights, which is validated: decay per step")
@@ -112,10 +112,14 @@ class Config:
 
     def __post_init__(self) -> None:
         from_one = {"epochs", "batch_size", "accumulate", "repeats", "log_every", "ema_every"}
+        to_one = {"erasing", "label_smoothing", "momentum", "ema_decay"}
         for one in fields(self):
             value, least = getattr(self, one.name), int(one.name in from_one)
-            if isinstance(one.default, (int, float)) and value < least:
-                raise UsageError(f"{one.name} is {value}", f"Give {least} or more.")
+            most = 1 if one.name in to_one else math.inf
+            # NaN is not between any two.
+            if isinstance(one.default, (int, float)) and not least <= value <= most:
+                hint = f"Give {least} to 1." if most == 1 else f"Give {least} or more."
+                raise UsageError(f"{one.name} is {value}", hint)
         if self.batch_size % self.repeats:
             hint = "Give a batch size that the repeats divide."
             raise UsageError(f"batch_size={self.batch_size}, repeats={self.repeats}", hint)
@@ -162,7 +166,9 @@ def parse(arguments: Sequence[str] | None) -> Config:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", help="YAML file of options, or the name of a recipe")
+    parser.add_argument(
+        "--config", help="YAML file of options, or the name of a recipe; it may name one itself"
+    )
     for one in fields(Config):
         flag, kind = "--" + one.name.replace("_", "-"), type(one.default)
         about, choices = f"{one.metadata['about']} [{one.default!r}]", one.metadata["choices"]
@@ -170,20 +176,36 @@ def parse(arguments: Sequence[str] | None) -> Config:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=about)
         else:
             parser.add_argument(flag, type=kind, choices=choices, help=about)
-    given = vars(parser.parse_args(arguments))
-    name = given.pop("config", None)
-    if name is not None:
-        # Read as if it were on the command line, before what is there.
-        path, words = find_recipe(name), []
-        for key, value in importlib.import_module("yaml").safe_load(path.read_text()).items():
-            flag = key.replace("_", "-")
-            if isinstance(value, bool):
-                words.append(f"--{flag}" if value else f"--no-{flag}")
-            else:
-                words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict) else value}")
-        parser.prog = str(path)
-        given = vars(parser.parse_args(words)) | given
-    return Config(**given)
+
+    def read(words: Sequence[str] | None) -> dict[str, Any]:
+        given = vars(parser.parse_args(words))
+        if "config" in given:
+            path = find_recipe(given.pop("config"))
+            parser.prog = str(path)
+            given = read(recipe_words(path)) | given
+        return given
+
+    return Config(**read(arguments))
+
+
+def recipe_words(path: Path) -> list[str]:
+    """What a recipe would be on the command line."""
+    yaml = importlib.import_module("yaml")
+    try:
+        options = yaml.safe_load(path.read_text()) or {}
+        if not isinstance(options, dict):
+            raise TypeError(f"a {type(options).__name__}, not a mapping")
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        hint = "Give an option a line, as in: batch_size: 256"
+        raise UsageError(f"{path}: cannot be read as options: {error}", hint) from error
+    words = []
+    for key, value in options.items():
+        flag = str(key).replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict) else value}")
+    return words
 
 
 def find_recipe(name: str) -> Path:
@@ -193,7 +215,8 @@ def find_recipe(name: str) -> Path:
         places += importlib.import_module("fastdata.examples").__path__
     recipes = {path.stem: path for one in places for path in Path(one).glob("configs/*.yaml")}
     if name not in recipes and not Path(name).is_file():
-        hint = f"Give a file; or one of {', '.join(sorted(recipes))}."
+        known = ", ".join(sorted(recipes)) or "those of examples/configs, copied beside this script"
+        hint = f"Give a file; or one of {known}."
         raise UsageError(f"{name}: no such file or recipe", hint)
     return recipes.get(name, Path(name))
 
@@ -220,7 +243,8 @@ def join(config: Config) -> Iterator[torch.device]:
             raise UsageError(
                 f"there is no device {config.device!r} for process {local} of this machine: torch "
                 f"finds {count} {found.type if found is not None else 'accelerators'}",
-                "Start no more processes than there are devices, or give --device cpu.",
+                "Give --device without a number (CUDA_VISIBLE_DEVICES says which), start no more "
+                "processes than there are devices, or give --device cpu.",
             )
         device = bound = torch.device(found.type, local)
         torch.accelerator.set_device_index(local)
@@ -298,7 +322,7 @@ def training_data(config: Config, device: torch.device) -> DataLoader[Any]:
             (
                 transforms.RandomResizedCrop(size, interpolation=config.interpolation),
                 transforms.RandomHorizontalFlip(),
-                *([augment()] if augment else []),
+                *([augment(interpolation=config.interpolation)] if augment else []),
                 _normalize(config),
                 *([transforms.RandomErasing(config.erasing)] if config.erasing else []),
             )
@@ -422,10 +446,9 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     options: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, config.lr, **options)
-    nesterov = config.momentum > 0
-    sgd = torch.optim.SGD(groups, config.lr, config.momentum, nesterov=nesterov, **options)
+    sgd = torch.optim.SGD(groups, config.lr, config.momentum, **options)
     # The kernel leaves a new momentum unwritten where a gradient scaler has it skip the first step.
-    for one in parameters if nesterov else ():
+    for one in parameters if config.momentum else ():
         sgd.state[one]["momentum_buffer"] = torch.zeros_like(one)
     return sgd
 
@@ -459,7 +482,23 @@ def evaluate(
     return [dict(zip(("loss", "top1", "top5", "samples"), one, strict=True)) for one in means]
 
 
+def average(config: Config, model: nn.Module) -> AveragedModel:
+    """The exponential moving average of a model's weights and running means, as it is now."""
+    update = get_ema_multi_avg_fn(config.ema_decay**config.ema_every)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=update, use_buffers=True).eval()
+
+
 # --- checkpoints ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within this, the system's errors tell of that path."""
+    try:
+        yield
+    except OSError as error:
+        hint = "Make room, or give another --out; --resume auto goes on from the last checkpoint."
+        raise DataError(f"{path}: cannot be written: {error.strerror}", hint) from error
 
 
 class Writer:
@@ -476,6 +515,11 @@ class Writer:
         self.wait()
         self._last = self._thread.submit(self._write, copied, path)
 
+    def check(self) -> None:
+        """Raises what went wrong with the last file, unless it is still being written."""
+        if self._last.done():
+            self._last.result()
+
     def wait(self) -> None:
         """Waits for the file that is being written; raises what went wrong with it."""
         self._last.result()
@@ -483,26 +527,37 @@ class Writer:
     @staticmethod
     def _write(copied: io.BytesIO, path: Path) -> None:
         partial = path.with_name(f"{path.name}.partial")
-        with partial.open("wb") as file:
-            file.write(copied.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with writing(path):
+            try:
+                with partial.open("wb") as file:
+                    file.write(copied.getbuffer())
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+            except OSError:
+                with suppress(OSError):
+                    partial.unlink()  # it takes what room there is
+                raise
 
 
 def find_checkpoint(config: Config, classes: int) -> dict[str, Any] | None:
     """The checkpoint to go on from, on the CPU; None to start anew."""
-    path = Path(config.out, "checkpoint.pt") if config.resume == "auto" else Path(config.resume)
-    if not config.resume or (config.resume == "auto" and not path.exists()):
+    own = Path(config.out, "checkpoint.pt")
+    if not config.resume and own.exists():
+        hint = "Go on from it with --resume auto, or give another --out."
+        raise UsageError(f"{own}: is the checkpoint of a run, which would be overwritten", hint)
+    if not config.resume or (config.resume == "auto" and not own.exists()):
         return None
-    hint = "Name another checkpoint, or start anew without --resume."
+    path = own if config.resume == "auto" else Path(config.resume)
+    hint = "Name another checkpoint; or remove it, or give another --out, to start anew."
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         saved = state["config"] | {"classes": state["classes"], "ema": bool(state["ema"])}
     except FileNotFoundError:
         raise UsageError(f"{path}: no such checkpoint", hint) from None
-    except (pickle.UnpicklingError, OSError, RuntimeError, EOFError, KeyError) as error:
-        raise DataError(f"{path}: cannot be read as a checkpoint: {error}", hint) from error
+    except (UnpicklingError, OSError, RuntimeError, EOFError, LookupError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: cannot be read as a checkpoint: {what}", hint) from error
     now = asdict(config) | {"classes": classes, "ema": config.ema_decay > 0}
     for name in (*SHARED, "classes", "ema"):
         if saved[name] != now[name]:
@@ -521,7 +576,8 @@ class Trainer:
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device, self.out = config, device, Path(config.out)
-        self.out.mkdir(parents=True, exist_ok=True)
+        with writing(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = config.tf32
         torch.backends.cudnn.benchmark = True  # images have few sizes
@@ -536,7 +592,7 @@ class Trainer:
         if config.sync_batch_norm:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         self.model: nn.Module = model.to(device, memory_format=config.layout)  # type: ignore[call-overload]
-        self.ema = copy.deepcopy(self.model).eval() if config.ema_decay else None
+        self.ema = average(config, self.model) if config.ema_decay else None
         self.optimizer = make_optimizer(config, self.model)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.amp == "float16")
         self.wrapped, self.no_sync = self.model, cast(Any, nullcontext)
@@ -607,9 +663,10 @@ class Trainer:
         """Trains to the end, or until SIGTERM; returns what summary.json holds."""
         config, written = self.config, self.out / "summary.json"
         epoch = int(self.loader.state_dict()["epoch"])
-        if epoch >= config.epochs and written.exists():
-            return dict(json.loads(written.read_text()))  # queued again after its end
-        stopped = 0
+        stopped = self._enough()
+        if (stopped or epoch >= config.epochs) and written.exists():
+            # Queued again after its end, which SIGTERM may have come with.
+            return dict(json.loads(written.read_text())) | {"terminated": False}
         # The garbage collector would stop each rank at another step, and with it all the others.
         gc.disable()
         try:
@@ -625,7 +682,7 @@ class Trainer:
                         if self.val_loader is not None:
                             self._validate()
                         self.save()
-                        stopped = -(0 < config.max_steps <= self.step)
+                        stopped = self._enough()
                 self.writer.wait()
         finally:
             gc.enable()
@@ -640,8 +697,13 @@ class Trainer:
             "config": asdict(config),
         }
         if dist.get_rank() == 0:
-            written.write_text(json.dumps(summary, indent=1) + "\n")
+            with writing(written):
+                written.write_text(json.dumps(summary, indent=1) + "\n")
         return summary
+
+    def _enough(self) -> int:
+        """-1 after --max-steps, else 0."""
+        return -(0 < self.config.max_steps <= self.step)
 
     def _train(self, epoch: int, batches: Any) -> int:
         """What is left of an epoch. Returns SIGTERM or, after --max-steps, -1 if that ended it."""
@@ -661,8 +723,8 @@ class Trainer:
                 continue
             self._update(epoch)
             received = self.signals.poll()
-            enough = self.step == config.max_steps and number + 1 < total
-            stopped = signal.SIGTERM if received == signal.SIGTERM else -enough
+            enough = self._enough() if number + 1 < total else 0
+            stopped = signal.SIGTERM if received == signal.SIGTERM else enough
             if self.step % config.log_every == 0 or stopped or number + 1 == total:
                 self._report(epoch)
             due = config.checkpoint_every and self.step % config.checkpoint_every == 0
@@ -692,13 +754,9 @@ class Trainer:
             self.optimizer.zero_grad()
             self.step += 1
             if self.ema is not None and self.step % config.ema_every == 0:
-                # While the rate rises, the average is the weights themselves.
-                rising = epoch < config.warmup_epochs
-                weight = 1.0 if rising else 1 - config.ema_decay**config.ema_every
-                news = self.model.state_dict()
-                for name, mean in self.ema.state_dict().items():
-                    new = news[name]
-                    mean.lerp_(new, weight) if new.is_floating_point() else mean.copy_(new)
+                self.ema.update_parameters(self.model)
+                if epoch < config.warmup_epochs:
+                    self.ema.n_averaged.zero_()  # so the next update begins the average anew
 
     def _set_rate(self, done: float) -> None:
         """Sets the rate of the step that begins when so many epochs are done."""
@@ -714,6 +772,7 @@ class Trainer:
     def _report(self, epoch: int) -> None:
         """Tells of the steps since the last report; ends all ranks if a loss is not finite."""
         gc.collect(1)
+        self.writer.check()
         losses = torch.stack(self.losses).cpu().double() / dist.get_world_size()
         dist.all_reduce(losses)
         self.losses.clear()
@@ -736,7 +795,9 @@ class Trainer:
 
     def _validate(self) -> None:
         assert self.val_loader is not None
-        models = {"val": self.model} if self.ema is None else {"val": self.ema, "raw": self.model}
+        models = {"val": self.model}
+        if self.ema is not None:
+            models = {"val": self.ema.module, "raw": self.model}
         for buffer in (one for model in models.values() for one in model.buffers()):
             dist.broadcast(buffer, 0)  # running means differ a little; the first rank's are saved
         self.model.eval()
@@ -753,7 +814,8 @@ class Trainer:
     def _tell(self, kind: str, **values: float) -> None:
         """Prints values, and adds a line of JSON to log.jsonl; once for all ranks."""
         if dist.get_rank() == 0:
-            with (self.out / "log.jsonl").open("a") as file:
+            path = self.out / "log.jsonl"
+            with writing(path), path.open("a") as file:
                 file.write(json.dumps({"kind": kind, "step": self.step} | values) + "\n")
             words = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()]
             print(f"{kind} step {self.step}:", ", ".join(words), flush=True)

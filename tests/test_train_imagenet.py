@@ -96,7 +96,10 @@ def assert_same(one: Any, other: Any) -> None:
 def assert_right_score(out: Path, path: Path, score: dict[str, float], model: str) -> None:
     """Compares a score with one that is computed without loader, batches and ranks."""
     network = training_models.tiny(training_data.CLASSES)
-    network.load_state_dict(checkpoint(out)[model])
+    saved = checkpoint(out)[model]
+    network.load_state_dict(
+        {name.removeprefix("module."): saved[name] for name in saved if name != "n_averaged"}
+    )
     network.eval()
     losses, right = [], 0
     mean, std = (np.array(v, np.float32) for v in (train_imagenet.MEAN, train_imagenet.STD))
@@ -133,10 +136,16 @@ def test_learns_and_is_begun_anew_and_again(
     assert best["top1"] == max(log(done.out, "val", "top1")) == done.summary["best_top1"]
     # A job that is queued again after its end.
     assert trained(*options, "--resume", "auto").summary == done.summary
-    # Without --resume, it begins anew; and one that was stopped goes on to the same end.
-    anew = trained(*options, "--max-steps", "14")
-    assert (anew.summary["steps"], anew.summary["epochs"]) == (14, 1)
-    again = trained(*options, "--resume", "auto")
+    # Without --resume, it would overwrite that run.
+    before = checkpoint(done.out)
+    with pytest.raises(UsageError, match=r"checkpoint\.pt: is the checkpoint of a run"):
+        trained(*options)
+    assert_same(checkpoint(done.out), before)
+    # One that was stopped goes on to the same end; with as many steps as it has had, not at all.
+    first = trained(*options, "--max-steps", "14", out="stopped")
+    assert (first.summary["steps"], first.summary["epochs"]) == (14, 1)
+    assert trained(*options, "--max-steps", "14", "--resume", "auto", out="stopped").step == 14
+    again = trained(*options, "--resume", "auto", out="stopped")
     assert_same(checkpoint(again.out)["model"], done.model.state_dict())
     assert again.summary["val"] == done.summary["val"]
 
@@ -168,10 +177,12 @@ def test_killed_and_resumed_is_as_undisturbed(data: dict[str, Path], tmp_path: P
     # 53 images, which two ranks cannot share evenly.
     assert_right_score(tmp_path / "whole", data["val"], summary["val"], "ema")
 
-    # One of them is told to end: both save after the same step, which is the next.
-    ended = run("told", accident="1:4:15")
+    # One of them is told to end: both save after the same step, which is the next, and an epoch's
+    # last: validation is left for later.
+    ended = run("told", accident="1:9:15")
     assert [status for status, _ in ended] == [143, 143], ended
-    assert checkpoint(tmp_path / "told")["step"] == 5
+    assert checkpoint(tmp_path / "told")["step"] == 10
+    assert not log(tmp_path / "told", "val", "step")
     resume("told")
 
     # One is killed in the second epoch: the other one ends by itself, with an error.
@@ -202,6 +213,14 @@ def test_sigusr1_saves_and_goes_on(trained: Callable[..., Any], monkeypatch: Any
     done = trained("--max-steps", "6", "--epochs", "1")
     assert saved == [3, 6]
     assert done.summary["steps"] == 6 and not done.summary["terminated"]
+
+
+def test_sigterm_with_the_last_step(trained: Callable[..., Any], monkeypatch: Any) -> None:
+    """Queued again, as what ends with 143 is, the run is over."""
+    monkeypatch.setenv(training_models.ACCIDENT, "0:5:15")
+    assert trained("--max-steps", "6").summary["terminated"]
+    again = trained("--max-steps", "6", "--resume", "auto")
+    assert again.step == 6 and not again.summary["terminated"]
 
 
 def test_two_ranks_are_one_with_their_batches(
@@ -286,7 +305,7 @@ class TestOptionsAct:
         assert bool(checkpoint(done.out)["scaler"]) == (kind == "float16")
 
     def test_an_overflow_in_the_first_step(
-        self, trained: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+        self, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The scaler skips that step: it must leave nothing unwritten behind."""
         # Memory that nothing was written to is NaN.
@@ -294,26 +313,26 @@ class TestOptionsAct:
         monkeypatch.setattr(
             torch, "empty_like", lambda *one, **more: empty(*one, **more).fill_(float("nan"))
         )
-        done = trained("--amp", "float16", "--epochs", "1", "--max-steps", "6")
-        config = done.config
+        options = ["--train", str(data["train"]), "--out", str(tmp_path), *SMALL]
+        config = parse([*options, "--amp", "float16", "--epochs", "1", "--max-steps", "6"])
         with join(config) as device:
-            again = Trainer(config, device)
-            again.scaler = torch.amp.GradScaler("cpu", 2.0**60, backoff_factor=2.0**-50)
-            again.run()
-        assert again.scaler.get_scale() == 2.0**10
-        for parameter in again.model.parameters():
+            trainer = Trainer(config, device)
+            trainer.scaler = torch.amp.GradScaler("cpu", 2.0**60, backoff_factor=2.0**-50)
+            trainer.run()
+        assert trainer.scaler.get_scale() == 2.0**10
+        for parameter in trainer.model.parameters():
             assert parameter.isfinite().all() and parameter.abs().max() < 10
 
     def test_layout(self, trained: Callable[..., Any]) -> None:
         for flag, on in (("--channels-last", True), ("--no-channels-last", False)):
-            done = trained(flag, "--max-steps", "2", "--mixup", "1", "--cutmix", "1")
+            done = trained(flag, "--max-steps", "2", "--mixup", "1", "--cutmix", "1", out=flag[2:])
             for tensor in [images for images, _ in done.model.seen] + [done.model[0].weight]:
                 assert tensor.is_contiguous(memory_format=torch.channels_last) == on
                 assert tensor.is_contiguous() != on
 
     def test_tf32(self, trained: Callable[..., Any]) -> None:
         for flag, precision in (("--tf32", "high"), ("--no-tf32", "highest")):
-            trained(flag, "--max-steps", "1")
+            trained(flag, "--max-steps", "1", out=precision)
             assert torch.get_float32_matmul_precision() == precision
             assert torch.backends.cudnn.allow_tf32 == (precision == "high")
 
@@ -349,20 +368,6 @@ class TestOptionsAct:
         crops = batch["image"].reshape(4, 4, -1)
         assert all(not torch.equal(crops[0], crops[view]) for view in (1, 2, 3))
 
-    def test_optimizers(self, trained: Callable[..., Any]) -> None:
-        for name, kind in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
-            done = trained("--optimizer", name, "--max-steps", "1", "--weight-decay", "0.5")
-            assert type(done.optimizer) is kind
-            before = {n: p.detach().clone() for n, p in done.model.named_parameters()}
-            for group in done.optimizer.param_groups:
-                group.update(lr=1.0, betas=(0, 0), momentum=0)
-            for parameter in done.model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-            done.optimizer.step()
-            for key, parameter in done.model.named_parameters():
-                kept = 0.5 if parameter.ndim > 1 else 1.0
-                torch.testing.assert_close(parameter, before[key] * kept)
-
     def test_rate_rises_then_falls(self, trained: Callable[..., Any]) -> None:
         """10 steps an epoch: it rises for one, and falls for two."""
         options = ["--epochs", "3", "--warmup-epochs", "1", "--lr", "0.8", "--log-every", "1"]
@@ -372,25 +377,21 @@ class TestOptionsAct:
         wanted += [0.05 * (1 + math.cos(math.pi * step / 20)) / 2 for step in range(20)]
         assert log(done.out, "train", "lr") == pytest.approx(wanted)
 
-    def test_average_of_the_weights(self, trained: Callable[..., Any]) -> None:
-        options = [
-            "--ema-decay",
-            "0.9",
-            "--ema-every",
-            "2",
-            "--warmup-epochs",
-            "1",
-            "--epochs",
-            "2",
-        ]
-        first = trained(*options, "--max-steps", "10")
-        state = checkpoint(first.out)
-        assert_same(state["ema"], state["model"])  # while the rate rises
-        done = trained(*options, "--max-steps", "12", "--resume", "auto")
-        for name, value in done.ema.state_dict().items():
-            if value.is_floating_point():
-                mean = 0.81 * state["ema"][name] + 0.19 * done.model.state_dict()[name]
-                torch.testing.assert_close(value, mean)
+    def test_the_average_begins_when_the_rate_has_risen(self, trained: Callable[..., Any]) -> None:
+        options = ["--ema-decay", "0.9", "--ema-every", "2", "--epochs", "2"]
+        done = trained(*options, "--max-steps", "10", "--warmup-epochs", "1")
+        assert_same(done.ema.module.state_dict(), done.model.state_dict())
+
+    @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+    @pytest.mark.parametrize("augment", train_imagenet.AUGMENTATIONS)
+    def test_interpolation(self, data: dict[str, Path], interpolation: str, augment: str) -> None:
+        """As in torchvision's reference, it is that of the crops and of what the policies turn."""
+        options = ["--augment", augment, "--interpolation", interpolation]
+        config = parse(["--train", str(data["train"]), *SMALL, *options])
+        with join(config) as device:
+            dataset = train_imagenet.training_data(config, device).dataset
+        crop, _, policy, _ = dataset.transform.current.transforms  # type: ignore[attr-defined]
+        assert crop.interpolation == policy.interpolation == interpolation
 
     def test_models(self) -> None:
         import_torchvision()
@@ -403,6 +404,49 @@ class TestOptionsAct:
         for name in ("resnet19", "timn/resnet18", "training_models:none"):
             with pytest.raises(UsageError, match="MODULE:FUNCTION"):
                 train_imagenet.make_model(Config(model=name), 7)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_steps_are_those_of_torchvisions_reference(
+    trained: Callable[..., Any], optimizer: str
+) -> None:
+    """What its train.py does in a step, written out: loss, clipping, decay, rate, average."""
+    options = ["--optimizer", optimizer, "--epochs", "1", "--max-steps", "7", "--lr", "0.5"]
+    options += ["--mixup", "0.2", "--cutmix", "1", "--label-smoothing", "0.1", "--clip-grad", "0.3"]
+    options += ["--weight-decay", "0.3", "--warmup-epochs", "0"]
+    if optimizer == "adamw":
+        # A bias before a norm has gradients that are rounding alone, and Adam scales them up.
+        options += ["--model-args", '{"norm": false}']
+    done = trained(*options, "--ema-decay", "0.9", "--ema-every", "3")
+    config = done.config
+    with join(config) as device:
+        loader = train_imagenet.training_data(config, device)
+        batches = [batch for batch, _ in zip(loader, range(7), strict=False)]
+    model = train_imagenet.make_model(config, training_data.CLASSES).train()
+    # Its decay of norms alone is 0; here that of biases, too.
+    groups = [
+        {"params": [one for one in model.parameters() if one.ndim > 1], "weight_decay": 0.3},
+        {"params": [one for one in model.parameters() if one.ndim == 1], "weight_decay": 0.0},
+    ]
+    plain: torch.optim.Optimizer = torch.optim.AdamW(groups)
+    if optimizer == "sgd":
+        plain = torch.optim.SGD(groups, momentum=0.9)
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    mean: dict[str, torch.Tensor] = {}
+    for step, batch in enumerate(batches):
+        for group in plain.param_groups:
+            group["lr"] = 0.5 * 16 / 256 * (1 + math.cos(math.pi * step / 10)) / 2
+        plain.zero_grad()
+        criterion(model(batch["image"]), batch["label"]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        plain.step()
+        if step % 3 == 2:
+            now = {name: value.clone() for name, value in model.state_dict().items()}
+            mean = {name: 0.729 * mean.get(name, now[name]) + 0.271 * now[name] for name in now}
+    for found, wanted in ((done.model, model.state_dict()), (done.ema.module, mean)):
+        for name, value in found.state_dict().items():
+            if value.is_floating_point():
+                torch.testing.assert_close(value, wanted[name])
 
 
 @pytest.mark.parametrize("way", ["mixup", "cutmix"])
@@ -509,11 +553,31 @@ class TestCheckpoints:
         assert torch.load(path)["tensor"].sum() == 0
         with pytest.raises(Exception, match="pickle"):
             writer.write({"tensor": lambda: 0}, path)
-        (tmp_path / "checkpoint.pt.partial").mkdir()
+        partial = tmp_path / "checkpoint.pt.partial"
+        partial.symlink_to("/dev/full")
         writer.write({"tensor": tensor}, path)
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(DataError, match=r"checkpoint\.pt: cannot be written: No space left"):
             writer.wait()
         assert torch.load(path)["tensor"].sum() == 0
+        assert not partial.is_symlink()  # what was written of it takes no room
+
+    def test_a_full_disk_ends_the_run_at_its_next_report(
+        self, trained: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "checkpoint.pt.partial").symlink_to("/dev/full")
+        options = ["--checkpoint-every", "2", "--log-every", "1", "--epochs", "9"]
+        with pytest.raises(DataError, match=r"checkpoint\.pt: cannot be written: No space left"):
+            trained(*options)
+        assert 2 <= len(log(tmp_path / "out", "train", "step")) <= 4
+        for name in ("log.jsonl", "summary.json"):
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / name).symlink_to("/dev/full")
+            with pytest.raises(DataError, match=rf"{name}: cannot be written: No space left"):
+                trained("--max-steps", "1", out=name)
+        with pytest.raises(DataError, match=r"log\.jsonl: cannot be written: File exists"):
+            trained(out="out/log.jsonl")
 
     def test_one_that_does_not_fit_is_refused(self, trained: Callable[..., Any]) -> None:
         done = trained("--max-steps", "1")
@@ -525,8 +589,17 @@ class TestCheckpoints:
             trained("--resume", str(done.out / "none.pt"))
         path = done.out / "checkpoint.pt"
         path.write_bytes(path.read_bytes()[:-3000])
-        with pytest.raises(DataError, match=r"checkpoint\.pt: cannot be read"):
-            trained("--resume", "auto")
+        others = {
+            "truncated": path,
+            **{name: done.out / name for name in ("empty", "tensor", "weights", "words")},
+        }
+        others["empty"].touch()
+        others["words"].write_text("none")
+        torch.save(torch.zeros(3), others["tensor"])
+        torch.save(done.model.state_dict(), others["weights"])
+        for name in others.values():
+            with pytest.raises(DataError, match=r"out/.*: cannot be read as a checkpoint"):
+                trained("--resume", str(name))
 
     def test_another_precision_layout_and_options(
         self, trained: Callable[..., Any], tmp_path: Path
@@ -560,6 +633,10 @@ class TestOptions:
         assert (config.lr, config.epochs, config.tf32) == (1e-4, 4, False)
         assert (config.train, config.batch_size, config.arguments) == ("some", 7, {"a": [1]})
         assert config.momentum == Config().momentum
+        # One may build on another.
+        (tmp_path / "more.yaml").write_text(f"config: {path}\nepochs: 5\n")
+        config = parse(["--config", str(tmp_path / "more.yaml"), "--seed", "2"])
+        assert (config.lr, config.epochs, config.seed) == (1e-4, 5, 2)
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -569,6 +646,7 @@ class TestOptions:
             ("epochs: true", "argument --epochs: expected one argument"),
             ("tf32: 1", "argument --tf32.*'1'"),
             ("amp: half", "choose from .*bfloat16"),
+            ("1: 2", "unrecognized arguments: --1=2"),
         ],
     )
     def test_a_wrong_file_is_refused(
@@ -579,10 +657,18 @@ class TestOptions:
             parse(["--config", str(tmp_path / "c.yaml")])
         assert re.search(said, capsys.readouterr().err)
 
+    @pytest.mark.parametrize("text", [b"lr: [", b"- lr", b"lr", b"\xff"])
+    def test_what_is_no_recipe(self, tmp_path: Path, text: bytes) -> None:
+        (tmp_path / "c.yaml").write_bytes(text)
+        with pytest.raises(UsageError, match=r"c\.yaml: cannot be read as options"):
+            parse(["--config", str(tmp_path / "c.yaml")])
+
     @pytest.mark.parametrize(
         ("options", "said"),
         [
             (["--lr", "-1"], "lr is -1.0"),
+            (["--lr", "nan"], "lr is nan"),
+            (["--ema-decay", "1.5"], "Give 0 to 1"),
             (["--epochs", "0"], "Give 1 or more"),
             (["--batch-size", "6", "--repeats", "4"], "that the repeats divide"),
             (["--image-size", "5:128"], "sides from epochs on, from 0"),
@@ -610,8 +696,15 @@ class TestOptions:
         recipes = {path.stem: parse(["--config", path.stem]) for path in folder.glob("*.yaml")}
         assert recipes["resnet50"].arguments == {"zero_init_residual": True}
         assert recipes["resnet50"].size(149) == 176
-        assert [recipes["resnet50_fast"].size(epoch) for epoch in (0, 12, 31)] == [128, 160, 192]
+        assert [recipes["resnet50_fast"].size(epoch) for epoch in (0, 24, 25)] == [160, 160, 192]
         assert recipes["vit_b_16"].optimizer == "adamw"
+        # torchvision's: 0.99998 at an update of 32 steps, scaled by images a step and epochs.
+        for name, epochs in (("resnet50", 600), ("vit_b_16", 300)):
+            recipe = recipes[name]
+            images = recipe.batch_size * recipe.accumulate * 8
+            taken = (1 - 0.99998) * images * 32 / epochs
+            assert 1 - recipe.ema_decay**32 == pytest.approx(taken, rel=0.03)
+            assert recipe.epochs * recipe.repeats == epochs and recipe.ema_every == 32
 
 
 @pytest.mark.gpu
