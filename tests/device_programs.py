@@ -24,6 +24,7 @@ from loader_data import CROPS, images
 from fastdata import DataLoader, DeviceLoader
 from fastdata.dali import DALILoader
 from fastdata.device import delivery
+from fastdata.device.transfer import on_device
 from fastdata.errors import UsageError
 from fastdata.profile import StepTimer
 from fastdata.transforms import CenterCrop, Compose, Normalize
@@ -92,6 +93,7 @@ def passes(gpus: simgpu.GPUs, rng: random.Random, **options: Any) -> None:
     choices = {
         "pin": rng.random() < 0.5,
         "dtype": rng.choice([None, "float32"]),
+        "channels_last": rng.random() < 0.7,
         "prefetch": rng.randint(1, 3),
         "streams": rng.randint(1, 3),
         "leave": rng.choice([0.0, 0.2]),
@@ -100,9 +102,8 @@ def passes(gpus: simgpu.GPUs, rng: random.Random, **options: Any) -> None:
     streams = [torch.accelerator.current_stream()]
     streams += [torch.Stream("cuda") for _ in range(choices["streams"] - 1)]
     dtype = choices["dtype"]
-    loader = DeviceLoader(
-        Numbered(gpus, rng, choices["pin"]), "cuda", dtype=dtype, prefetch=choices["prefetch"]
-    )
+    given = {name: choices[name] for name in ("dtype", "channels_last", "prefetch")}
+    loader = DeviceLoader(Numbered(gpus, rng, choices["pin"]), "cuda", **given)
     reader = Reader(255 if dtype else 1)
     like = {"dtype": torch.float32 if dtype else torch.uint8, "device": "cuda"}
     for _ in range(2):
@@ -132,6 +133,7 @@ def passes(gpus: simgpu.GPUs, rng: random.Random, **options: Any) -> None:
     reader.check()
     assert not gpus.faults, gpus.faults
     assert not gpus.spins, "a thread that waits for the GPU sleeps"
+    assert not gpus.pageable, "pageable memory is copied while the host waits"
 
 
 def failing(gpus: simgpu.GPUs, rng: random.Random) -> None:
@@ -165,6 +167,12 @@ def native(gpus: simgpu.GPUs, rng: random.Random) -> None:
         iterator = iter(loader)
         next(iterator)
         del iterator
+        # A stream of that device takes a batch, and then its default one.
+        static: Any = iter(DeviceLoader(Numbered(gpus, rng, True), "cuda:1", static=True))
+        with on_device(torch.device("cuda:1")), torch.Stream("cuda:1"):
+            next(static)
+        next(static)
+        static.close()
     finally:
         torch.set_default_device(None)
     for batch, wanted in zip(found, native_batches(), strict=True):
@@ -268,11 +276,14 @@ def staged(gpus: simgpu.GPUs, rng: random.Random) -> None:
     }
     gpus.pageable = 0
     wanted = {name: one.cpu() for name, one in batch.items() if name != "name"}
+    size = sum(one.numel() * one.element_size() for one in wanted.values())
+    gpus.locked = 0
     torch.set_default_device("cuda")
     try:
-        (found,) = DeviceLoader([batch], "cuda", dtype="float32")
+        *_, found = DeviceLoader([batch] * 6, "cuda", dtype="float32", prefetch=1)
     finally:
         torch.set_default_device(None)
+    assert gpus.locked <= 2 * size, "staging memory is that of two batches, used again"
     torch.accelerator.synchronize()
     torch.accelerator.synchronize("cuda:1")
     assert found.pop("name") == "x" and found["there"] is batch["there"]

@@ -11,7 +11,8 @@ Modelled, as CUDA and torch do it:
 - Memory comes from an allocator that keeps free blocks for each stream by itself. A block is
   poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
   somebody else's. `record_stream` delays that.
-- Page-locked memory is read when a copy runs; pageable memory when it is queued.
+- Page-locked memory is read when a copy runs; pageable memory when it is queued. What a copy would
+  put into another order, or another type, goes through pageable memory, unless it is contiguous.
 - What needs a value on the host (``item``, ``cpu``) waits for its stream.
 - While a graph is captured, work is kept and not run, and whatever looks at the GPU is an error.
 - Streams and events make their device the current one and then the one before again, which opens
@@ -85,6 +86,7 @@ class GPUs:
         faults: What has gone wrong where nothing can be raised.
         host_memory: Bytes that one allocation of page-locked memory may have.
         pageable: How many copies were from memory that was not page-locked.
+        locked: Bytes of page-locked memory that torch's pool was asked for.
         spins: How often the host has waited for an event or a stream without sleeping.
         copies: How many copies from the host each stream was given.
     """
@@ -95,7 +97,7 @@ class GPUs:
         self.contexts: set[int] = set()
         self.faults: list[str] = []
         self.host_memory = sys.maxsize
-        self.pageable = self.spins = 0
+        self.pageable = self.spins = self.locked = 0
         self.copies: dict[Stream, int] = defaultdict(int)
         self.allocated: dict[int, int] = defaultdict(int)
         self.capture: Graph | None = None
@@ -304,6 +306,7 @@ class GPUs:
         """A page-locked tensor of torch's own pool, which keeps it until copies have run."""
         self.check()
         count = size.numel()
+        self.locked += count * dtype.itemsize
         if count * dtype.itemsize > self.host_memory:
             raise CUDAError("CUDA error: out of memory")
         array = np.full(max(count * dtype.itemsize, 1), FRESH, np.uint8)
@@ -691,6 +694,14 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     return found
 
 
+def _as_it_is(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether torch copies host memory itself, not another copy of it (Copy.cu's temporaries)."""
+    if source.dtype != target.dtype or source.shape != target.shape:
+        return False
+    dense = source.stride() == torch.empty_like(source).stride()
+    return source.is_contiguous() or (dense and source.stride() == target.stride())
+
+
 def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
     """A copy between any two devices."""
     here = _machine()
@@ -704,7 +715,7 @@ def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
     else:
         stream = here.stream(target.device)
         here.copies[stream] += 1
-        read = here.when_read(source)
+        read = here.when_read(source if _as_it_is(source, target) else source.clone())
 
         def copy() -> None:
             found = read()

@@ -157,8 +157,29 @@ MUTANTS = {
         "if True:",
         programs.native,
     ),
-    "what has gaps is copied from pageable memory": Mutant(
+    "pageable memory is copied": Mutant(
         transfer.Transfer, "_copy", "if not source.is_pinned() or", "if", programs.staged
+    ),
+    "the current device gets a context from static memory": Mutant(
+        static.StaticMemory, "_follow", "with on_device(there):", "if True:", programs.native
+    ),
+    "what has gaps is copied from pageable memory": Mutant(
+        transfer.Transfer,
+        "_copy",
+        "or source.stride() != _dense_strides(source)",
+        "",
+        programs.staged,
+    ),
+    "what is to lie in another order is copied from pageable memory": Mutant(
+        transfer.Transfer,
+        "_copy",
+        "and source.stride() == out.stride()",
+        "",
+        programs.passes,
+        {"pin": True, "dtype": None, "channels_last": False},
+    ),
+    "staging memory grows with every batch": Mutant(
+        transfer.Transfer, "_send", "slot.staging.begin()", "pass", programs.staged
     ),
     "DALI's batches are not copied": Mutant(
         transfer.Transfer, "_destination", "and not self._always", "", programs.dali

@@ -75,7 +75,7 @@ class DALIPipeline(Pipeline):
         geometries, slow = self._draw(batch)
         for number, geometry in enumerate(geometries):
             batch.views.append(View(self._memory(batch, number), geometry))
-        skip = slow | ~_may_be_for_dali(batch.gathered)
+        skip = slow | ~_may_be_for_dali(batch.gathered, self._source.has_seek_points)
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents
@@ -228,10 +228,12 @@ class DALIPipeline(Pipeline):
         super().cancel(batch)
 
 
-def _may_be_for_dali(gathered: Gathered) -> npt.NDArray[np.bool_]:
+def _may_be_for_dali(gathered: Gathered, has_seek_points: bool) -> npt.NDArray[np.bool_]:
     """Which samples may be DALI's, by what is known before they are read: bool, (N,)."""
     encodings = np.asarray(gathered.extents.encodings)
     native = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
+    if has_seek_points:  # what has none may be damaged
+        native &= np.asarray(gathered.extents.seekable) > 0
     found: npt.NDArray[np.bool_] = native | np.isin(encodings, _BESIDES)
     return found
 

@@ -148,6 +148,7 @@ class _DALIPath(NativePath):
     """
 
     learns = False
+    in_part = False
 
     def __init__(
         self,

@@ -80,6 +80,14 @@ struct Decoded {
 /// Runs the kernel.
 void decode(const HostBatch& batch, Decoded& out);
 
+/// Milliseconds of the last decode() on a GPU; zeros where the kernel is simulated.
+struct Spent {
+  float copied;   // bytes, images and segments to the device, from pageable memory
+  float cleared;  // coefficients
+  float decoded;
+};
+extern Spent spent;
+
 /// What happened on the way, where the kernel is simulated.
 struct Events {
   uint64_t words;       // of the bytes loaded

@@ -4,6 +4,8 @@
 //   check_entropy compare STRIDE REGIONS FILE...   regions of photographs, from seek points that
 //   the core
 //                                            makes every STRIDE pixels
+//   check_entropy time STRIDE IMAGES FILE...       batches of one region of each of so many images,
+//   the segments as they come and the longest first: milliseconds on the GPU
 //   check_entropy damage EXECUTIONS SEED FILE...   files with damaged scans and Huffman tables: the
 //   kernel
 //                                            fails where the core does, and gives the same
@@ -371,6 +373,55 @@ int compare(int stride, int regions, const std::vector<Bytes>& files) {
   return 0;
 }
 
+/// Medians of 21 batches: how long the kernel takes, and the device's memory to be cleared.
+int time_batches(int stride, size_t images, const std::vector<Bytes>& files) {
+  Random random(1);
+  gpu::HostBatch batch;
+  for (size_t tried = 0; batch.images.size() < images && tried < 2 * images; tried++) {
+    const ByteSpan jpeg = span(files[tried % files.size()]);
+    JpegHeader header;
+    const SeekPoints points = std::move(build_seek_points({jpeg}, stride)[0]);
+    if (!points.status.ok() || !read_header(jpeg, header).ok() || header.restart_interval) continue;
+    SeekTable table;
+    CHECK(table.open(span(points.packed), jpeg, header).ok());
+    std::vector<Place> places;
+    CHECK(add_image(jpeg, header, table, draw_region(header, random), batch, places));
+  }
+  CHECK(batch.images.size() == images);
+  const auto measure = [&](const char* name, bool last) {
+    std::vector<float> decoded, cleared;
+    gpu::Decoded out;
+    for (int round = 0; round < 21; round++) {
+      gpu::decode(batch, out);
+      decoded.push_back(gpu::spent.decoded);
+      cleared.push_back(gpu::spent.cleared);
+    }
+    std::sort(decoded.begin(), decoded.end());
+    std::sort(cleared.begin(), cleared.end());
+    uint64_t symbols = 0;
+    uint32_t longest = 0;
+    for (const gpu::Result& result : out.results) {
+      CHECK(result.outcome == gpu::Outcome::ok);
+      symbols += result.symbols;
+      longest = std::max(longest, result.symbols);
+    }
+    std::printf("\"%s\": {\"decoded_ms\": [%.3f, %.3f, %.3f], \"cleared_ms\": %.3f, ", name,
+                decoded.front(), decoded[10], decoded.back(), cleared[10]);
+    std::printf("\"symbols\": %lu, \"longest\": %u}%s", symbols, longest, last ? "}\n" : ", ");
+  };
+  std::printf("{\"images\": %zu, \"segments\": %zu, \"bytes\": %zu, \"blocks\": %u, ", images,
+              batch.segments.size(), batch.bytes.size(), batch.block_count);
+  measure("listed", false);
+  for (const gpu::Image& image : batch.images) {
+    const auto begin = batch.segments.begin() + image.first_segment;
+    std::sort(begin, begin + image.segments, [](const gpu::Segment& a, const gpu::Segment& b) {
+      return a.end - a.begin > b.end - b.begin;
+    });
+  }
+  measure("longest_first", true);
+  return 0;
+}
+
 /// Of what the kernel may do whatever it is given.
 void check_results(const gpu::HostBatch& batch, const gpu::Decoded& out) {
   for (size_t i = 0; i < batch.segments.size(); i++) {
@@ -486,16 +537,18 @@ int damage(long executions, uint64_t seed, const std::vector<Bytes>& files) {
 
 int main(int argc, char** argv) {
   if (argc < 5) {
-    std::fprintf(
-        stderr,
-        "usage: %s compare STRIDE REGIONS FILE...\n       %s damage EXECUTIONS SEED FILE...\n",
-        argv[0], argv[0]);
+    std::fprintf(stderr, "usage: %s compare STRIDE REGIONS FILE...\n", argv[0]);
+    std::fprintf(stderr, "       %s time STRIDE IMAGES FILE...\n", argv[0]);
+    std::fprintf(stderr, "       %s damage EXECUTIONS SEED FILE...\n", argv[0]);
     return 2;
   }
   std::vector<Bytes> files;
   for (int i = 4; i < argc; i++) files.push_back(read_file(argv[i]));
+  const std::string command = argv[1];
   const long first = std::atol(argv[2]);
-  return std::strcmp(argv[1], "compare") == 0
-             ? compare(static_cast<int>(first), std::atoi(argv[3]), files)
-             : damage(first, std::strtoull(argv[3], nullptr, 10), files);
+  const uint64_t second = std::strtoull(argv[3], nullptr, 10);
+  if (command == "compare")
+    return compare(static_cast<int>(first), static_cast<int>(second), files);
+  if (command == "time") return time_batches(static_cast<int>(first), second, files);
+  return damage(first, second, files);
 }

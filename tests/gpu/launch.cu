@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "entropy.cuh"
@@ -10,6 +11,7 @@
 namespace gpu {
 
 Events events;  // none are counted
+Spent spent;
 
 namespace {
 
@@ -42,6 +44,35 @@ class Memory {
   T* data_ = nullptr;
 };
 
+/// Milliseconds between moments of the device.
+class Clock {
+ public:
+  Clock() {
+    check(cudaEventCreate(&from_));
+    check(cudaEventCreate(&to_));
+    check(cudaEventRecord(from_));
+  }
+  ~Clock() {
+    cudaEventDestroy(from_);
+    cudaEventDestroy(to_);
+  }
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+
+  /// Since the last call, or since this was made; waits for the device.
+  float lap() {
+    float passed = 0;
+    check(cudaEventRecord(to_));
+    check(cudaEventSynchronize(to_));
+    check(cudaEventElapsedTime(&passed, from_, to_));
+    std::swap(from_, to_);
+    return passed;
+  }
+
+ private:
+  cudaEvent_t from_, to_;
+};
+
 }  // namespace
 
 void decode(const HostBatch& host, Decoded& out) {
@@ -50,11 +81,14 @@ void decode(const HostBatch& host, Decoded& out) {
   bytes.resize((bytes.size() + 3) / 4 * 4);
   out.coefficients.resize(size_t{host.block_count} * kBlockSize);
   out.results.resize(host.segments.size());
+  Clock clock;
   const Memory<uint8_t> words(bytes);
   const Memory<Image> images(host.images);
   const Memory<Segment> segments(host.segments);
+  spent.copied = clock.lap();
   const Memory<int16_t> coefficients(out.coefficients.size(), nullptr);
   const Memory<Result> results(out.results.size(), nullptr);
+  spent.cleared = clock.lap();
   const Batch batch = {reinterpret_cast<const uint32_t*>(words.get()),
                        static_cast<uint32_t>(host.bytes.size()),
                        images.get(),
@@ -66,6 +100,7 @@ void decode(const HostBatch& host, Decoded& out) {
                        results.get()};
   decode_entropy<<<batch.image_count, kThreads>>>(batch);
   check(cudaGetLastError());
+  spent.decoded = clock.lap();
   coefficients.copy_to(out.coefficients);
   results.copy_to(out.results);
 }

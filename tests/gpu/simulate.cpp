@@ -54,6 +54,7 @@ uint32_t __byte_perm(uint32_t word, uint32_t, uint32_t selector) {
 namespace gpu {
 
 Events events;
+Spent spent;  // stays zero
 
 void decode(const HostBatch& host, Decoded& out) {
   // Copies, which have no room to spare as vectors that grew have.
