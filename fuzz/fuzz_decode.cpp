@@ -158,6 +158,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     given[0] = 1;
     std::memcpy(given.data() + 4, &length, 4);
     std::memcpy(given.data() + 8, &crc, 4);
+    if ((data[9] & 8) && given.size() >= 32) {
+      // Of version 2, which says these itself.
+      const uint32_t scan = static_cast<uint32_t>(header.scan_offset);
+      const uint16_t size[] = {static_cast<uint16_t>(header.width),
+                               static_cast<uint16_t>(header.height)};
+      const uint8_t mcu[] = {static_cast<uint8_t>(header.mcu_width / 8),
+                             static_cast<uint8_t>(header.mcu_height / 8),
+                             static_cast<uint8_t>(header.component_count)};
+      given[0] = 2;
+      std::memcpy(given.data() + 16, &scan, 4);
+      std::memcpy(given.data() + 20, &length, 4);
+      std::memcpy(given.data() + 24, size, 4);
+      std::memcpy(given.data() + 28, mcu, 3);
+    }
     r.sample.seek_points = {given.data(), given.size()};
     decode_on_paths(r);
   }

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <string>
 #include <vector>
 
 // It needs <cstdio> before it.
@@ -60,9 +62,10 @@ bool decode_by_libjpeg(ByteSpan jpeg, std::vector<uint8_t>& out) {
   return sound;
 }
 
-long compared = 0, refused = 0;  // refused: what libjpeg decodes
+long compared = 0, refused = 0;      // refused: what libjpeg decodes
+std::map<std::string, long> causes;  // of refusals; docs/reliability.md tells them
 
-Code decode(const Sample& given, const ImageInfo& info, std::vector<uint8_t>& out) {
+Status decode(const Sample& given, const ImageInfo& info, std::vector<uint8_t>& out) {
   static SampleDecoder decoder;
   Sample sample = given;
   SampleOptions options;
@@ -71,7 +74,7 @@ Code decode(const Sample& given, const ImageInfo& info, std::vector<uint8_t>& ou
   out.assign(size_t{3} * info.width * info.height, 0);
   sample.output.data = out.data();
   sample.output.row_stride = ptrdiff_t{3} * info.width;
-  return decoder.run(sample, options).code;
+  return decoder.run(sample, options);
 }
 
 }  // namespace
@@ -81,6 +84,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       std::atexit([] {
         std::printf("stat::compared_with_libjpeg: %ld\nstat::refused_though_sound: %ld\n", compared,
                     refused);
+        for (const auto& [cause, times] : causes)
+          std::printf("cause of %ld: %s\n", times, cause.c_str());
       }) == 0;
   (void)told;
   if (size < kControl + 2) return 0;
@@ -104,8 +109,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (seeking && !built.status.ok()) continue;
       sample.seek_points = {};
       if (seeking) sample.seek_points = {built.packed.data(), built.packed.size()};
-      if (decode(sample, info, out) != Code::ok) {
+      if (const Status status = decode(sample, info, out); !status.ok()) {
         refused++;
+        causes[status.detail]++;
       } else if (compared++; out != expected) {
         std::fprintf(stderr, "%s differs from libjpeg-turbo, seek points: %d\n", level_name(level),
                      seeking);

@@ -105,12 +105,16 @@ def write_huffman(out: Path) -> None:
 
 
 def write_seek(out: Path) -> None:
-    """Tables of images that are some MCUs across and down."""
+    """Tables of images that are some MCUs across and down, of either version."""
     out.mkdir(parents=True, exist_ok=True)
     for number, (width, height, stride) in enumerate([(8, 8, 8), (70, 40, 16), (120, 9, 1)]):
         jpeg = encode(picture(width, height, number), "4:4:4", 60)
         mcus = bytes([(width - 1) // 8, (height - 1) // 8])
-        (out / f"seed-{number}").write_bytes(mcus + b"\3\1" + seek_points(jpeg, stride))
+        table = seek_points(jpeg, stride)
+        (out / f"seed-{number}").write_bytes(mcus + b"\3\1" + table)
+        # fuzz_seek.cpp makes one of version 2 of it, as only large images have it.
+        partial = table[:16] + bytes(16) + table[16:]
+        (out / f"seed-{number}-2").write_bytes(mcus + b"\x1f\x08" + partial)
 
 
 def write_png(out: Path) -> None:

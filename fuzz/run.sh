@@ -63,8 +63,13 @@ oracle)
 esac
 mkdir -p "$work/corpus/$inputs" "$work/crashes" "fuzz/corpus/$inputs"
 
-"$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
+made=$work/seeds/.made
+if [ ! -e "$made" ] || [ -n "$(find fuzz/make_corpus.py tests/jpegs.py tests/scans.py \
+    fastdata/_native.*.so -newer "$made")" ]; then
+  "$python" -c 'import sys; sys.path.insert(0, "."); sys.path.insert(0, "fuzz")
 import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
+  touch "$made"
+fi
 
 flags="-std=c++20 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
 flags="$flags -fsanitize=$sanitizers -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"

@@ -166,7 +166,9 @@ def trial(site: Site, library: Any, draw: random.Random, counts: Counter[str]) -
     unlimit()
     counts[f"{fault}: {outcome}"] += 1
     counts["faults"] += happened
-    if outcome.isupper() or (fault in HARMLESS and outcome != "right"):
+    # LMDB's own library, which writes, takes a short read or write for an error.
+    harmless = fault in HARMLESS and (operation, container) != (convert, "lmdb")
+    if outcome.isupper() or (harmless and outcome != "right"):
         print(f"{what}, one in {rare}: {outcome}", trace, file=sys.stderr)
         counts["wrong"] += 1
     if operation(site, container) != expected:  # goes on where it was, or begins anew

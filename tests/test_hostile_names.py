@@ -115,7 +115,7 @@ def test_labels_of_no_class(dataset: Path, label: int) -> None:
         lambda: opened.__getitems__([0, 1]),
         lambda: list(DataLoader(opened, 3)),
     ):
-        with pytest.raises(CorruptionError, match=f"gives label {label}, but there are 2"):
+        with pytest.raises(CorruptionError, match=f"gives label {label}, but the dataset has 2"):
             fail()
     assert f"label {label}" in verify(dataset, workers=1).problems[0].what
 
