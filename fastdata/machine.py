@@ -80,7 +80,7 @@ def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
         proc: Where the kernel tells of processes.
         cgroups: Where control groups are mounted.
     """
-    ranks = _local_ranks()
+    ranks = local_ranks() or 1
     if ranks == 1 or not hasattr(os, "sched_getaffinity"):
         return max(1, usable_cpus(proc, cgroups) // ranks)
     own = os.sched_getaffinity(0)
@@ -142,13 +142,13 @@ def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return found | {name: environ[name] for name in found if name in environ}
 
 
-def _local_ranks() -> int:
-    """How many ranks torchrun, or Slurm, has started on this machine; 1 where nobody says."""
-    said = os.environ.get("LOCAL_WORLD_SIZE")
+def local_ranks() -> int | None:
+    """How many ranks torchrun, or Slurm, has started on this machine; None where nobody says."""
     try:
-        return max(int(slurm_variables().get("LOCAL_WORLD_SIZE", 1) if said is None else said), 1)
+        said = os.environ.get("LOCAL_WORLD_SIZE") or slurm_variables().get("LOCAL_WORLD_SIZE")
+        return None if said is None else max(int(said), 1)
     except ValueError:  # a UsageError is one
-        return 1
+        return None
 
 
 #: Variables that tell ranks of one run from others, and the two that tell them from each other.

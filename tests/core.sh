@@ -12,7 +12,7 @@ root=$PWD
 core=(checksum decode index lmdb manifest packing parquet probe shards storage verify)
 skipped="real or memory or ranges or interrupted or large or killed"
 
-. release/python.sh
+. tests/pythons.sh
 
 requirements() {  # PYTHON OLDEST: what setup.cfg asks for, one a line
   "$1" - "$2" <<'END'

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from fastdata.benchmarks import measure
 from object_stores import make_bucket
+from prefork import Prefork
 
 import fastdata
 from fastdata import ImageDataset
@@ -34,7 +35,8 @@ PAGES = [
 #: Pages whose Python is run, those of a list in one process.
 _GUIDES = [_DOCS / "index.md", _DOCS / "get-started.md", *sorted((_DOCS / "guides").glob("*.md"))]
 _GROUPS = [
-    [_REPOSITORY / "README.md", _DOCS / "converting.md", _DOCS / "dataset.md"],
+    [_REPOSITORY / "README.md"]
+    + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],
     [_DOCS / "loader.md"],
     [_DOCS / "device.md"],
     [*_GUIDES, _DOCS / "formats" / "lmdb.md", _DOCS / "remote-reading.md"],
@@ -42,15 +44,23 @@ _GROUPS = [
 PYTHON_PAGES = [page for group in _GROUPS for page in group]
 
 
+#: How a process is told to be `python -m fastdata`.
+_MAIN = "import runpy; runpy.run_module('fastdata', run_name='__main__', alter_sys=True)"
+_processes: list[Prefork] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prefork() -> Iterator[None]:
+    commands = ", ".join(f"fastdata.cli.{name}" for name in ("convert", "doctor", "info", "verify"))
+    with Prefork(f"import gcsfs, torch, fastdata.loading, {commands}") as running:
+        _processes.append(running)
+        yield
+        _processes.clear()
+
+
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the fastdata command as a user would."""
-    return subprocess.run(
-        [sys.executable, "-m", "fastdata", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
+    """Runs the fastdata command as a user would, in a process of its own."""
+    return _processes[0].run(_MAIN, *arguments, cwd=cwd)
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -173,9 +183,7 @@ def test_the_python_of_the_pages_runs(pages: list[Path], workplace: Path) -> Non
             script = f"{page.parent.name}-{page.stem}-{number}.py"
             (workplace / script).write_text(block)
             scripts.append(script)
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPTS, *scripts], cwd=workplace, capture_output=True, text=True
-    )
+    done = _processes[0].run(_SCRIPTS, *scripts, cwd=workplace)
     assert done.returncode == 0, done.stderr
 
 

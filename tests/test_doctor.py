@@ -266,6 +266,43 @@ def test_without_torch(tmp_path: Path) -> None:
     assert done.stdout == "True None torch is not installed\n", done.stderr
 
 
+def test_tasks_of_srun_that_are_bound_have_their_cpus_for_themselves() -> None:
+    """Two real processes; the number that the loader takes by itself is what is told."""
+    cpus = sorted(os.sched_getaffinity(0))
+    script = """
+        import sys
+        sys.modules["torch"] = None
+        from fastdata.doctor import diagnose, report
+        found = diagnose(sys.argv[1], seconds=0.1)
+        print(found.found.machine.ranks, found.found.machine.threads, found.verdict.num_workers)
+        print(dict(report.fact_lines(found))["num_workers"])
+    """
+    step = {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_STEP_NODELIST": "here",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_NODEID": "0",
+    }
+
+    def command(task: int, code: str) -> dict[str, Any]:
+        rank = {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)}
+        bound = ["taskset", "-c", str(cpus[-task]), sys.executable, "-c", code, str(dataset())]
+        return {"args": bound, "env": os.environ | step | rank, "text": True}
+
+    waits = command(1, "print(flush=True); input()")
+    with subprocess.Popen(**waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        done = subprocess.run(**command(0, textwrap.dedent(script)), capture_output=True)
+        other.communicate("\n")
+    bound = ", this one bound to CPUs of its own" if len(cpus) > 1 else ""
+    first, told = done.stdout.splitlines()
+    assert first == "2 1 1", done.stderr
+    assert told == "1 (" + (f"2 ranks{bound}" if bound else "1 CPU, 2 ranks") + ")"
+
+
 def test_damaged_images_are_counted_and_left_out(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "tree", [("good.jpg", encode(picture(64, 48)))])
     folder_of(root, [("bad.jpg", b"no image"), ("cut.png", as_file(picture(9, 9), "PNG")[:60])])

@@ -40,6 +40,7 @@ DATA = Data(
 MACHINE = Machine(
     cpus=8,
     ranks=1,
+    rank_cpus=8,
     threads=8,
     memory=10**10,
     stage_place="/dev/shm",
@@ -71,7 +72,8 @@ def findings(draw: st.DrawFn) -> Findings:
     container = draw(st.sampled_from(("lmdb", "parquet", "shards", "folder", "files")))
     tree = container in ("folder", "files")
     cpus, ranks = draw(st.integers(1, 64)), draw(st.integers(1, 8))
-    threads = draw(st.just(max(1, cpus // ranks)) | st.integers(1, 64))
+    share = draw(st.integers(1, cpus))
+    threads = draw(st.just(share) | st.integers(1, 64))
     data = replace(
         DATA,
         container=container,
@@ -88,6 +90,7 @@ def findings(draw: st.DrawFn) -> Findings:
         MACHINE,
         cpus=cpus,
         ranks=ranks,
+        rank_cpus=share,
         threads=threads,
         memory=draw(st.integers(1, 10**12)),
         stage_room=draw(st.integers(0, 10**12)),
@@ -132,7 +135,7 @@ def test_a_verdict_is_of_what_was_measured(measured: Findings) -> None:
     stages = stage_rates(measured, held_later(measured))
     assert verdict.limit == bottleneck(stages, measured.rates.loader)
     assert verdict.images_per_second == overall(stages, measured.rates.loader)
-    assert verdict.num_workers == max(1, measured.machine.cpus // measured.machine.ranks)
+    assert verdict.num_workers == measured.machine.rank_cpus
     assert (verdict.cores_per_gpu is None) == (measured.rates.step is None)
     if verdict.cores_per_gpu is not None:
         core = verdict.core_images_per_second

@@ -28,6 +28,7 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packed import PackedDataset, Part
 from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
@@ -516,6 +517,8 @@ def _pack_one(
         click.echo(_summary(packed, seconds))
         for line in _kinds(packed, encoded):
             click.echo(line)
+        if packed.left_out:
+            click.echo(f"left out by suffix: {describe_left_out(packed.left_out)}")
         click.echo(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
     if petastorm is not None:
         added = add_petastorm_metadata(out, petastorm)
@@ -589,6 +592,7 @@ def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
         "order": manifest.order,
         "seed": manifest.seed,
         "resumed": packed.resumed,
+        "left_out": dict(packed.left_out),
         "seconds": seconds,
     }
 

@@ -71,7 +71,7 @@ def judge(found: Findings) -> Verdict:
         first_epoch_images_per_second=overall(first, found.rates.loader),
         core_images_per_second=_core(found.rates),
         cores_per_gpu=_cores(found.rates),
-        num_workers=found.machine.recommended,
+        num_workers=found.machine.rank_cpus,
         fits_stage=found.data.stage_bytes <= found.machine.stage_room,
         advice=tuple(_advise(found, later, limit)),
     )
@@ -271,8 +271,8 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             "reencode",
             other.decode_reencoded,
             "measured",
-            f"{data.pillow_share:.0%} of the images ({kinds}) are decoded by Pillow. Encode "
-            "them anew (lossy).",
+            f"{data.pillow_share:.0%} of the images ({kinds}) are not JPEGs that the core "
+            "decodes. Encode them anew (lossy).",
             f"{data.convert} --encoding jpeg",
         )
     if data.progressive_share > 0:
@@ -291,12 +291,12 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             text = "In a container images are read by the core, without opening a file for each."
             command = f"{data.convert} --to lmdb"
             advice.append(Advice("container", text, command, packed, "estimated"))
-    most = machine.recommended
+    most = machine.rank_cpus
     if machine.threads < most and rates.decode_all is not None:
         advice.add(
             "workers",
             rates.decode_all * most / machine.cpus,
-            "measured" if machine.ranks == 1 else "estimated",
+            "measured" if most == machine.cpus else "estimated",
             f"The loader decodes on {machine.threads} of the {most} CPUs that it may use.",
             f"DataLoader(num_workers={most})",
         )

@@ -13,7 +13,7 @@ def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]
     Returns:
         The rate; None and why, where there is no GPU or no torch.
     """
-    torch = _torch()
+    torch = import_torch()
     if torch is None:
         return None, "torch is not installed"
     if not torch.accelerator.is_available():
@@ -35,11 +35,11 @@ def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]
 
 def gpus() -> int:
     """Accelerators of this machine; 0 without torch."""
-    torch = _torch()
+    torch = import_torch()
     return 0 if torch is None else int(torch.accelerator.device_count())
 
 
-def _torch() -> Any:
+def import_torch() -> Any:
     """The module; None where it is not installed."""
     try:
         return import_module("torch")

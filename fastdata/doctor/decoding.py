@@ -26,6 +26,7 @@ from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.storage.probe import ENCODINGS
+from fastdata.text import human_count
 from fastdata.transforms.compile import Program, Recipe
 
 #: Images that a thread decodes between two looks at the clock.
@@ -46,7 +47,7 @@ class Encoded(NamedTuple):
         table: Its seek points; None without.
         learnable: The seek points that it could have; None if it can have none.
         kind: Its encoding, of `fastdata.storage.probe.ENCODINGS`.
-        pillow: Whether Pillow decodes it.
+        pillow: Whether it is no JPEG that the core decodes: the codec table does, or Pillow.
     """
 
     number: int
@@ -131,9 +132,9 @@ def load(
             images.append(image)
     if not images:
         number, problem = next(iter(problems.items()))
+        tried = human_count(len(problems), "sample")
         raise DataError(
-            f"{opened.data.location}: none of {len(problems)} samples can be decoded; "
-            f"sample {number}: {problem}",
+            f"{opened.data.location}: none of {tried} can be decoded; sample {number}: {problem}",
             "See what is damaged with fastdata verify.",
         )
     return images, problems

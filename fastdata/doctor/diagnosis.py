@@ -17,7 +17,7 @@ from fastdata.doctor.findings import Alternatives, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
 from fastdata.errors import UsageError
 from fastdata.loading.seek_cache import DEFAULT_BYTES
-from fastdata.machine import available_memory, usable_cpus
+from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
 from fastdata.storage.files import room
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
@@ -71,9 +71,9 @@ def diagnose(
         step_ms: Milliseconds that the training step takes, on one GPU; None if not known.
         batch_size: Images in a batch, on one GPU; None for 64.
         num_workers: What the script gives the loader; None for what is recommended.
-        ranks: Training processes on this machine; None for $LOCAL_WORLD_SIZE, or the number
-            of GPUs, or 1.
-        seconds: About how long to measure.
+        ranks: Training processes on this machine; None for as many as torchrun or srun has started,
+            or the number of GPUs, or 1.
+        seconds: About how long to measure, once torch is imported.
         progress: Called with the name of each stage before it is measured.
 
     Raises:
@@ -81,9 +81,12 @@ def diagnose(
         DatasetError: There is no dataset, and no image.
         DataError: It has no samples, or none that can be read or decoded.
     """
-    begun = time.perf_counter()
     _check(step_ms, batch_size, num_workers, ranks, seconds)
     batch_size = batch_size or 64
+    importing = time.perf_counter()
+    progress("importing torch")
+    copies.import_torch()
+    begun = time.perf_counter()
     progress("opening")
     opened = opening.open_any(dataset, seconds * 0.3)
     if transform is None and isinstance(dataset, ImageDataset):
@@ -122,7 +125,7 @@ def diagnose(
         [image.number for image in images],
         transform,
         batch_size=batch_size,
-        num_workers=machine.recommended if num_workers is None else num_workers,
+        num_workers=machine.rank_cpus if num_workers is None else num_workers,
         learns=learnt == 1,
         seconds=seconds * 0.15,
     )
@@ -177,6 +180,7 @@ def diagnose(
         batch_size=batch_size,
         transform=recipe.describe(),
         seconds=time.perf_counter() - begun,
+        import_seconds=begun - importing,
     )
     return Diagnosis(found, judge(found))
 
@@ -218,16 +222,15 @@ def _check(
 
 
 def _machine(num_workers: int | None, ranks: int | None) -> Machine:
-    if ranks is None:
-        told = os.environ.get("LOCAL_WORLD_SIZE", "")
-        ranks = int(told) if told.isdecimal() and int(told) else copies.gpus() or 1
-    cpus = usable_cpus()
+    cpus, started = usable_cpus(), local_ranks()
+    ranks = ranks or started or copies.gpus() or 1
+    share = cpus_for_this_rank() if ranks == started else max(1, cpus // ranks)
     place = default_place()
-    threads = max(1, cpus // ranks) if num_workers is None else max(1, num_workers)
     return Machine(
         cpus=cpus,
         ranks=ranks,
-        threads=threads,
+        rank_cpus=share,
+        threads=share if num_workers is None else max(1, num_workers),
         memory=available_memory(),
         stage_place=str(place),
         stage_room=room(place)[0],
@@ -300,7 +303,7 @@ def _decoding_note(learnt: float, images: Sequence[Encoded], tail: bool) -> str:
     elif learnt:
         parts.append(f"without seek points; the first epoch builds those of {learnt:.0%}")
     if share := decoding.pillow_share(images):
-        parts.append(f"{share:.0%} by Pillow")
+        parts.append(f"{share:.0%} by the codec table or Pillow")
     if tail:
         parts.append("the transform's own functions not counted")
     return "; ".join(parts)

@@ -24,7 +24,8 @@ class Data:
         cached_share: Part of it that the page cache holds, 0 to 1; None where nobody may know.
         cached_how: How that was found, or why it was not.
         seekable_share: Part of the sampled images that have seek points, or can have none, 0 to 1.
-        pillow_share: Part that Pillow decodes, since the native core does not, 0 to 1.
+        pillow_share: Part that are not JPEGs which the core decodes, 0 to 1: the codec table's, or
+            Pillow's.
         pillow_kinds: What these are: ``png``, ``webp``, …, the most frequent first.
         progressive_share: Part that is progressive JPEGs, which have no seek points, 0 to 1.
         learnt_share: Part of a tree whose seek points the loader learns in its first epoch.
@@ -61,7 +62,8 @@ class Machine:
 
     Attributes:
         cpus: CPUs that this process may use: its affinity, its cgroup's quota.
-        ranks: Training processes that share them, one a GPU.
+        ranks: Training processes on this machine, one a GPU.
+        rank_cpus: CPUs for each: its part of those that they share, or those it is bound to.
         threads: Decode threads that were measured: the loader's ``num_workers``, at least 1.
         memory: Bytes of memory that can be had, also by the page cache.
         stage_place: Where ``fastdata stage`` puts copies.
@@ -71,16 +73,12 @@ class Machine:
 
     cpus: int
     ranks: int
+    rank_cpus: int
     threads: int
     memory: int
     stage_place: str
     stage_room: int
     cpu_lost: float = 0.0
-
-    @property
-    def recommended(self) -> int:
-        """The ``num_workers`` to use: the CPUs divided by the ranks, at least 1."""
-        return max(1, self.cpus // max(self.ranks, 1))
 
 
 @dataclass(frozen=True)
@@ -144,6 +142,7 @@ class Findings:
         batch_size: Images in a batch.
         transform: What is done to the images, in words.
         seconds: What measuring took.
+        import_seconds: What importing torch took before.
     """
 
     data: Data
@@ -156,3 +155,4 @@ class Findings:
     batch_size: int = 64
     transform: str = ""
     seconds: float = 0.0
+    import_seconds: float = 0.0

@@ -17,6 +17,7 @@ from fastdata.decode import Engine
 from fastdata.doctor import page_cache
 from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
+from fastdata.text import human_count
 
 #: Samples that are read at most: more say no more.
 _SAMPLES = 2_048
@@ -106,9 +107,9 @@ def measure(
         first = reader.cold(samples, seconds * 0.4, drops=note == "")
         if not first.images:
             number, problem = next(iter(first.problems.items()))
+            tried = human_count(len(first.problems), "sample")
             raise DataError(
-                f"{opened.data.location}: none of {len(first.problems)} samples can be read; "
-                f"sample {number}: {problem}",
+                f"{opened.data.location}: none of {tried} can be read; sample {number}: {problem}",
                 "See what is damaged with fastdata verify.",
             )
         in_order = None

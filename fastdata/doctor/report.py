@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from fastdata.doctor.diagnosis import Diagnosis
-from fastdata.doctor.findings import Machine
+from fastdata.doctor.findings import Findings, Machine
 from fastdata.storage.files import human_bytes
 from fastdata.text import aligned, human_count
 
@@ -122,6 +122,8 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if data.location != data.path:
         dataset += f", read from {data.location}"
     workers = f"{human_count(machine.cpus, 'CPU')}, {human_count(machine.ranks, 'rank')}"
+    if machine.rank_cpus * machine.ranks > machine.cpus:
+        workers = f"{human_count(machine.ranks, 'rank')}, this one bound to CPUs of its own"
     lines = [
         ("limits", limits),
         *([] if machine.cpu_lost < _BUSY else [("busy", _busy(machine))]),
@@ -130,11 +132,18 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         (machine.stage_place, memory),
         ("page cache", cache),
         ("dataset", dataset),
-        ("measured", f"{data.sampled:,} images in {found.seconds:.0f} s"),
+        ("measured", _measured(found)),
     ]
     if data.damaged:
         lines.append(("damaged", f"{data.damaged:,} images more; {data.damage}"))
     return lines
+
+
+def _measured(found: Findings) -> str:
+    took = f"{found.data.sampled:,} images in {found.seconds:.0f} s"
+    if found.import_seconds >= 1:
+        took += f", after {found.import_seconds:.0f} s of importing torch"
+    return took
 
 
 def _busy(machine: Machine) -> str:

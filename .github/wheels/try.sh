@@ -3,10 +3,10 @@
 # index into an empty environment of its Python, with nothing else on PATH, and packs, verifies and
 # loads a sample. The time is that from `pip install` to the last image, downloads included.
 #
-#   release/try.sh [--with-torch]      also through DataLoader, with torch (200 MB)
+#   .github/wheels/try.sh [--with-torch]      also through DataLoader, with torch (200 MB)
 set -euo pipefail
-cd "$(dirname "$0")/.."
-. release/python.sh
+cd "$(dirname "$0")/../.."
+. tests/pythons.sh
 torch=${1:-}
 machine=$(uname -m)
 work=$(mktemp -d)

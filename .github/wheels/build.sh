@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
 # Builds into dist/ the source distribution, and from it the wheels for Linux that a release has:
 #
-#   release/wheels.sh [x86_64] [aarch64]      default: both
+#   .github/wheels/build.sh [x86_64] [aarch64]      default: both
 #
-# A wheel is made for each CPython of 3.10 to 3.13 that is found (release/python.sh), and runs on
+# A wheel is made for each CPython of 3.10 to 3.13 that is found (tests/pythons.sh), and runs on
 # glibc 2.28 or later (manylinux_2_28). The compiler is zig's, from PyPI: it builds for any glibc and
 # for either processor. What knows nothing of Python is compiled once for each processor. The
 # same commit gives the same bytes.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-. release/python.sh
+cd "$(dirname "$0")/../.."
+. tests/pythons.sh
 umask 022
 work=$PWD/build/wheels
 glibc=2.28
-export SOURCE_DATE_EPOCH
+export SOURCE_DATE_EPOCH PYTHONWARNINGS=ignore
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export ZIG_GLOBAL_CACHE_DIR=$work/zig ZIG_LOCAL_CACHE_DIR=$work/zig
 [ $# -gt 0 ] || set -- x86_64 aarch64
 
-if [ ! "$work/tools/.done" -nt release/requirements.txt ]; then
+if [ ! "$work/tools/.done" -nt .github/wheels/requirements.txt ]; then
   rm -rf "$work/tools"
   "${PYTHON:-python3}" -m venv "$work/tools"
-  "$work/tools/bin/pip" install -q -r release/requirements.txt
+  "$work/tools/bin/pip" install -q -r .github/wheels/requirements.txt
   touch "$work/tools/.done"
 fi
 tools=$work/tools/bin/python
@@ -40,7 +40,7 @@ tar -c --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --grou
 echo "dist/$name.tar.gz"
 
 # Objects are those of one content, whichever commit and time it has.
-objects=$work/objects-$(git ls-tree HEAD fastdata/native setup.py release | sha256sum | head -c 12)
+objects=$work/objects-$(git ls-tree HEAD fastdata/native setup.py .github/wheels | sha256sum | head -c 12)
 find "$work/source" -exec touch -d @0 {} +
 
 cd "$work/source/$name"
@@ -55,7 +55,7 @@ END
   for version in $PYTHONS; do
     interpreter=$(find_python "$version")
     if [ -z "$interpreter" ]; then
-      echo "wheels.sh: no Python $version (set PYTHON${version/./}): no wheel for it" >&2
+      echo "build.sh: no Python $version (set PYTHON${version/./}): no wheel for it" >&2
       continue
     fi
     # Headers of CPython for 64-bit Linux are alike; of what is not, pybind11 uses nothing.
@@ -67,10 +67,10 @@ END
       build --build-base "$work/build-$machine-$version" \
       bdist_wheel --plat-name "manylinux_${glibc/./_}_$machine" --dist-dir "$work/made"
     wheel=$(ls "$work"/made/*-cp"${version/./}"-*"$machine".whl)
-    needs=$("$tools" -m auditwheel show "$wheel" | grep -om1 'manylinux_2_[0-9]*' || true)
+    shown=$("$tools" -m auditwheel show "$wheel")
+    needs=$(grep -om1 'manylinux_2_[0-9]*' <<< "$shown" || true)
     if [ -z "$needs" ] || [ "${needs##*_}" -gt "${glibc#*.}" ]; then
-      echo "wheels.sh: $wheel needs more than glibc $glibc:" >&2
-      "$tools" -m auditwheel show "$wheel" >&2
+      echo "build.sh: $wheel needs more than glibc $glibc: $shown" >&2
       exit 1
     fi
     mv "$wheel" "$OLDPWD/dist/"
