@@ -220,7 +220,7 @@ def test_json_to_table_plot_page_and_ratios(tree: Path, tmp_path: Path) -> None:
 
 
 def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
-    options = ["--threads", "1", "--seconds", "0.3", "--warmup", "0", "--rounds", "1"]
+    options = ["--threads", "1", "--seconds", "0.3", "--rounds", "1"]
     command = ["bench", "--tree", str(tree), "--work", str(tmp_path / "work"), "--ways", "lmdb"]
     out = tmp_path / "out.json"
     command += ["--against", "torch-uint8", "--batch-size", "4", "--json", str(out), *options]
@@ -228,6 +228,7 @@ def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     result = bench.load(out)
     assert [c["name"] for c in result["contenders"]] == ["fastdata-lmdb", "torch-uint8"]
+    assert result["options"]["warmup"] == 0.3
     assert all(len(c["runs"]) == 1 for c in result["contenders"])
 
 

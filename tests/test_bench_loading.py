@@ -49,12 +49,14 @@ def test_a_small_run(packed, tmp_path):
 @pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 def test_a_small_run_of_kinds(made_tree, tmp_path):
     path = tmp_path / "kinds.json"
-    arguments = ["--kind=PNG", "--images=16", "--threads=1", "--batch=4", "--rounds=1"]
+    rewritten, *_ = kinds.REWRITTEN
+    arguments = ["--images=16", "--threads=1", "--batch=4", "--rounds=1"]
+    arguments += ["--kind=PNG", f"--kind={rewritten}"]
     root = str(made_tree / "train")
     found = CliRunner().invoke(kinds.main, [root, *arguments, "--json", str(path)])
     assert found.exit_code == 0, found.output
     result = json.loads(path.read_text())
-    assert result["images"] == 16 and list(result["kinds"]) == ["PNG"]
+    assert result["images"] == 16 and list(result["kinds"]) == ["PNG", rewritten]
     assert all(len(values) == 1 for values in result["kinds"]["PNG"]["cpu_milliseconds"].values())
     page = CliRunner().invoke(pages.main, ["kinds", str(tmp_path)]).output
     assert kinds.figures(result).markdown() in page

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ import psutil
 import pytest
 from containers import pack_tree
 from PIL import Image
+from prefork import Prefork
 
 torch = pytest.importorskip("torch")
 
@@ -30,13 +32,18 @@ from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
 MINUTE = 60.0
 
-# Every script begins with this. `endless` has batches to come that take at least 10 minutes, and a
-# script is given less: one that waits for them fails its test.
-PRELUDE = """
-import json, os, signal, sys, threading, time
+IMPORTS = """
+import json, os, signal, sys, threading, time, warnings
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms import RandomResizedCrop
 
+# Scripts, whose silence is asserted, do not tell that Pillow decodes some images.
+warnings.simplefilter("ignore", UserWarning)
+"""
+
+# Every script begins with this. `endless` has batches to come that take at least 10 minutes, and a
+# script is given less: one that waits for them fails its test.
+PRELUDE = """
 dataset = ImageDataset(sys.argv[1], transform=RandomResizedCrop(8))
 
 def endless(threads, **options):
@@ -49,12 +56,6 @@ def endless(threads, **options):
 def tell(**values):
     print(json.dumps(values), flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts, whose silence is asserted, do not tell that Pillow decodes some images."""
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
@@ -85,24 +86,22 @@ def packed_ppm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "packed"
 
 
-def start(body: str, dataset: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), str(dataset)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Prefork]:
+    with Prefork(IMPORTS) as running:
+        yield running
 
 
-def told(body: str, dataset: Path, timeout: float = 120) -> dict:
-    """Runs a script that ends well; returns what it told."""
-    with start(body, dataset) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        finally:
-            process.kill()
-    assert err == ""
-    return json.loads(out)
+def told(body: str, dataset: Path, scripts: Prefork | None = None, timeout: float = 120) -> dict:
+    """Runs a script that ends well, in a fork or a new process; returns what it told."""
+    body = PRELUDE + textwrap.dedent(body)
+    if scripts is not None:
+        done = scripts.run(body, dataset, timeout=timeout)
+    else:
+        command = [sys.executable, "-c", IMPORTS + body, str(dataset)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    assert done.stderr == ""
+    return json.loads(done.stdout)
 
 
 def small(packed: Path, **options) -> DataLoader:
@@ -139,7 +138,7 @@ def wait_for_no_threads() -> None:
 
 @pytest.mark.parametrize("threads", [0, 8])
 @pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
-def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
+def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     found = told(
         f"""
         loader = endless({threads})
@@ -164,6 +163,7 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
         tell(interrupted=interrupted, before=before, over=next(iterator, "over"))
         """,
         request.getfixturevalue(kind),
+        scripts,
     )
     assert found["interrupted"]
     assert found["over"] == "over"
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_signal_reaches_the_loops_own_handler_within_a_batch(threads, packed):
+def test_a_signal_reaches_the_loops_own_handler_within_a_batch(threads, packed, scripts):
     found = told(
         f"""
         def end(*_):
@@ -185,12 +185,13 @@ def test_a_signal_reaches_the_loops_own_handler_within_a_batch(threads, packed):
         next(iterator)
         """,
         packed,
+        scripts,
     )
     assert found["caught"]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_handler_that_raises_nothing_costs_no_sample(threads, packed):
+def test_a_handler_that_raises_nothing_costs_no_sample(threads, packed, scripts):
     found = told(
         f"""
         loader = DataLoader(
@@ -206,6 +207,7 @@ def test_a_handler_that_raises_nothing_costs_no_sample(threads, packed):
             bool((one == images).all()) for one, (images, _) in zip(interrupted, loader)))
         """,
         packed,
+        scripts,
     )
     assert found["caught"] > 0
     assert found["same"]
@@ -235,18 +237,14 @@ _ENDS = {
 # With threads of the core alone, and with those that wait for Pillow's images alone.
 @pytest.mark.parametrize("end", _ENDS)
 @pytest.mark.parametrize(("kind", "threads"), [("packed", 2), ("packed_ppm", 0)])
-def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, request):
+def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts, request):
     body, code, message = _ENDS[end]
     body = f"loader = endless({threads})\ndef now(): print('now', flush=True)\n{body}"
-    with start(body, request.getfixturevalue(kind)) as process:
-        try:
-            out, err = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert process.returncode == code, err
-    assert err.strip().endswith(message) if message else err == ""
-    assert "ignored" not in err
-    assert out == "now\n"
+    done = scripts.run(PRELUDE + body, request.getfixturevalue(kind), timeout=120)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip().endswith(message) if message else done.stderr == ""
+    assert "ignored" not in done.stderr
+    assert done.stdout == "now\n"
 
 
 def test_a_helper_thread_ends_that_is_closed_while_it_starts(
@@ -271,7 +269,7 @@ def test_a_helper_thread_ends_that_is_closed_while_it_starts(
 
 
 @pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
-def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request):
+def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request, scripts):
     found = told(
         """
         loader = DataLoader(dataset, batch_size=4, num_workers=2)
@@ -283,6 +281,7 @@ def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request):
         threading.Thread(target=iterate).start()
         """,
         request.getfixturevalue(kind),
+        scripts,
     )
     assert found["samples"] == len(ImageDataset(request.getfixturevalue(kind)))
 
@@ -290,7 +289,7 @@ def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request):
 # Forks.
 
 
-def test_forks_while_iterating(packed):
+def test_forks_while_iterating(packed, scripts):
     found = told(
         """
         def in_a_child(function):
@@ -343,6 +342,7 @@ def test_forks_while_iterating(packed):
         tell(**answers)
         """,
         packed,
+        scripts,
     )
     assert found.pop("drop") == "over"
     message = found.pop("use")
@@ -351,7 +351,7 @@ def test_forks_while_iterating(packed):
     assert set(found.values()) == {64}
 
 
-def test_a_child_that_ends_by_itself_ends_well(packed):
+def test_a_child_that_ends_by_itself_ends_well(packed, scripts):
     found = told(
         """
         iterator = iter(endless(2))
@@ -363,6 +363,7 @@ def test_a_child_that_ends_by_itself_ends_well(packed):
         tell(code=os.waitstatus_to_exitcode(status))
         """,
         packed,
+        scripts,
     )
     assert found["code"] == 7
 
@@ -417,7 +418,7 @@ def test_persistent_memory_stays(packed):
     assert len(places) <= 5
 
 
-def test_closing_does_not_wait_for_another_pass(packed):
+def test_closing_does_not_wait_for_another_pass(packed, scripts):
     found = told(
         """
         loader = endless(2, persistent_workers=True)
@@ -430,6 +431,7 @@ def test_closing_does_not_wait_for_another_pass(packed):
         tell(over=over)
         """,
         packed,
+        scripts,
     )
     assert found["over"] == ["over", "over"]
 

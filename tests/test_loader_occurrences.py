@@ -209,7 +209,7 @@ def test_what_takes_the_place_of_a_bad_sample_is_drawn_anew() -> None:
     damaged.write_bytes(bytes(damaged.stat().st_size))
     for threads in (0, 2):
         loader = DataLoader(source, 3, seed=3, num_workers=threads, on_error="skip")
-        with pytest.warns(UserWarning, match="1 samples could not be decoded"):
+        with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
             batches = [(batch[0].clone(), batch[1]) for batch in loader]
         found = crops(batches)
         assert len(found) == len(set(found)) == 6

@@ -65,11 +65,9 @@ def test_links_of_the_readme_lead_somewhere() -> None:
 #: Pages whose Python other tests run, or none can here; all others' is run by test_cli.py.
 _PYTHON_ELSEWHERE = {
     "dali.md": "needs DALI and a GPU; test_dali_failures.py runs its parts",
-    "doctor.md": "measures for ten seconds; test_doctor.py calls diagnose",
     "formats/parquet.md": "test_parquet.py and test_petastorm.py read what it names",
     "formats/shards.md": "test_shards.py reads them with webdataset",
     "recipes.md": "test_timm.py runs it, beside timm",
-    "remote.md": "stages to /mnt/nvme; test_staging.py stages URLs",
     "spark-dask.md": "test_spark_dask.py runs Dask's, tests/spark.py needs Spark",
 }
 #: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which
