@@ -67,7 +67,9 @@ _PATH = click.Path(path_type=Path)
     help="Thread counts to measure. [default: 1, 2, 4, … up to the CPUs]",
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10, show_default=True)
-@click.option("--warmup", type=click.FloatRange(0), default=3, show_default=True, help="Seconds.")
+@click.option(
+    "--warmup", type=click.FloatRange(0), help="Seconds before.  [default: as many, at most 3]"
+)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
@@ -163,6 +165,8 @@ def command(
     environments = default_environments()
     contenders = []
     recipes = bool(options["recipes"])
+    if options["warmup"] is None:
+        options["warmup"] = min(3.0, options["seconds"])
     if dataset is not None:
         contenders.append(replace(bench.container_contender(dataset, FASTDATA), folder=""))
     if tree is not None:

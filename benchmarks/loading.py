@@ -54,13 +54,13 @@ class Loading:
         assert isinstance(recipe, Recipe)
         self.program = recipe.programs[0]
         self._batch = batch
-        if len(self.dataset) < 2 * batch:  # of each epoch, the first is not counted
+        if len(self.dataset) < 2 * batch:  # one batch tells nothing of a rate
             raise click.UsageError(
                 f"{path} has too few samples for batches of {batch}: use a smaller --batch"
             )
 
     def loader(self, threads: int) -> Callable[[], float]:
-        """Fastdata's loader: images a second of an epoch, without its first batch."""
+        """Fastdata's loader: images a second of an epoch."""
         loader: DataLoader[Any] = DataLoader(
             self.dataset,
             batch_size=self._batch,

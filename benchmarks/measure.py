@@ -61,11 +61,13 @@ def interleave(
 
 
 def epoch_rate(loader: Iterable[tuple[Any, Sized]]) -> float:
-    """Images a second of an epoch of (images, labels), without its first batch."""
-    batches = iter(loader)
-    next(batches)
+    """Images a second of an epoch of (images, labels), its beginning included.
+
+    Leaving the first batch out would flatter whoever works on several batches at once: when the
+    first comes, each of torch's workers has one done.
+    """
     began = time.perf_counter()
-    count = sum(len(labels) for _, labels in batches)
+    count = sum(len(labels) for _, labels in loader)
     return count / (time.perf_counter() - began)
 
 
@@ -192,7 +194,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {
             "fastdata": VERSION,
-            **{name: _version(name) for name in ("numpy", "pillow", "pyarrow", "lmdb")},
+            **{name: version_of(name) for name in ("numpy", "pillow", "pyarrow", "lmdb")},
         },
     }
 
@@ -208,7 +210,8 @@ def _cpu_name() -> str:
     )
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """The version of an installed package, or "absent"."""
     try:
         return version(name)
     except PackageNotFoundError:

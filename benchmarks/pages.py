@@ -148,12 +148,13 @@ RandomResizedCrop(224) and a flip to uint8, everything in the page cache, batche
 fastdata's DataLoader on a packed dataset, torch's on the files with Pillow and torchvision. Median
 of {rounds} rounds in which the two took turns, lowest and highest in brackets; ratios are taken
 round by round. Before anything was timed, pixels were compared with Pillow's. The load average was
-{load:.0f} when it began: read the ratios, and of these that of the CPU times.
+{load:.0f} when it began: read the ratios, and of these that of the CPU times. KB are those of the
+files that torch reads.
 
 Repeat it, with `pip install "fastdata-torch[codecs]"`:
 
 ```sh
-python -m fastdata.benchmarks.kinds imagenet/train --json kinds.json
+python -m fastdata.benchmarks.kinds imagenet/train --images {images} --json kinds.json
 ```
 """
 
@@ -404,6 +405,7 @@ def _kinds(results: Path) -> str:
         table_table=table.markdown(),
         rounds=len(first["images_per_second"]["torch"]),
         batch=result["batch"],
+        images=result["images"],
         load=result["load"],
     )
 
