@@ -34,7 +34,7 @@ from fastdata.storage.probe import (
     Style,
 )
 from fastdata.text import human_count
-from fastdata.transforms.descriptions import Schedule
+from fastdata.transforms.descriptions import Schedule, Transform
 
 
 class BatchDecoder(Protocol):
@@ -76,9 +76,10 @@ class ImageDataset:
             its pixels. None for no limit.
         color: What images are: "rgb", as Pillow's ``convert("RGB")`` makes them; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, 16 bits kept
-            where Pillow keeps them. All but "rgb" are decoded by Pillow, off the native path.
+            where Pillow keeps them. All but "rgb" are decoded by Pillow, off the native path, and
+            go with no transform of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether images are turned as their EXIF orientation says, which torchvision
-            does not; off the native path, too.
+            does not; off the native path, too. EXIF data that are broken turn nothing.
         seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a
             loader's first epoch, which make the next ones faster; None for 256 MiB, about
             180,000 photographs of ImageNet's size; 0 for none.
@@ -155,6 +156,7 @@ class ImageDataset:
         if color not in COLORS:
             raise UsageError(f"color={color!r}", f"Give one of {', '.join(map(repr, COLORS))}.")
         self.style = Style(color, bool(exif_transpose))
+        self._check_style()
         self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
         self._staged = staged
         self._cache = RANGES if cache is None else cache
@@ -204,6 +206,27 @@ class ImageDataset:
             with telling_of_copy(folder):
                 self._blobs = Blobs(folder)
         self.classes = self._blobs.manifest.classes
+
+    def _check_style(self) -> None:
+        """Sees that images will be of the style that was asked for.
+
+        Raises:
+            UsageError: What follows on opening them would undo it, or what opens them knows none.
+        """
+        color, transform = self.style.color, self.transform
+        if isinstance(transform, Schedule):
+            transform = transform.current
+        if color != "rgb" and isinstance(transform, Transform):
+            raise UsageError(
+                f"color={color!r} and {type(transform).__name__} of fastdata.transforms, "
+                "which makes RGB of all images",
+                'Take color="rgb", or torchvision\'s transforms.',
+            )
+        if self.style != RGB and self.folder is not None and not _opens_by_pillow(self.folder):
+            raise UsageError(
+                f"color= and exif_transpose= where {type(self.folder).__name__} has its own loader",
+                "Leave loader= out, or do in it what they do.",
+            )
 
     def _telling(self) -> AbstractContextManager[None]:
         """Errors about a staged copy say that it is one."""
@@ -255,6 +278,8 @@ class ImageDataset:
             UsageError: The index is a slice, or no number.
         """
         index = whole_number(index)
+        if self.style != RGB:
+            self._check_style()  # the transform may be another one now
         image: Any = self.open_image(index)
         if self.transform is not None:
             image = self.transform(image)
@@ -309,10 +334,8 @@ class ImageDataset:
     def _open_file(self, index: int) -> Image.Image:
         path, _ = self._file(index)
         try:
-            if self.style != RGB:
+            if _opens_by_pillow(self.folder):
                 return open_image(read_file(path), ImageInfo("", 0, 0, 3), self.limits, self.style)
-            if str(getattr(self.folder.loader, "__module__", "")).startswith("torchvision."):
-                self.limits.check(read_file(path))  # another loader may take what is no file
             image: Image.Image = self.folder.loader(path)
             if isinstance(image, Image.Image):
                 self.limits.check_size(*image.size)
@@ -322,12 +345,10 @@ class ImageDataset:
                 "Put it back, or make torchvision's dataset anew.",
             ) from None
         except SampleError as error:
-            raise SampleError(f"{path}: sample {index}: it {error.what}", error.hint) from None
+            what, hint = f"{path}: sample {index}: it {error.what}", error.hint
+            raise SampleError(what, hint or _FILE_HINT) from None
         except Exception as error:  # Pillow's plugins raise almost anything
-            raise SampleError(
-                f"{path}: sample {index}: {error}",
-                "Repair the file, or make torchvision's dataset without it.",
-            ) from None
+            raise SampleError(f"{path}: sample {index}: {error}", _FILE_HINT) from None
         return image
 
     def _file(self, index: int) -> tuple[Any, int]:
@@ -559,12 +580,24 @@ def folder_class() -> Any:
 FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
 
 
+#: What to do about a file of a torchvision folder's that cannot be decoded.
+_FILE_HINT = "Repair the file, or make torchvision's dataset without it."
+
+
 def own_method(dataset: Any, base: type, *names: str) -> str | None:
     """The first of these methods that a dataset's class does not have from its base."""
     kind = type(dataset)
     return next(
         (name for name in names if getattr(kind, name, None) is not getattr(base, name, None)), None
     )
+
+
+def _opens_by_pillow(folder: Any) -> bool:
+    """Whether a ``DatasetFolder`` opens files by torchvision's own loader, and that by Pillow."""
+    module = sys.modules["torchvision.datasets.folder"]
+    if folder.loader is module.default_loader:
+        return bool(sys.modules["torchvision"].get_image_backend() == "PIL")
+    return folder.loader is module.pil_loader
 
 
 def _check_folder(folder: Any) -> None:

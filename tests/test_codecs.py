@@ -549,6 +549,7 @@ def files_of_all_kinds() -> dict[str, tuple[bytes, str]]:
         "TIFF": (as_file(PIXELS, "TIFF"), of("tiff")),
         "TIFF, CMYK": (as_file(PIXELS, "TIFF", "CMYK"), "Pillow"),
         "PPM": (as_file(PIXELS, "PPM"), "Pillow"),
+        "PPM, grey": (as_file(PIXELS, "PPM", "L"), "Pillow"),
     }
 
 
@@ -604,12 +605,14 @@ def test_what_is_packed_says_its_kind() -> None:
     (root / "a" / "0.avif").write_bytes(imagecodecs.avif_encode(PIXELS))
     (root / "a" / "1.heic").write_bytes(heic.getvalue())
     (root / "a" / "2.jxl").write_bytes(imagecodecs.jpegxl_encode(PIXELS))
+    (root / "a" / "3.ppm").write_bytes(as_file(PIXELS, "PPM"))
     pack_tree(root, out, "lmdb")
     data = ImageDataset(out, t.Resize((24, 20)))
-    assert [data.row(n).encoding for n in range(3)] == ["avif", "heic", "jxl"]
-    told = DataLoader(data, batch_size=3, num_workers=1).explain()
-    for kind in ("avif", "heic", "jxl"):
-        assert f"33% {kind} ({codecs.way_of(kind)})" in told
+    kinds = ["avif", "heic", "jxl", "ppm"]
+    assert [data.row(n).encoding for n in range(4)] == kinds
+    told = DataLoader(data, batch_size=4, num_workers=1).explain()
+    for kind in kinds:
+        assert f"25% {kind} ({codecs.way_of(kind)})" in told
     assert verify(out, workers=1).problems == []
 
 
@@ -681,6 +684,17 @@ def test_an_exif_orientation_is_heeded_where_asked() -> None:
     assert turned.size == (45, 61)
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_broken_exif_says_nothing_of_an_orientation(kind: str) -> None:
+    data = as_file(PIXELS, kind)
+    if kind == "JPEG":
+        data = data[:2] + b"\xff\xe1\0\x0fExif\0\0garbage" + data[2:]
+    else:
+        data = data[:33] + chunk(b"eXIf", b"garbage") + data[33:]
+    (image, _) = stored((kind, data), exif_transpose=True)[0]
+    assert np.array_equal(np.asarray(image), by_pillow(data))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -700,3 +714,15 @@ def test_other_colors_are_told_to_be_slower(options: dict[str, Any], words: str)
         DataLoader(dataset, require_native=True)
     with pytest.raises(UsageError, match=r"color='cmyk'\nGive one of 'rgb', 'gray'"):
         ImageDataset(dataset.path, color="cmyk")
+
+
+@pytest.mark.parametrize("transform", [t.Resize(9), t.Schedule(lambda epoch: t.Resize(9))], ids=str)
+def test_a_color_that_the_transform_would_undo_is_refused(transform: Any) -> None:
+    words = r"color='gray' and Resize of fastdata.transforms, which makes RGB of all images"
+    dataset = stored(("png", as_file(PIXELS, "PNG")), color="gray", transform=np.array)
+    with pytest.raises(UsageError, match=words):
+        ImageDataset(dataset.path, transform, color="gray")
+    dataset.transform = transform
+    with pytest.raises(UsageError, match=words):
+        dataset[0]
+    assert ImageDataset(dataset.path, transform, exif_transpose=True)[0][0].shape[0] == 3

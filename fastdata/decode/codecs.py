@@ -215,8 +215,8 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 
 
 def kind_of(data: bytes) -> str:
-    """An image's kind by its first bytes: a key of `CODECS`, ``jpeg``, ``jpeg-progressive``, or
-    ``other``.
+    """An image's kind by its first bytes: a key of `CODECS`, ``jpeg``, ``jpeg-progressive``,
+    ``ppm``, or ``other``.
     """
     found, *_, progressive, _, _, _ = _native.probe(data)
     if found == "jpeg":
@@ -230,7 +230,9 @@ def kind_of(data: bytes) -> str:
         return "heic" if data[8:12] in _HEIC_BRANDS else "other"
     if data[:2] == b"\xff\x0a" or data[:12] == b"\0\0\0\x0cJXL \r\n\x87\n":
         return "jxl"
-    return "tiff" if data[:4] in (b"II*\0", b"MM\0*") else "other"
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        return "tiff"
+    return "ppm" if re.match(rb"P[1-6f]\s", data) else "other"
 
 
 def way_of(kind: str) -> str:

@@ -441,9 +441,18 @@ class Style(NamedTuple):
             # A palette's alpha; converting would drop it with a warning.
             del image.info["transparency"]
         image.load()
-        if self.exif_transpose:
+        if self.exif_transpose and _has_exif(image):
             image = ImageOps.exif_transpose(image)
         return image if mode is None else image.convert(mode)
+
+
+def _has_exif(image: Image.Image) -> bool:
+    """Whether its EXIF data can be read: what is broken says nothing of an orientation."""
+    try:
+        image.getexif()
+    except Exception:  # Pillow raises almost anything
+        return False
+    return True
 
 
 #: As torchvision's default loader has them.
