@@ -24,9 +24,10 @@ from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import axe_playwright_python
-from playwright.async_api import Error, Page, async_playwright
+from playwright.async_api import Page, Request, async_playwright
 
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 #: Tabs that are open at a time.
@@ -35,6 +36,11 @@ TABS = 2
 KINDS = ("index", "benchmarks", "how-it-works", "comparison", "get-started", "api/measure")
 AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
 _OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+#: Clicks one of the theme's three inputs: light, dark, or the system's scheme. A change of the
+#: system's scheme would reach the open page with its next frame, and on a busy machine Chromium can
+#: stop drawing frames of a tab.
+_SWITCH = """(scheme) =>
+    document.querySelector(`[data-md-color-media="(prefers-color-scheme${scheme})"]`).click()"""
 _IS = """(scheme) => {
     const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
     return (r + g + b > 384) === (scheme === "light");
@@ -50,7 +56,26 @@ _AXE = """async ([part, rules]) => {
 }"""
 
 
-class _Quiet(SimpleHTTPRequestHandler):
+class _Site(SimpleHTTPRequestHandler):
+    """Serves files; pages other than the front page get a search index without documents.
+
+    The theme indexes the whole site on every page, which would cost a quarter of all CPU time here.
+    """
+
+    def do_GET(self) -> None:
+        """Answers one request."""
+        front = urlsplit(self.headers.get("Referer", "")).path == "/index.html"
+        if front or self.path != "/search/search_index.json":
+            super().do_GET()
+            return
+        index = json.loads(Path(self.translate_path(self.path)).read_text("utf-8"))
+        body = json.dumps({**index, "docs": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -58,7 +83,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a server for the folder, on loopback."""
-    handler = functools.partial(_Quiet, directory=str(folder))
+    handler = functools.partial(_Site, directory=str(folder))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -71,36 +96,40 @@ def served(folder: Path) -> Iterator[str]:
 
 
 async def examine(
-    tab: Page, base: str, name: str, axe: bool, screenshots: Path | None
+    tab: Page, base: str, name: str, schemes: tuple[str, str], axe: bool, screenshots: Path | None
 ) -> list[str]:
-    """What is wrong with one page."""
+    """What is wrong with one page, opened in the system's first scheme, then switched."""
     part = "html" if name == "index.html" else "article"
     wrong: list[str] = []
+    asked: set[Request] = set()  # not those of the page before, which leaving it may have ended
     listeners = {
         "console": lambda line: line.type == "error" and wrong.append(f"console: {line.text}"),
         "pageerror": lambda error: wrong.append(f"script: {error}"),
-        "requestfailed": lambda request: wrong.append(f"not loaded: {request.url}"),
+        "requestfailed": lambda request: (
+            request in asked and wrong.append(f"not loaded: {request.url}")
+        ),
         "request": lambda request: (
-            request.url.startswith((base, "data:", "blob:"))
+            asked.add(request)
+            or request.url.startswith((base, "data:", "blob:"))
             or wrong.append(f"from elsewhere: {request.url}")
         ),
     }
     for event, listener in listeners.items():
         tab.on(event, listener)  # type: ignore[call-overload]
     await tab.set_viewport_size(LAPTOP)
-    await tab.emulate_media(color_scheme="light")
+    await tab.emulate_media(color_scheme=schemes[0])  # type: ignore[arg-type]
     await tab.goto(f"{base}/{name}")
     # Colours on their way from one scheme to the other are neither's.
     await tab.add_style_tag(content="* { transition: none !important; }")
-    for scheme, rules in (("light", None), ("dark", ["color-contrast"])):
+    for scheme in schemes:
         await tab.set_viewport_size(LAPTOP)
-        await tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        try:
-            await tab.wait_for_function(_IS, arg=scheme)
-        except Error:
+        if scheme != schemes[0]:
+            await tab.evaluate(_SWITCH, f": {scheme}")
+        if not await tab.evaluate(_IS, scheme):
             wrong.append(f"{scheme}: the page's background is not")
         if axe:
-            if scheme == "light":
+            rules = None if scheme == "light" else ["color-contrast"]
+            if scheme == schemes[0]:
                 await tab.add_script_tag(path=AXE)
             wrong += [f"{scheme}: {line}" for line in await tab.evaluate(_AXE, [part, rules])]
         for size in (LAPTOP, PHONE):
@@ -110,6 +139,7 @@ async def examine(
             if screenshots is not None:
                 picture = f"{name.replace('/', '_')}-{size['width']}-{scheme}.png"
                 await tab.screenshot(path=screenshots / picture, full_page=True)
+    await tab.evaluate(_SWITCH, "")
     for event, listener in listeners.items():
         tab.remove_listener(event, listener)
     return wrong
@@ -121,7 +151,7 @@ async def browse(
     """What is wrong with each page of the folder."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     found: dict[str, list[str]] = {}
-    queue = iter(name for name in names if name != "404.html")
+    queue = enumerate(name for name in names if name != "404.html")
     with served(folder) as base:
         async with async_playwright() as playwright:
             chromium = await playwright.chromium.launch(
@@ -130,10 +160,11 @@ async def browse(
 
             async def work() -> None:
                 tab = await chromium.new_page()
-                for name in queue:
+                for number, name in queue:
+                    schemes = ("light", "dark") if number % 2 else ("dark", "light")
                     kind = name.removesuffix("index.html").rstrip("/") or "index"
                     axe = everything or kind in KINDS
-                    found[name] = await examine(tab, base, name, axe, screenshots)
+                    found[name] = await examine(tab, base, name, schemes, axe, screenshots)
 
             await asyncio.gather(*(work() for _ in range(TABS)))
             await chromium.close()
