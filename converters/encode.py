@@ -11,7 +11,7 @@ from PIL import Image
 from fastdata.decode.codecs import open_image
 from fastdata.decode.engine import DecodeError, rewrite_baseline
 from fastdata.errors import SampleError, UsageError
-from fastdata.storage.probe import ImageInfo
+from fastdata.storage.probe import NATIVE_JPEGS, ImageInfo
 
 ENCODINGS = ("original", "baseline", "jpeg", "raw")
 DEFAULT_QUALITY = 90
@@ -22,11 +22,11 @@ class Encoding:
     """How images are stored.
 
     Attributes:
-        kind: ``original`` keeps every byte; ``baseline`` rewrites JPEGs that are progressive, in
-            several scans or have restart markers as baseline ones of the same pixels
-            (`fastdata.decode.rewrite_baseline`), and keeps every byte of all else and of those with
-            a scan missing or damaged; ``jpeg`` encodes anew, baseline; ``raw`` stores pixels,
-            uint8, height x width x 3, RGB.
+        kind: ``original`` keeps every byte; ``baseline`` rewrites JPEGs that are progressive,
+            arithmetic-coded, in several scans or have restart markers as baseline ones of the same
+            pixels (`fastdata.decode.rewrite_baseline`), and keeps every byte of all else and of
+            those with a scan missing or damaged; ``jpeg`` encodes anew, baseline; ``raw`` stores
+            pixels, uint8, height x width x 3, RGB.
         max_side: The longer side is reduced to this many pixels where it is longer (as
             FFCV's ``max_resolution``); never enlarged. None keeps the size.
         quality: libjpeg's quality, 1 to 100; for ``jpeg``, where None means 90.
@@ -120,7 +120,7 @@ class Encoding:
 
 def _baseline(data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
     """A JPEG rewritten, if that can be done without loss; else the same."""
-    if info.encoding not in ("jpeg", "jpeg-progressive"):
+    if info.encoding not in NATIVE_JPEGS:
         return data, info
     try:
         return rewrite_baseline(data), info._replace(encoding="jpeg")

@@ -64,8 +64,9 @@ def png_pixels(
     """Unfilter a PNG's inflated rows into ``out``: (rows, width, 1 grey or 3 RGB), the first rows
     of the image, or all of an interlaced one. (code, detail)."""
 
-def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, Code, str, int]:
-    """(encoding, width, height, components, sampling, progressive, code, detail, offset)."""
+def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, Code, str, int]:
+    """(encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
+    offset)."""
 
 def random_resized_crops(
     keys: npt.NDArray[np.uint64],
@@ -405,7 +406,7 @@ class Job:
 class ProbeJob:
     """Finds widths, heights and encodings of Extents where the width is 0.
 
-    What is no JPEG for the core, nor a progressive one, keeps width 0 and is a failure.
+    What is no JPEG for the core keeps width 0 and is a failure.
     """
 
     def __init__(self, extents: Extents) -> None: ...

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from arithmetic_coding import Conditioning, Segment
 
 #: Sampling factors (across, down) of each component.
 SAMPLINGS = {
@@ -117,6 +118,7 @@ def write(
     restart: int = 0,
     step: int = 3,
     between: bytes = b"",
+    conditioning: Sequence[Conditioning] = (),
 ) -> bytes:
     """A JPEG of those coefficients.
 
@@ -127,20 +129,54 @@ def write(
         restart: MCUs between restart markers; 0 for none.
         step: All quantisation steps.
         between: Segments before each scan but the first.
+        conditioning: If any, of the two tables of an arithmetic-coded JPEG.
     """
     out = b"\xff\xd8" + _segment(0xDB, bytes([0, *[step] * 64]))
     frame = bytes([8]) + image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
     factors = SAMPLINGS[image.sampling]
     frame += bytes([len(factors)])
+    frame_marker = 0xC2 if progressive else 0xC0
+    if conditioning:  # SOF10 or SOF9
+        frame_marker = 0xCA if progressive else 0xC9
     for number, (across, down) in enumerate(factors):
         frame += bytes([number + 1, across << 4 | down, 0])
-    out += _segment(0xC2 if progressive else 0xC0, frame)
+    out += _segment(frame_marker, frame)
+    if set(conditioning) - {Conditioning()}:
+        payload = b"".join(each.segment(table) for table, each in enumerate(conditioning))
+        out += _segment(0xCC, payload)
     if restart:
         out += _segment(0xDD, restart.to_bytes(2, "big"))
     for number, scan in enumerate(script):
         out += between if number else b""
-        out += _Writer(image, scan, progressive).encode(restart)
+        if conditioning:
+            out += _arithmetic(image, scan, restart, conditioning)
+        else:
+            out += _Writer(image, scan, progressive).encode(restart)
     return out + b"\xff\xd9"
+
+
+def _arithmetic(
+    image: Coefficients, scan: Scan, restart: int, conditioning: Sequence[Conditioning]
+) -> bytes:
+    mcus = list(_mcus(image, scan))
+    restart = restart or len(mcus)
+    data = b""
+    for number, start in enumerate(range(0, len(mcus), restart)):
+        data += bytes([0xFF, 0xD0 + (number - 1) % 8]) if number else b""
+        blocks = (
+            (component, [int(value) for value in block])
+            for mcu in mcus[start : start + restart]
+            for component, block in mcu
+        )
+        data += Segment(*scan[1:], conditioning).encode(blocks)
+    return _scan_header(scan, [min(c, 1) * 0x11 for c in scan.components]) + data
+
+
+def _scan_header(scan: Scan, tables: Sequence[int]) -> bytes:
+    header = bytes([len(scan.components)])
+    for component, table in zip(scan.components, tables, strict=True):
+        header += bytes([component + 1, table])
+    return _segment(0xDA, header + bytes([scan.first, scan.last, scan.high << 4 | scan.low]))
 
 
 def _segment(marker: int, payload: bytes) -> bytes:
@@ -150,6 +186,29 @@ def _segment(marker: int, payload: bytes) -> bytes:
 def _shifted(value: int, low: int) -> int:
     """An AC coefficient's bits from `low` on: rounded towards zero (G.1.2.1)."""
     return (abs(value) >> low) * (1 if value > 0 else -1)
+
+
+def _mcus(image: Coefficients, scan: Scan) -> Iterator[list[tuple[int, npt.NDArray[np.int64]]]]:
+    """The blocks of each MCU of a scan, with their components."""
+    across, down = image.mcus
+    if len(scan.components) > 1:
+        for y in range(down):
+            for x in range(across):
+                yield [
+                    (c, image.blocks[c][y * v + j, x * h + i])
+                    for c in scan.components
+                    for h, v in [SAMPLINGS[image.sampling][c]]
+                    for j in range(v)
+                    for i in range(h)
+                ]
+        return
+    (c,) = scan.components
+    h, v = SAMPLINGS[image.sampling][c]
+    width = -(-image.width * h // (8 * image.mcu[0]))
+    height = -(-image.height * v // (8 * image.mcu[1]))
+    for y in range(height):
+        for x in range(width):
+            yield [(c, image.blocks[c][y, x])]
 
 
 class _Writer:
@@ -163,7 +222,7 @@ class _Writer:
 
     def encode(self, restart: int) -> bytes:
         scan = self._scan
-        for number, mcu in enumerate(self._mcus()):
+        for number, mcu in enumerate(_mcus(self._image, scan)):
             if number == 0 or (restart and number % restart == 0):
                 self._flush_ends()
                 if number:
@@ -185,33 +244,7 @@ class _Writer:
             )
             data += b"" if token is None else bytes([0xFF, token])
             bits = ""
-        header = bytes([len(scan.components)])
-        for component in scan.components:
-            header += bytes([component + 1, 0])
-        header += bytes([scan.first, scan.last, scan.high << 4 | scan.low])
-        return tables + _segment(0xDA, header) + data
-
-    def _mcus(self):
-        image, scan = self._image, self._scan
-        across, down = image.mcus
-        if len(scan.components) > 1:
-            for y in range(down):
-                for x in range(across):
-                    yield [
-                        (c, image.blocks[c][y * v + j, x * h + i])
-                        for c in scan.components
-                        for h, v in [SAMPLINGS[image.sampling][c]]
-                        for j in range(v)
-                        for i in range(h)
-                    ]
-            return
-        (c,) = scan.components
-        h, v = SAMPLINGS[image.sampling][c]
-        width = -(-image.width * h // (8 * image.mcu[0]))
-        height = -(-image.height * v // (8 * image.mcu[1]))
-        for y in range(height):
-            for x in range(width):
-                yield [(c, image.blocks[c][y, x])]
+        return tables + _scan_header(scan, [0] * len(scan.components)) + data
 
     def _block(self, component: int, block: list[int]) -> None:
         scan = self._scan

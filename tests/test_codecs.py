@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from jpegs import picture
 from loader_data import as_file, folder
 from PIL import Image, ImageOps
-from test_probe import arithmetic, decodes
+from test_probe import arithmetic, arithmetic_rgb, decodes
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as t
@@ -519,7 +519,9 @@ def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
         "CMYK": (cmyk, "Pillow"),
         "YCCK": (cmyk[:adobe] + b"\2" + cmyk[adobe + 1 :], "Pillow"),
         "progressive CMYK": (as_file(PIXELS, "JPEG", "CMYK", progressive=True), "Pillow"),
-        "arithmetic": (arithmetic(0xC9), "Pillow" if decodes(arithmetic(0xC9)) else ""),
+        "arithmetic": (arithmetic(0xC9), "native"),
+        "arithmetic, progressive": (arithmetic(0xCA), "native"),
+        "arithmetic RGB": (arithmetic_rgb(), "Pillow" if decodes(arithmetic_rgb()) else ""),
         "12 bits": (plain[:frame] + b"\xff\xc1\0\x11\x0c" + plain[frame + 5 :], ""),
         "lossless": (plain.replace(b"\xff\xc0", b"\xff\xc3"), ""),
         "cut off": (plain[:-400], ""),

@@ -278,6 +278,10 @@ def test_slow_decoding() -> None:
     pillow = {"data": {"pillow_share": 0.5, "pillow_kinds": ("jpeg-progressive",)}}
     (advice,) = judge(found(slow, alternatives={"decode_reencoded": 900.0}, **pillow)).advice
     assert advice.code == "reencode" and "50%" in advice.text and "progressive" in advice.text
+    rewritable = {"data": {"rewritable_share": 0.5}}
+    (advice,) = judge(found(slow, alternatives={"decode_rewritten": 900.0}, **rewritable)).advice
+    assert advice.code == "rewrite" and advice.command.endswith("--encoding baseline")
+    assert "50% of the images are progressive or arithmetic-coded JPEGs" in advice.text
     few = {**slow, "decode": 50.0}
     (advice,) = judge(found(few, machine={"threads": 1})).advice
     assert (advice.code, advice.command) == ("workers", "DataLoader(num_workers=8)")

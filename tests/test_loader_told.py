@@ -16,6 +16,7 @@ from containers import pack_tree
 from jpegs import encode, picture
 from loader_data import as_file, folder
 from PIL import Image
+from test_probe import arithmetic_rgb
 from torch import nn
 from torchvision_stub import import_torchvision
 
@@ -36,6 +37,7 @@ KINDS = {
         "jpg",
         as_file(picture(40, 30), "JPEG", "CMYK", progressive=True),
     ),
+    "arithmetic-coded JPEG of mode RGB": ("jpg", arithmetic_rgb()),
     "JPEG of mode CMYK": ("jpg", as_file(picture(40, 30), "JPEG", "CMYK")),
     "PNG of mode I;16": ("png", as_file(picture(40, 30)[..., 0].astype("uint16"), "PNG", "I;16")),
     "TIFF of mode CMYK": ("tiff", as_file(picture(40, 30), "TIFF", "CMYK")),

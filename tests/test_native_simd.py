@@ -107,5 +107,6 @@ def test_encodings_keep_their_codes_which_indexes_on_disk_hold() -> None:
         "avif",
         "heic",
         "jxl",
+        "jpeg-arithmetic",
     )
     assert set(EXTENSIONS) == set(ENCODINGS)

@@ -13,8 +13,11 @@ from typing import Any
 from zlib import compress, crc32
 
 import pytest
+from arithmetic_coding import OTHER
+from arithmetic_coding import USUAL as USUAL_CONDITIONING
 from containers import jpeg, originals
 from PIL import Image, ImageOps
+from scans import Scan, drawn, write
 
 from fastdata.errors import SampleError
 from fastdata.storage import probe as module
@@ -212,21 +215,37 @@ def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
 
 
 def arithmetic(marker: int) -> bytes:
-    """An image whose frame says SOF9 or SOF10: any bits mean something to that decoder."""
-    data = noise("L", (8, 8))
-    data = without(data, 0xC4).replace(b"\xff\xc0", bytes([0xFF, marker]))
-    if marker == 0xCA:
-        scan = data.index(SOS)
-        data = data[: scan + 7] + bytes(3) + data[scan + 10 :]
-    return data
+    """An image whose frame is SOF9 or SOF10."""
+    image = drawn(40, 30, "grey", random.Random(1))
+    if marker == 0xC9:
+        return write(image, [Scan((0,))], progressive=False, conditioning=USUAL_CONDITIONING)
+    return write(image, [Scan((0,), 0, 0), Scan((0,), 1)], conditioning=OTHER)
+
+
+def arithmetic_rgb() -> bytes:
+    """One whose components are called R, G and B: so they are no YCbCr."""
+    image = drawn(40, 30, "4:4:4", random.Random(1))
+    data = write(image, [Scan((0, 1, 2))], progressive=False, conditioning=USUAL_CONDITIONING)
+    frame, scan = b"\3\1\x11\0\2\x11\0\3\x11\0", b"\3\1\0\2\x11\3\x11\0\x3f\0"
+    assert data.count(frame) == data.count(scan) == 1
+    data = data.replace(frame, b"\3R\x11\0G\x11\0B\x11\0")
+    return data.replace(scan, b"\3R\0G\x11B\x11\0\x3f\0")
 
 
 @pytest.mark.parametrize("marker", [0xC9, 0xCA])
-def test_arithmetic_coding_is_another_jpeg(marker: int) -> None:
+@pytest.mark.parametrize("before", [0, 65_300])
+def test_arithmetic_coding_is_a_kind_of_its_own(marker: int, before: int) -> None:
+    """Also where the scan goes beyond the bytes that Pillow reads at a time."""
     data = arithmetic(marker)
     if not decodes(data):
         pytest.skip("this Pillow's libjpeg has no arithmetic decoder")
-    assert probe(data) == ImageInfo("jpeg-other", 8, 8, 1)
+    if before:
+        comment = b"\xff\xfe" + before.to_bytes(2, "big") + bytes(before - 2)
+        data = data[:2] + comment + data[2:]
+        assert data.index(SOS) < 1 << 16 < len(data)
+    info = probe(data)
+    assert info == ImageInfo("jpeg-arithmetic", 40, 30, 1)
+    assert open_image(data, info).size == (40, 30)
 
 
 @pytest.mark.parametrize("progressive", [False, True])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from arithmetic_coding import OTHER, USUAL
 from fastdata.converters import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +20,13 @@ from scans import Scan, drawn, progression, sequential, write
 from sources import convert
 
 from fastdata import ImageDataset
-from fastdata.decode import DecodeError, jpeg_info, rewrite_baseline, seek_points
+from fastdata.decode import (
+    DecodeError,
+    decode_jpeg,
+    jpeg_info,
+    rewrite_baseline,
+    seek_points,
+)
 from fastdata.storage.probe import ImageInfo, probe
 
 
@@ -38,13 +47,16 @@ def assert_rewritten(data: bytes) -> bytes:
     sampling=st.sampled_from(list(SAMPLINGS)),
     progressive=st.booleans(),
     restart=st.sampled_from([0, 0, 1, 5]),
+    conditioning=st.sampled_from([(), USUAL, OTHER]),
     seed=st.integers(0, 10**6),
 )
-def test_any_script(width, height, sampling, progressive, restart, seed):
+def test_any_script(width, height, sampling, progressive, restart, conditioning, seed):
     rng = random.Random(seed)
     image = drawn(width, height, sampling, rng)
     script = (progression if progressive else sequential)(len(image.blocks), rng)
-    assert_rewritten(write(image, script, progressive=progressive, restart=restart))
+    data = write(image, script, progressive=progressive, restart=restart, conditioning=conditioning)
+    rewritten = assert_rewritten(data)
+    assert b"\xff\xcc" not in rewritten[: rewritten.index(b"\xff\xda")]  # no DAC segment
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -114,6 +126,21 @@ def test_baseline_files_are_the_same_bytes():
     assert rewrite_baseline(data) == data
 
 
+def test_real_arithmetic_coding():
+    """libjpeg-turbo's own program writes it: the same pixels as before, and again afterwards."""
+    if not shutil.which("jpegtran"):
+        pytest.skip("jpegtran is not installed (apt-get install libjpeg-turbo-progs)")
+    for number, path in enumerate(random.Random(2).sample(sample_files(), 4)):
+        options = [[], ["-progressive"], ["-restart", "2"], ["-progressive", "-restart", "40B"]]
+        command = ["jpegtran", "-arithmetic", *options[number], str(path)]
+        done = subprocess.run(command, capture_output=True, check=True)
+        info = jpeg_info(done.stdout)
+        assert info.arithmetic and info.native
+        expected = pillow(path.read_bytes())
+        assert np.array_equal(decode_jpeg(done.stdout, fallback="never"), expected)
+        assert np.array_equal(pillow(rewrite_baseline(done.stdout)), expected)
+
+
 SCRIPT = [Scan((0,), 0, 0), Scan((0,), 1, 63, 0, 1), Scan((0,), 1, 63, 1, 0)]
 
 
@@ -129,6 +156,9 @@ def declined() -> dict[str, bytes]:
         "cut short": whole[: len(whole) * 2 // 3] + b"\xff\xd9",
         "cmyk": out.getvalue(),
         "pictures": whole[:2] + segment(0xE2, b"MPF\0" + bytes(20)) + whole[2:],
+        "beyond baseline's, arithmetic": write(
+            large, [Scan((0,))], progressive=False, conditioning=USUAL
+        ),
         "beyond baseline's": write(large, [Scan((0,), 0, 0), Scan((0,), 1)]),
         "late table": write(image, SCRIPT, between=segment(0xDB, b"\0" + b"\x03" * 64)),
     }
@@ -150,6 +180,12 @@ def test_through_the_command(tmp_path: Path) -> None:
         "2.jpg": encode(picture(60, 50, 2), restart_marker_rows=1),
         "3.jpg": declined()["missing scan"],
         "4.png": b"",
+        "6.jpg": write(
+            drawn(60, 50, "4:2:0", random.Random(1)),
+            [Scan((0, 1, 2))],
+            progressive=False,
+            conditioning=USUAL,
+        ),
     }
     out = io.BytesIO()
     Image.fromarray(picture(60, 50, 4)).save(out, "PNG")
@@ -164,12 +200,14 @@ def test_through_the_command(tmp_path: Path) -> None:
     result = convert(*root, "--out", tmp_path / "original")
     assert result.exit_code == 0, result.output
     assert "stored: 2 jpeg (" in result.output and "2 jpeg-progressive (" in result.output
-    assert "40% of the images are progressive JPEGs. --encoding baseline" in result.output
+    assert "1 jpeg-arithmetic (" in result.output
+    told = "50% of the images are progressive or arithmetic-coded JPEGs. --encoding baseline"
+    assert told in result.output
     assert "left out by suffix: .mp4 1\n" in result.output
 
     result = convert(*root, "--out", tmp_path / "baseline", "--encoding", "baseline")
     assert result.exit_code == 0, result.output
-    assert "stored: 3 jpeg (" in result.output and "1 jpeg-progressive (" in result.output
+    assert "stored: 4 jpeg (" in result.output and "1 jpeg-progressive (" in result.output
     assert "1 progressive JPEGs are as they were" in result.output
     stored = sum(len(data) for data in files.values())
     assert f"--encoding baseline: {stored / 1000:.1f} kB became" in result.output

@@ -89,8 +89,8 @@ _SHARED = (
         type=click.Choice(ENCODINGS),
         default="original",
         show_default=True,
-        help="original keeps every byte; baseline rewrites progressive JPEGs without loss; jpeg "
-        "encodes anew; raw stores pixels.",
+        help="original keeps every byte; baseline rewrites progressive and arithmetic-coded JPEGs "
+        "without loss; jpeg encodes anew; raw stores pixels.",
     ),
     click.option(
         "--max-side",
@@ -540,7 +540,7 @@ def _petastorm(out: Path | str, container: str, encoding: str) -> str:
     return petastorm_python()
 
 
-#: From this share of progressive images on, rewriting them is worth a word.
+#: From this share of progressive and arithmetic-coded images on, rewriting them is worth a word.
 _TOLD_SHARE = 0.01
 
 
@@ -552,7 +552,15 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
             for name, kind in packed.kinds.items()
         )
         yield f"stored: {', '.join(kinds)}"
-    progressive = packed.kinds.get("jpeg-progressive")
+    rewritable = {
+        word: packed.kinds[kind].images
+        for kind, word in (
+            ("jpeg-progressive", "progressive"),
+            ("jpeg-arithmetic", "arithmetic-coded"),
+        )
+        if kind in packed.kinds
+    }
+    count = sum(rewritable.values())
     if encoding.kind == "baseline":
         if packed.kinds and packed.source_bytes:
             stored = packed.manifest.blob_bytes
@@ -561,19 +569,19 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
                 f"{human_bytes(stored)} ({stored / packed.source_bytes - 1:+.1%}). Pixels are the "
                 "source's; the bytes of files that were rewritten cannot be had again from here"
             )
-        if progressive:
+        if count:
             yield (
-                f"{progressive.images:,} progressive JPEGs are as they were: of a kind or with "
+                f"{count:,} {' and '.join(rewritable)} JPEGs are as they were: of a kind or with "
                 "damage that Pillow alone decodes, or with a scan missing"
             )
     elif (
-        progressive
-        and progressive.images >= packed.manifest.samples * _TOLD_SHARE
+        count
+        and count >= packed.manifest.samples * _TOLD_SHARE
         and encoding.kind == "original"
         and packed.manifest.container != "folder"
     ):
         yield (
-            f"{progressive.images / packed.manifest.samples:.0%} of the images are progressive "
+            f"{count / packed.manifest.samples:.0%} of the images are {' or '.join(rewritable)} "
             "JPEGs. --encoding baseline rewrites them without loss: the same pixels, decoded "
             "several times faster, some percent larger (docs/converting.md)"
         )

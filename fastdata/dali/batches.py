@@ -246,11 +246,11 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
         size: Its (width, height) as the crop was drawn for, in pixels.
         seekable: Whether it has seek points: then it was decoded once already.
     """
-    found, width, height, components, _, _, code, _, _ = _native.probe(data)
+    found, width, height, components, _, _, arithmetic, code, _, _ = _native.probe(data)
     if found == "jpeg":
         if (width, height) != size or components not in (1, 3):
             return False
-        if code != "ok":
+        if arithmetic or code != "ok":
             return False
         # Cut short, it decodes in part, or not at all, depending on the crop.
         return seekable or data[-2:].tobytes() == _EOI

@@ -28,7 +28,7 @@ from fastdata.decode.png import open_png
 from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
 from fastdata.storage import probe as by_pillow
-from fastdata.storage.probe import RGB, ImageInfo, Limits, Style
+from fastdata.storage.probe import NATIVE_JPEGS, RGB, ImageInfo, Limits, Style
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
@@ -215,12 +215,12 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 
 
 def kind_of(data: bytes) -> str:
-    """An image's kind by its first bytes: a key of `CODECS`, ``jpeg``, ``jpeg-progressive``,
-    ``ppm``, or ``other``.
+    """An image's kind by its first bytes: a key of `CODECS`, one of `NATIVE_JPEGS`, ``ppm``, or
+    ``other``.
     """
-    found, *_, progressive, _, _, _ = _native.probe(data)
+    found, *_, progressive, arithmetic, _, _, _ = _native.probe(data)
     if found == "jpeg":
-        return "jpeg-progressive" if progressive else "jpeg"
+        return NATIVE_JPEGS[2 if arithmetic else progressive]
     if found != "unknown":
         return found
     if data[4:8] == b"ftyp":
@@ -237,7 +237,7 @@ def kind_of(data: bytes) -> str:
 
 def way_of(kind: str) -> str:
     """What decodes a kind of image here; "" where nothing does."""
-    if kind in ("jpeg", "jpeg-progressive", "raw"):
+    if kind in (*NATIVE_JPEGS, "raw"):
         return NATIVE
     codec = CODECS.get(kind)
     if codec is None:
@@ -261,7 +261,7 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
     """
     kind = kind_of(data)
     if kind.startswith("jpeg"):
-        code = _native.probe(data)[6]
+        *_, code, _, _ = _native.probe(data)
         native = code == "ok" or (code == "truncated" and len(data) < size)
         return kind, NATIVE if native else PILLOW
     if len(data) < size:

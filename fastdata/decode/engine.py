@@ -125,6 +125,7 @@ class JpegInfo:
     components: int
     sampling: str  # "4:4:4", "4:2:2", "4:2:0", "4:4:0", "grey", "other"; "" if no JPEG
     progressive: bool
+    arithmetic: bool  # whether it is arithmetic-coded
     native: bool  # whether the native core decodes it
     reason: str  # if not, why not
 
@@ -138,11 +139,19 @@ def jpeg_info(data: Any) -> JpegInfo:
 
     Never raises for what is in ``data``.
     """
-    encoding, width, height, components, sampling, progressive, code, detail, _ = _native.probe(
-        data
+    encoding, width, height, components, sampling, progressive, arithmetic, code, detail, _ = (
+        _native.probe(data)
     )
     return JpegInfo(
-        encoding, width, height, components, sampling, progressive, code == "ok", detail
+        encoding,
+        width,
+        height,
+        components,
+        sampling,
+        progressive,
+        arithmetic,
+        code == "ok",
+        detail,
     )
 
 
@@ -201,14 +210,14 @@ def rewrite_baseline(data: Any) -> bytes:
     segments, and what follows the image's end. Restart markers do not.
 
     Args:
-        data: a JPEG: progressive, of several scans, or with restart markers (bytes or anything with
-            the buffer protocol).
+        data: a JPEG: progressive, arithmetic-coded, of several scans, or with restart markers
+            (bytes or anything with the buffer protocol).
 
     Returns:
         The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
 
     Raises:
-        DecodeError: no such JPEG (arithmetic-coded, CMYK, ...); a scan is missing; it is damaged.
+        DecodeError: no such JPEG (CMYK, lossless, ...); a scan is missing; it is damaged.
     """
     written, code, detail, offset = _native.rewrite_baseline(data)
     if code != "ok":
@@ -258,7 +267,7 @@ def decode_jpeg(
         if isinstance(data, np.ndarray) and data.ndim > 1:
             size = (data.shape[1], data.shape[0])
         else:
-            _, width, height, _, _, _, code, detail, offset = _native.probe(data)
+            _, width, height, *_, code, detail, offset = _native.probe(data)
             if code == "ok":
                 size = (width, height)
             elif next_step(code, fallback) is Step.PILLOW:

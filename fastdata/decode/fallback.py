@@ -1,8 +1,8 @@
 """The fallback policy: what becomes of images that the native core declines.
 
-The core decodes baseline and progressive JPEGs that are whole. For every other sample it returns a
-code (fastdata/native/status.h), and `next_step` says what follows, in batches of a loader as in
-`fastdata.decode`. Pillow is the only other decoder.
+The core decodes baseline, progressive and arithmetic-coded JPEGs that are whole. For every other
+sample it returns a code (fastdata/native/status.h), and `next_step` says what follows, in batches
+of a loader as in `fastdata.decode`. Pillow is the only other decoder.
 """
 
 from __future__ import annotations

@@ -275,13 +275,13 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             "decodes. Encode them anew (lossy).",
             f"{data.convert} --encoding jpeg",
         )
-    if data.progressive_share > 0:
+    if data.rewritable_share > 0:
         advice.add(
             "rewrite",
             other.decode_rewritten,
             "measured",
-            f"{data.progressive_share:.0%} of the images are progressive JPEGs, which have no seek "
-            "points. Rewrite them as baseline ones, of the same pixels.",
+            f"{data.rewritable_share:.0%} of the images are progressive or arithmetic-coded JPEGs, "
+            "which have no seek points. Rewrite them as baseline ones, of the same pixels.",
             f"{data.convert} --encoding baseline",
         )
     loader = rates.loader

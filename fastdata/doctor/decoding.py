@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata import machine
+from fastdata.decode.codecs import kind_of
 from fastdata.decode.engine import (
     DEFAULT_STRIDE,
     DecodeError,
@@ -71,9 +72,9 @@ def pillow_kinds(images: Sequence[Encoded]) -> tuple[str, ...]:
     return tuple(kind for kind, _ in kinds.most_common())
 
 
-def progressive_share(images: Sequence[Encoded]) -> float:
-    """The part of some images that are progressive JPEGs and decoded natively, 0 to 1."""
-    return len(_progressive(images)) / len(images)
+def rewritable_share(images: Sequence[Encoded]) -> float:
+    """The part of some images that are natively decoded JPEGs but not baseline ones, 0 to 1."""
+    return len(_rewritable(images)) / len(images)
 
 
 def seekable_share(images: Sequence[Encoded]) -> float:
@@ -110,7 +111,7 @@ def load(
         learnable = None if isinstance(table, DecodeError) else table
         has = learnable if gathered.extents.seekable[at] else None
         info = jpeg_info(blob)
-        kind = "jpeg-progressive" if info.progressive else info.encoding
+        kind = kind_of(blob)
         pillow = bool(gathered.pillow[at]) or not info.native
         data: Any = blob
         try:
@@ -276,12 +277,13 @@ def reencoded(images: Sequence[Encoded]) -> list[Encoded]:
 
 
 def rewritten(images: Sequence[Encoded]) -> list[Encoded]:
-    """As many of each kind, progressive JPEGs rewritten as baseline ones."""
-    return _instead(images, _progressive(images), _as_baseline)
+    """As many of each kind, progressive and arithmetic-coded JPEGs rewritten as baseline ones."""
+    return _instead(images, _rewritable(images), _as_baseline)
 
 
-def _progressive(images: Sequence[Encoded]) -> list[Encoded]:
-    return [image for image in images if image.kind == "jpeg-progressive" and not image.pillow]
+def _rewritable(images: Sequence[Encoded]) -> list[Encoded]:
+    kinds = ("jpeg-progressive", "jpeg-arithmetic")
+    return [image for image in images if image.kind in kinds and not image.pillow]
 
 
 def _as_jpeg(data: bytes) -> bytes:

@@ -146,7 +146,7 @@ def diagnose(
             seekable_share=decoding.seekable_share(images),
             pillow_share=decoding.pillow_share(images),
             pillow_kinds=decoding.pillow_kinds(images),
-            progressive_share=decoding.progressive_share(images),
+            rewritable_share=decoding.rewritable_share(images),
             learnt_share=learnt,
             sampled=len(images),
             damaged=len(problems),
@@ -278,7 +278,7 @@ def _measure_decoding(
         variants["seekable"] = current._replace(images=seekable)
     if decoding.pillow_share(images) > _FEW:
         variants["reencoded"] = current._replace(images=decoding.reencoded(current.images))
-    if decoding.progressive_share(images) > _FEW:
+    if decoding.rewritable_share(images) > _FEW:
         variants["rewritten"] = current._replace(images=decoding.rewritten(current.images))
     side = statistics.median(max(image.width, image.height) for image in images)
     if not scaled and side > 4 * min(max(program.size) for program in recipe.programs):

@@ -27,7 +27,8 @@ class Data:
         pillow_share: Part that are not JPEGs which the core decodes, 0 to 1: the codec table's, or
             Pillow's.
         pillow_kinds: What these are: ``png``, ``webp``, …, the most frequent first.
-        progressive_share: Part that is progressive JPEGs, which have no seek points, 0 to 1.
+        rewritable_share: Part that is progressive or arithmetic-coded JPEGs, which have no seek
+            points, 0 to 1.
         learnt_share: Part of a tree whose seek points the loader learns in its first epoch.
         sampled: Images that were measured.
         damaged: How many more could not be read or decoded.
@@ -49,7 +50,7 @@ class Data:
     seekable_share: float = 1.0
     pillow_share: float = 0.0
     pillow_kinds: tuple[str, ...] = ()
-    progressive_share: float = 0.0
+    rewritable_share: float = 0.0
     learnt_share: float = 0.0
     sampled: int = 0
     damaged: int = 0
@@ -116,7 +117,7 @@ class Alternatives:
         storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
         decode_seekable: `Rates.decode`, had all JPEGs seek points.
         decode_reencoded: `Rates.decode`, were what Pillow decodes baseline JPEGs.
-        decode_rewritten: `Rates.decode`, were progressive JPEGs baseline ones.
+        decode_rewritten: `Rates.decode`, were progressive and arithmetic-coded JPEGs baseline ones.
         decode_scaled: `Rates.decode` with ``ImageDataset(dct_scaling=True)``.
     """
 

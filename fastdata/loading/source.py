@@ -29,10 +29,10 @@ from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import PlanFetches, RemotePass
 from fastdata.storage.files import open_file, read_file
-from fastdata.storage.probe import ENCODINGS, Limits
+from fastdata.storage.probe import ENCODINGS, NATIVE_JPEGS, Limits
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
-_NATIVE = np.isin(ENCODINGS, ("jpeg", "jpeg-progressive", "raw"))
+_NATIVE = np.isin(ENCODINGS, (*NATIVE_JPEGS, "raw"))
 
 
 class Gathered(NamedTuple):

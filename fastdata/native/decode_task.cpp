@@ -86,7 +86,7 @@ Status DecodeTask::run(size_t step) {
 Status DecodeTask::read(size_t i, Work& work) {
   Sample& sample = work.sample;
   const int8_t encoding = extents->encodings[i];
-  if (encoding > kProgressiveEncoding && !extents->extents[i].corrupt)
+  if (!is_native(encoding) && !extents->extents[i].corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
   ByteSpan blob;
   try {

@@ -31,7 +31,9 @@ Status ProbeTask::run(size_t i) {
   }
   if (!info.native.ok()) return info.native;
   extents_.heights[i] = info.height;
-  extents_.encodings[i] = info.progressive ? kProgressiveEncoding : kJpegEncoding;
+  extents_.encodings[i] = info.arithmetic    ? kArithmeticEncoding
+                          : info.progressive ? kProgressiveEncoding
+                                             : kJpegEncoding;
   extents_.widths[i] = info.width;
   return {};
 }

@@ -17,7 +17,7 @@ from functools import lru_cache, reduce
 from operator import mul, or_
 from typing import NamedTuple
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fastdata import _native
 from fastdata.errors import SampleError
@@ -41,7 +41,11 @@ EXTENSIONS = {
     "heic": "heic",
     "jxl": "jxl",
     "other": "img",
+    "jpeg-arithmetic": "jpg",
 }
+
+#: Those of JPEGs that the core decodes, if nothing else about them is unusual.
+NATIVE_JPEGS = ("jpeg", "jpeg-progressive", "jpeg-arithmetic")
 
 #: torchvision.datasets.folder.IMG_EXTENSIONS; compared in lower case.
 _TORCHVISION = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -55,7 +59,7 @@ def is_image_name(name: str) -> bool:
 
 
 # Markers of ITU-T T.81, table B.1.
-_SOF0, _SOF1, _SOF2 = 0xC0, 0xC1, 0xC2
+_SOF0, _SOF1, _SOF2, _SOF9, _SOF10 = 0xC0, 0xC1, 0xC2, 0xC9, 0xCA
 _FRAMES = {_SOF0: "jpeg", _SOF1: "jpeg", _SOF2: "jpeg-progressive"}
 _NOT_SOF = (0xC4, 0xC8, 0xCC)  # DHT, JPG, DAC: between the SOF markers, but none of them
 _DHT, _SOI, _EOI, _SOS, _DQT, _DRI, _TEM = 0xC4, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0x01
@@ -317,7 +321,7 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
         with warnings.catch_warnings():
             # Broken EXIF and the like: worth a warning to who looks at the image, not here.
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data))
+            image = _opened(data)
             encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
             if encoding == "jpeg":
                 encoding = _jpeg_encoding(data)
@@ -333,6 +337,15 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
     return info
 
 
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    """An image whose header Pillow has read."""
+    image = Image.open(io.BytesIO(data))
+    if image.format in ("JPEG", "MPO"):
+        # All bytes at once: libjpeg's arithmetic decoder cannot wait for more, as its others do.
+        image.decodermaxblock = max(image.decodermaxblock, len(data))
+    return image
+
+
 def _jpeg_encoding(data: bytes) -> str:
     """The encoding of a JPEG that Pillow opens, which skips what is no marker, as this does."""
     at = 2
@@ -343,6 +356,8 @@ def _jpeg_encoding(data: bytes) -> str:
         elif marker in (0, _TEM) or 0xD0 <= marker <= _SOI:  # without a length
             at += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SOF:
+            if marker in (_SOF9, _SOF10):
+                return "jpeg-arithmetic"
             return _FRAMES.get(marker, "jpeg-other")
         else:
             at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -489,7 +504,7 @@ def open_image(
         # `warnings.catch_warnings` swaps them for all threads at once. So Pillow does not
         # get to see the EXIF data; who asks for it later still has it, warning and all.
         without, exif = _split_exif(data)
-        image = Image.open(io.BytesIO(without))
+        image = _opened(without)
         if limits is not None:
             limits.check_size(*image.size)
         if exif:
@@ -506,7 +521,7 @@ def open_image(
 
 
 def describe_kind(data: bytes) -> str:
-    """What kind of image some bytes are, in words: "progressive JPEG of mode RGB".
+    """What kind of image some bytes are, in words: "progressive arithmetic-coded JPEG of mode RGB".
 
     Raises:
         SampleError: They are no image.
@@ -516,7 +531,8 @@ def describe_kind(data: bytes) -> str:
     except Exception as error:
         raise SampleError(f"cannot be read: {error or type(error).__name__}") from None
     progressive = "progressive " if image.info.get("progressive") else ""
-    return f"{progressive}{image.format} of mode {image.mode}"
+    arithmetic = "arithmetic-coded " if _native.probe(data)[6] else ""
+    return f"{progressive}{arithmetic}{image.format} of mode {image.mode}"
 
 
 def _split_exif(data: bytes) -> tuple[bytes, bytes]:

@@ -22,7 +22,7 @@ inline constexpr const char* kEncodingNames[] = {
     "raw",   // pixels, uint8, height x width x 3, RGB
     "jpeg",  // Huffman-coded, sequential, 8 bits a sample
     "jpeg-progressive",
-    "jpeg-other",  // any other that Pillow decodes: arithmetic-coded, lossless
+    "jpeg-other",  // any other that Pillow decodes: lossless
     "png",
     "webp",
     "bmp",
@@ -33,6 +33,7 @@ inline constexpr const char* kEncodingNames[] = {
     "avif",
     "heic",
     "jxl",
+    "jpeg-arithmetic",  // sequential or progressive, 8 bits a sample
 };
 
 constexpr int8_t encoding_code(std::string_view name) {
@@ -46,7 +47,13 @@ constexpr int8_t kUnknownEncoding = -1;
 constexpr int8_t kRawEncoding = encoding_code("raw");
 constexpr int8_t kJpegEncoding = encoding_code("jpeg");
 constexpr int8_t kProgressiveEncoding = encoding_code("jpeg-progressive");
+constexpr int8_t kArithmeticEncoding = encoding_code("jpeg-arithmetic");
 constexpr int8_t kOtherEncoding = encoding_code("other");
+
+/// Whether the core decodes images of that encoding, or has to look.
+constexpr bool is_native(int8_t encoding) {
+  return encoding <= kProgressiveEncoding || encoding == kArithmeticEncoding;
+}
 
 /// Of a row: what is not known is for a decoder that looks at the bytes.
 constexpr int8_t known_encoding(uint8_t code) {

@@ -71,6 +71,7 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
   EntryPoint start;
   start.byte = h.scan_offset;
   position_.open(stream_, jpeg_, h, start, 0, jpeg_.size);
+  if (h.arithmetic()) arithmetic_.open(jpeg_, h, scan, h.scan_offset);
   band_.stream = &stream_;
   band_.first = scan.first;
   band_.last = scan.last;
@@ -81,7 +82,7 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
   bool ok = true;
   for (int row = 0; ok && row < rows; row++)
     for (int col = 0; ok && col < h.mcus_per_row;) {
-      ok = position_.restart_if_due(stream_);
+      ok = restart_if_due(scan);
       if (!ok) break;
       if (h.restart_interval == 0 ? position_.mcu() == 0
                                   : position_.mcu() % h.restart_interval == 0)
@@ -98,7 +99,8 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
 
 Status CoefficientDecoder::build_tables(const Scan& scan) {
   const JpegHeader& h = reader_.header();
-  if (h.frame_marker != kProgressiveFrame) {
+  if (h.arithmetic()) return {};
+  if (!h.progressive()) {
     if (Status s = tables_.build(h); !s.ok()) return s;
     tables_.build_lookups();
     return {};
@@ -122,64 +124,79 @@ Status CoefficientDecoder::build_tables(const Scan& scan) {
   return {};
 }
 
+bool CoefficientDecoder::restart_if_due(const Scan& scan) {
+  if (!frame_->arithmetic()) return position_.restart_if_due(stream_);
+  if (!position_.restart_due()) return true;
+  size_t behind;
+  if (!position_.pass_restart(stream_, arithmetic_.offset(), behind)) return false;
+  arithmetic_.open(jpeg_, reader_.header(), scan, behind);
+  return true;
+}
+
 /// MCUs side by side in one row of the scan's.
 bool CoefficientDecoder::decode_mcus(const Scan& scan, int row, int col, int count) {
-  if (frame_->frame_marker != kProgressiveFrame) return decode_blocks(scan, row, col, count);
+  if (frame_->arithmetic()) return decode_arithmetic(scan, row, col, count);
+  if (!frame_->progressive()) return decode_blocks(scan, row, col, count);
   if (scan.last > 0) return decode_band(scan, row, col, count);
   return scan.high ? refine_dc(scan, row, col, count) : decode_dc(scan, row, col, count);
 }
 
-bool CoefficientDecoder::decode_dc(const Scan& scan, int row, int col, int count) {
+template <typename Decode>
+FASTDATA_INLINE bool CoefficientDecoder::each_block(int row, int col, int count, Decode decode) {
   const JpegHeader& h = reader_.header();
-  Cursor& cursor = stream_.cursor;
-  for (int mcu = col; mcu < col + count; mcu++) {
-    if (cursor.pos > stream_.limit && !fetch_chunk(stream_)) return false;
+  for (int mcu = col; mcu < col + count; mcu++)
     for (int i = 0; i < h.component_count; i++) {
       const Component& c = h.components[i];
-      const Blocks& b = blocks_[scan.component[i]];
-      uint32_t& predictor = stream_.predictor[i];
       for (int v = 0; v < c.v; v++)
-        for (int x = 0; x < c.h; x++) {
-          refill(cursor);
-          const uint32_t entry = dc_lookup_[i][cursor.bits >> (64 - kDcLookupBits)];
-          unsigned length = entry >> 8 & 63, size = (entry & 63) - length;
-          if (FASTDATA_UNLIKELY(entry == 0)) {
-            const HuffmanTable::Symbol symbol =
-                table_[i].find(static_cast<uint32_t>(cursor.bits >> 48));
-            if (symbol.length == 0) return fail(stream_, "a bit pattern that is no Huffman code");
-            length = static_cast<unsigned>(symbol.length);
-            size = symbol.value;
-          }
-          consume(cursor, length);
-          predictor += static_cast<uint32_t>(extend(cursor.bits, size));
-          consume(cursor, size);
-          if (int16_t* block = b.block(mcu * c.h + x, row * c.v + v))
-            *block = static_cast<int16_t>(predictor << scan.low);
-        }
+        for (int x = 0; x < c.h; x++)
+          if (!decode(i, mcu * c.h + x, row * c.v + v)) return false;
     }
-  }
   return true;
 }
 
-bool CoefficientDecoder::refine_dc(const Scan& scan, int row, int col, int count) {
-  const JpegHeader& h = reader_.header();
+bool CoefficientDecoder::decode_arithmetic(const Scan& scan, int row, int col, int count) {
+  return each_block(row, col, count, [&](int i, int x, int y) {
+    const Blocks& b = blocks_[scan.component[i]];
+    if (FASTDATA_LIKELY(arithmetic_.decode(i, *b.masks(x, y), b.block(x, y)))) return true;
+    stream_.source = jpeg_.data + arithmetic_.offset();
+    return fail(stream_, arithmetic_.error());
+  });
+}
+
+bool CoefficientDecoder::decode_dc(const Scan& scan, int row, int col, int count) {
   Cursor& cursor = stream_.cursor;
-  for (int mcu = col; mcu < col + count; mcu++) {
+  return each_block(row, col, count, [&](int i, int x, int y) {
     if (cursor.pos > stream_.limit && !fetch_chunk(stream_)) return false;
     refill(cursor);
-    for (int i = 0; i < h.component_count; i++) {
-      const Component& c = h.components[i];
-      const Blocks& b = blocks_[scan.component[i]];
-      for (int v = 0; v < c.v; v++)
-        for (int x = 0; x < c.h; x++) {
-          const int bit = static_cast<int>(cursor.bits >> 63) << scan.low;
-          consume(cursor, 1);
-          if (int16_t* block = b.block(mcu * c.h + x, row * c.v + v))
-            *block = static_cast<int16_t>(*block | bit);
-        }
+    const uint32_t entry = dc_lookup_[i][cursor.bits >> (64 - kDcLookupBits)];
+    unsigned length = entry >> 8 & 63, size = (entry & 63) - length;
+    if (FASTDATA_UNLIKELY(entry == 0)) {
+      const HuffmanTable::Symbol symbol = table_[i].find(static_cast<uint32_t>(cursor.bits >> 48));
+      if (symbol.length == 0) return fail(stream_, "a bit pattern that is no Huffman code");
+      length = static_cast<unsigned>(symbol.length);
+      size = symbol.value;
     }
-  }
-  return true;
+    consume(cursor, length);
+    uint32_t& predictor = stream_.predictor[i];
+    predictor += static_cast<uint32_t>(extend(cursor.bits, size));
+    consume(cursor, size);
+    if (int16_t* block = blocks_[scan.component[i]].block(x, y))
+      *block = static_cast<int16_t>(predictor << scan.low);
+    return true;
+  });
+}
+
+bool CoefficientDecoder::refine_dc(const Scan& scan, int row, int col, int count) {
+  Cursor& cursor = stream_.cursor;
+  return each_block(row, col, count, [&](int i, int x, int y) {
+    if (cursor.pos > stream_.limit && !fetch_chunk(stream_)) return false;
+    refill(cursor);
+    const int bit = static_cast<int>(cursor.bits >> 63) << scan.low;
+    consume(cursor, 1);
+    if (int16_t* block = blocks_[scan.component[i]].block(x, y))
+      *block = static_cast<int16_t>(*block | bit);
+    return true;
+  });
 }
 
 bool CoefficientDecoder::decode_band(const Scan& scan, int row, int col, int count) {
@@ -209,18 +226,16 @@ bool CoefficientDecoder::decode_blocks(const Scan& scan, int row, int col, int c
   Stream* const streams[] = {&stream_};
   if (!start_run(stream_, tables_.plan, blocks, block, last)) return false;
   if (kernels().decode_streams(streams, 1, *this) && stream_.error) return false;
-  for (int mcu = col; mcu < col + count; mcu++)
-    for (int i = 0; i < h.component_count; i++) {
-      const Component& c = h.components[i];
-      const Blocks& b = blocks_[scan.component[i]];
-      for (int v = 0; v < c.v; v++)
-        for (int x = 0; x < c.h; x++, block += kBlockSize, last++)
-          if (int16_t* kept = b.block(mcu * c.h + x, row * c.v + v)) {
-            std::memcpy(kept, block, kBlockSize * sizeof *block);
-            *b.masks(mcu * c.h + x, row * c.v + v) = uint64_t{1} << *last;
-          }
+  return each_block(row, col, count, [&](int i, int x, int y) {
+    const Blocks& b = blocks_[scan.component[i]];
+    if (int16_t* kept = b.block(x, y)) {
+      std::memcpy(kept, block, kBlockSize * sizeof *block);
+      *b.masks(x, y) = uint64_t{1} << *last;
     }
-  return true;
+    block += kBlockSize;
+    last++;
+    return true;
+  });
 }
 
 int16_t* CoefficientDecoder::coefficients(int component, int y) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "jpeg/segments.h"
 
@@ -110,8 +111,9 @@ void set_geometry(JpegHeader& h) {
 }
 
 Status check_supported(const JpegHeader& h, size_t at) {
-  if (h.frame_marker != kSof0 && h.frame_marker != kSof1 && h.frame_marker != kSof2)
-    return {Code::unsupported, "neither a baseline nor a progressive Huffman JPEG", at};
+  const uint8_t known[] = {kSof0, kSof1, kSof2, kSof9, kSof10};
+  if (std::find(std::begin(known), std::end(known), h.frame_marker) == std::end(known))
+    return {Code::unsupported, "neither a baseline nor a progressive JPEG", at};
   if (h.precision != 8) return {Code::unsupported, "not 8 bits a sample", at};
   if (h.component_count == 2 || h.component_count == 4)
     return {Code::unsupported, "neither grey nor YCbCr", at};
@@ -157,8 +159,6 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
         hints.adobe = true;
         hints.adobe_transform = segment.bytes()[11];
       }
-    } else if (marker == kDac) {
-      status = {Code::unsupported, "arithmetic coding", pos};
     } else if (marker == kSos) {
       if (!h.frame_marker) return {Code::bad_marker, "a scan before the frame header", pos};
       h.ycc = is_ycc(h, hints);
@@ -168,7 +168,7 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
       const size_t left = segment.left(), count = left ? *segment.bytes() : 0;
       if (left != 4 + 2 * count)
         return {Code::bad_marker, "a scan header of impossible length", pos};
-      if (h.frame_marker == kSof2 || count < static_cast<size_t>(h.component_count)) {
+      if (h.progressive() || h.arithmetic() || count < static_cast<size_t>(h.component_count)) {
         h.several_scans = true;
         return {};
       }

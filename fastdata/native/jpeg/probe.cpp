@@ -84,8 +84,8 @@ void probe_jpeg(ByteSpan b, ImageInfo& info) {
   info.height = header.height;
   info.components = header.component_count;
   info.sampling = sampling_name(header.sampling);
-  const int process = header.frame_marker & 3;  // 2: progressive (T.81, table B.1)
-  info.progressive = process == 2;
+  info.progressive = header.progressive();
+  info.arithmetic = header.arithmetic();
 }
 
 }  // namespace

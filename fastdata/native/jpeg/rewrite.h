@@ -9,7 +9,8 @@
 
 namespace fastdata {
 
-/// Writes a progressive JPEG, one of several scans, or one with restart markers, as a baseline one
+/// Writes a JPEG that is progressive, arithmetic-coded, of several scans or with restart markers as
+/// a baseline one
 /// of the same quantised coefficients, so of the same pixels to the bit. What is no such JPEG, or
 /// one with a scan missing, is left alone: a status says why. `out` stays empty where nothing is to
 /// be done: a baseline JPEG already.

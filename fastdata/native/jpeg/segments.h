@@ -18,6 +18,8 @@ enum Marker : uint8_t {
   kSof2 = 0xC2,
   kDht = 0xC4,
   kJpg = 0xC8,
+  kSof9 = 0xC9,
+  kSof10 = 0xCA,
   kDac = 0xCC,
   kSof15 = 0xCF,
   kRst0 = 0xD0,
@@ -75,7 +77,7 @@ Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segmen
 
 Status short_segment(const Segment& segment);
 
-/// Reads a DQT, DHT or DRI segment into the header; leaves it alone if it is another.
+/// Reads a DQT, DHT, DAC or DRI segment into the header; leaves it alone if it is another.
 Status read_tables(uint8_t marker, Segment segment, JpegHeader& header);
 
 }  // namespace fastdata

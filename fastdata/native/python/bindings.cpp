@@ -28,8 +28,8 @@ py::tuple probe_python(const py::object& data) {
   const View view(data);
   const ImageInfo info = probe(view.bytes());
   return py::make_tuple(info.encoding, info.width, info.height, info.components, info.sampling,
-                        info.progressive, code_name(info.native.code), info.native.detail,
-                        info.native.offset);
+                        info.progressive, info.arithmetic, code_name(info.native.code),
+                        info.native.detail, info.native.offset);
 }
 
 py::list build_seek_points_python(const py::sequence& data, int stride) {
