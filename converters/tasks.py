@@ -194,7 +194,8 @@ def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]
 
 def _bad(record: Record, error: SampleError) -> Bad:
     unread = isinstance(error, UnreadableError)
-    return Bad(record.key, printable(redact(record.path)), error.what, unread)
+    reason = f"{error.what}: {error.hint}" if error.hint else error.what
+    return Bad(record.key, printable(redact(record.path)), reason, unread)
 
 
 def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:

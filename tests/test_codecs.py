@@ -26,7 +26,13 @@ from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as t
 from fastdata.decode import codecs, png
 from fastdata.decode.codecs import Encoded
-from fastdata.errors import FallbackWarning, SampleError, SlowPathWarning, UsageError
+from fastdata.errors import (
+    BadSamplesError,
+    FallbackWarning,
+    SampleError,
+    SlowPathWarning,
+    UsageError,
+)
 from fastdata.maintenance.verify import verify
 from fastdata.storage.probe import Limits
 
@@ -328,13 +334,13 @@ def test_webps_by_pillow_where_there_is_no_libwebp(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("fastdata.decode.webp._candidates", list)
     from fastdata.decode import webp
 
-    for cached in (webp._library, codecs._is_installed):
+    for cached in (webp._library, codecs._missing):
         cached.cache_clear()
     try:
         agrees(as_file(PIXELS, "WEBP"), "Pillow")
         assert codecs.way_of("webp") == "Pillow"
     finally:
-        for cached in (webp._library, codecs._is_installed):
+        for cached in (webp._library, codecs._missing):
             cached.cache_clear()
 
 
@@ -451,16 +457,44 @@ def test_heic() -> None:
         Encoded(data[:-200]).pixels()
 
 
+@pytest.mark.parametrize("error", [None, ImportError("libde265.so.0 is missing")], ids=repr)
 @pytest.mark.parametrize(
     ("start", "name"),
     [(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"), (b"\xff\x0a" + bytes(30), "JPEG XL")],
 )
 def test_a_kind_without_its_library_names_the_extra(
-    start: bytes, name: str, monkeypatch: pytest.MonkeyPatch
+    start: bytes, name: str, error: ImportError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codecs, "_is_installed", lambda module: False)
-    with pytest.raises(SampleError, match=rf"is a {name} image.*\n.*fastdata-torch\[codecs\]"):
-        Encoded(start)
+    class Missing:
+        """What the import system asks first: says no, or gives a library that is broken."""
+
+        @staticmethod
+        def find_spec(module: str, *_: Any) -> Any:
+            if module.partition(".")[0] not in ("imagecodecs", "pillow_heif"):
+                return None
+            if error is not None:
+                raise error
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    for module in [*sys.modules]:
+        if module.partition(".")[0] in ("imagecodecs", "pillow_heif"):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    codecs._missing.cache_clear()
+    words = "is not installed" if error is None else f"cannot be imported: {error}"
+    try:
+        with pytest.raises(
+            SampleError, match=rf"{name} image.*{words}\n.*fastdata-torch\[codecs\]"
+        ):
+            Encoded(start)
+        assert codecs.way_of("avif") == "Pillow"
+        tree = folder() / "tree"
+        (tree / "a").mkdir(parents=True)
+        (tree / "a" / "0.heic").write_bytes(start)
+        with pytest.raises(BadSamplesError, match=rf"{words}: pip install.*\[codecs\]"):
+            pack_tree(tree, tree.parent / "lmdb", "lmdb")
+    finally:
+        codecs._missing.cache_clear()
 
 
 # --- in loaders -------------------------------------------------------------------------------

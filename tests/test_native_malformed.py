@@ -128,6 +128,24 @@ def test_rgb_jpeg_goes_to_pillow():
     assert np.array_equal(decode_jpeg(out.getvalue()), pillow(out.getvalue()))
 
 
+@pytest.mark.parametrize("between", [b"garbage", b"\xff\0", b"\xff\x01", b"\xff\xd0"])
+def test_what_libjpeg_skips_between_segments_goes_to_pillow(between):
+    out = io.BytesIO()
+    Image.fromarray(picture(50, 40, 1)).save(out, "JPEG", progressive=True)
+    progressive = out.getvalue()
+    scan = progressive.index(b"\xff\xda", progressive.index(b"\xff\xda") + 1)
+    tables = progressive.rindex(b"\xff\xc4", 0, scan)
+    header = JPEG.index(b"\xff\xdb")
+    inserted = [progressive[:scan] + between + progressive[scan:]]
+    if between == b"\xff\x01":  # Pillow does not know it in a header
+        inserted.append(progressive[:tables] + between + progressive[tables:])
+    else:
+        inserted.append(JPEG[:header] + between + JPEG[header:])
+    for data in inserted:
+        assert np.array_equal(decode_jpeg(data), pillow(data))
+        assert code_of(data) == "unsupported"
+
+
 def test_what_nobody_decodes():
     with pytest.raises(DecodeError, match="Pillow"):
         decode_jpeg(b"not an image at all")

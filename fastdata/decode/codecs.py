@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -73,9 +73,14 @@ class Codec:
     format: str = ""
 
     @property
+    def missing(self) -> str:
+        """Why what it needs cannot be used, in words; "" where it can."""
+        return _missing(self.module)
+
+    @property
     def installed(self) -> bool:
-        """Whether what it needs is there."""
-        return _is_installed(self.module)
+        """Whether what it needs is there, and can be imported."""
+        return not self.missing
 
     @property
     def pillow_opens(self) -> bool:
@@ -85,10 +90,19 @@ class Codec:
 
 
 @cache
-def _is_installed(module: str) -> bool:
+def _missing(module: str) -> str:
     if module == "libwebp":
-        return has_libwebp()
-    return not module or find_spec(module) is not None
+        return "" if has_libwebp() else "is not installed"
+    try:
+        if module:
+            import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            return "is not installed"
+        return f"cannot be imported: {error}"
+    except Exception as error:  # a library that is broken may raise anything
+        return f"cannot be imported: {error}"
+    return ""
 
 
 class _Whole(NamedTuple):
@@ -330,14 +344,15 @@ class Encoded:
         codec = self._codec
         if codec is not None and not codec.pillow_opens:
             raise SampleError(
-                f"cannot be decoded: {codec.way} does not decode this {codec.name} image: {error}"
+                f"cannot be decoded: {codec.way} does not decode this {codec.name} image: "
+                f"{str(error).strip()}"
             ) from None
 
     def _open_by_pillow(self) -> None:
         codec = self._codec
         if codec is not None and not codec.installed and not codec.pillow_opens:
             raise SampleError(
-                f"is a {codec.name} image, which {codec.way} decodes, and that is not installed",
+                f"is a {codec.name} image, which {codec.way} decodes, and that {codec.missing}",
                 f"{EXTRA}",
             )
         self._image = by_pillow.open_image(self._data, self._info, self._limits)

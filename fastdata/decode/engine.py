@@ -250,7 +250,7 @@ def decode_jpeg(
         dct_scaling: decode at 1/2, 1/4 or 1/8 where the region is at least so many times
             larger than ``size``. Faster, but other pixels than Pillow's.
         fallback: what Pillow decodes: ``unsupported``, images of other kinds; ``always``,
-            damaged ones too, as well as it can; ``never``.
+            damaged ones too, as well as it can, which is what loaders do; ``never``.
 
     Returns:
         uint8, (height, width, 3), RGB, 0 to 255. Grey images have three equal channels.

@@ -461,8 +461,10 @@ def _check_sample(
         if problem:
             return _Finding(str(path), problem, samples=1)
         problem = _blob_problem(row, blobs.read(row, number))
-    except (DatasetError, SampleError) as error:
+    except DatasetError as error:
         problem = error.what
+    except SampleError as error:
+        problem = f"{error.what}: {error.hint}" if error.hint else error.what
     return _Finding(_sample(row, number), problem) if problem else None
 
 

@@ -69,15 +69,18 @@ Status read_dri(Segment s, JpegHeader& h) {
 
 Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segment) {
   for (;;) {
-    // libjpeg skips anything before the next 0xFF, with a warning. So do we not:
-    // such a file goes to the decoder that defines what it means.
+    // libjpeg skips anything before the next marker that has a segment, with a warning if that is
+    // garbage. So do we not: such a file goes to the decoder that defines what it means.
     if (pos + 4 > jpeg.size) return {Code::truncated, "the header ends early", jpeg.size};
-    if (jpeg.data[pos] != 0xFF) return {Code::bad_marker, "no marker where one must be", pos};
+    if (jpeg.data[pos] != 0xFF)
+      return {Code::unsupported, "something other than a marker behind a segment", pos};
     marker = jpeg.data[pos + 1];
     if (marker != 0xFF) break;
     pos++;  // a fill byte
   }
-  if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kEoi))
+  if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kRst7))
+    return {Code::unsupported, "a marker without a segment behind another one's", pos};
+  if (marker == kSoi || marker == kEoi)
     return {Code::bad_marker, "a marker that may not stand in the header", pos};
   const size_t length = static_cast<size_t>(jpeg.data[pos + 2]) << 8 | jpeg.data[pos + 3];
   if (length < 2) return {Code::bad_marker, "a marker segment of impossible length", pos};
