@@ -13,7 +13,13 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.decode.codecs import NATIVE, PILLOW, Encoded
-from fastdata.decode.engine import DecodeError, Engine, PendingBatch, decode_batch
+from fastdata.decode.engine import (
+    DecodeError,
+    Engine,
+    PendingBatch,
+    decode_batch,
+    jpeg_info,
+)
 from fastdata.decode.fallback import Step, next_step, pillow_knows_better
 from fastdata.errors import FallbackWarning, FastdataError, SampleError, UsageError, warn
 from fastdata.loading.buffers import BatchMemory, BufferPool
@@ -322,6 +328,9 @@ class Pipeline:
             try:
                 data = batch.gathered.extents.read(slot, check=False)
                 why = f"it is a {describe_kind(data)}"
+                jpeg = jpeg_info(data)
+                if jpeg.encoding == "jpeg" and (detail := found.detail or jpeg.reason):
+                    why += f": {detail}"
             except (OSError, ValueError, SampleError):  # it has gone since
                 why = found.detail or "the native core cannot"
         index = int(batch.planned.indices[slot])
