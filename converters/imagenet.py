@@ -132,11 +132,13 @@ def _nothing_found(root: Tree, split: str) -> SourceError:
             "Sort them into <wnid> folders, or use the archives as downloaded "
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
+    hint = "Say where ImageNet is with --root or $IMAGENET_DIR"
+    if _has_wnids(root) and isinstance(root.location, Path):
+        hint = f"The folder that holds it is meant, --root {root.location.parent}"
     return SourceError(
         f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
         f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
-        "Say where ImageNet is with --root or $IMAGENET_DIR; for other trees use "
-        "fastdata convert imagefolder.",
+        f"{hint}; for other trees use fastdata convert imagefolder.",
     )
 
 

@@ -89,15 +89,24 @@ def counted() -> Iterator[list[int]]:
         _counters = before
 
 
+#: More processes than any machine has CPUs.
+_MOST_WORKERS = 4096
+
+
 def local_executor(workers: int | None) -> InProcess | Processes:
     """Makes the executor for a number of workers; None for one a CPU.
 
     Raises:
-        UsageError: There would be none.
+        UsageError: There would be none, or more than a machine can have.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     workers = usable_cpus() if workers is None else workers
+    if workers > _MOST_WORKERS:
+        raise UsageError(
+            f"--workers {workers}: too many processes for one machine",
+            f"Use as many as it has CPUs ({usable_cpus()}), {_MOST_WORKERS:,} at the most.",
+        )
     return Processes(workers) if workers > 1 else InProcess()
 
 

@@ -138,6 +138,12 @@ def test_help_shows_examples_that_run(path: tuple[str, ...], workplace: Path) ->
         tidy(words, workplace)
 
 
+def test_lists_of_commands_are_never_cut() -> None:
+    for path in ((), ("convert",)):
+        done = CliRunner().invoke(cli, [*path, "--help"], env={"COLUMNS": "80"})
+        assert "..." not in done.output.partition("Commands:")[2]
+
+
 def test_the_first_help_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     for words in examples(help_of(())):
         done = run(*words, cwd=tmp_path)
@@ -240,6 +246,19 @@ def test_a_root_one_level_too_high_is_told(workplace: Path, tmp_path: Path) -> N
     assert len(ImageDataset(given[-1])) == 8
 
 
+def test_a_seed_is_of_the_splits_that_are_shuffled(workplace: Path, tmp_path: Path) -> None:
+    given = ["convert", "imagenet", "--root", str(workplace / "imagenet"), "--workers", "1"]
+    given += ["--seed", "7", "--out", str(tmp_path / "{split}")]
+    done = CliRunner().invoke(cli, [*given, "--to", "shards"])
+    assert done.exit_code == 0, done.output
+    orders = [ImageDataset(tmp_path / split).manifest for split in ("train", "val")]
+    assert [(one.order, one.seed) for one in orders] == [("shuffled", 7), ("source", None)]
+    for container in (["--to", "lmdb"], ["--to", "shards", "--order", "source"]):
+        done = CliRunner().invoke(cli, [*given, *container, "--force"])
+        assert done.exit_code == 2
+        assert "--seed 7 has no meaning" in done.stderr
+
+
 def test_every_command_that_prints_has_json(workplace: Path, tmp_path: Path) -> None:
     def printed(*arguments: str) -> Any:
         done = CliRunner().invoke(cli, [*arguments, "--json"])
@@ -322,6 +341,14 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["convert", "imagenet", "--to", "lmdb", "--shard-size", "1GB"], 2, ["--shard-size"]),
         (["convert", "imagenet", "--max-side", "10"], 2, ["--max-side", "--encoding"]),
         (["convert", "imagenet", "--workers", "0"], 2, ["--workers"]),
+        (["verify", "imagenet-train-lmdb", "--workers", "9" * 20], 2, ["--workers 9", "4,096"]),
+        (["index", "imagenet-train-lmdb", "--stride", "9" * 20], 2, ["--stride 9", "65,535"]),
+        (["stage", "imagenet-train-lmdb", "--threads", "9" * 8], 2, ["--threads 9", "1,024"]),
+        (["convert", "imagefolder", "--root", ""], 2, ["--root is empty"]),
+        (["stage", "imagenet-train-lmdb", "--to", ""], 2, ["--to is empty"]),
+        (["convert", "imagefolder", "--root", "imagenet/val", "--out", ""], 2, ["--out is empty"]),
+        (["verify", ""], 2, ["dataset is empty"]),
+        (["convert", "imagenet", "--root", "imagenet/train"], 1, ["/imagenet;", "imagefolder"]),
         (["convert", "imagenet", "--out", "one"], 2, ["train and val", "--split", "{split}"]),
         (["convert", "imagenet", "--shard-size", "many"], 2, ["'many' is not a size", "256MiB"]),
         (
@@ -330,6 +357,7 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
             ["was not said", "fastdata convert imagefolder --root imagenet/train --to shards"],
         ),
         (["convert", "imagenets"], 2, ["No such command"]),
+        (["convrt"], 2, ["No such command", "Did you mean", "convert"]),
         (["sample"], 2, ["imagenet", "not empty", "--out"]),
         (["sample", "--out", "s", "--images", "3"], 2, ["--images 3", "10 classes", "--classes"]),
         (["sample", "--out", "s", "--workers", "0"], 2, ["--workers 0", "Use 1"]),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import signal
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from containers import edit_index, edit_manifest, index_rows, pack_tree, set_col
 from sources import make_tree
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
+from fastdata.cli import cli, main
+from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError, FastdataError, printable
 from fastdata.storage.index import SCHEMA
 from fastdata.transforms import RandomResizedCrop
@@ -98,6 +102,53 @@ def test_paths(tmp_path: Path) -> None:
     assert failed.exit_code == 1
     assert "\\x1b[2J" in failed.output
     require_harmless(failed.output)
+
+
+def test_places_that_commands_name(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "in", ["train/1.jpg"])
+    # Of what is told on a line of its own, nothing may begin another.
+    out = tmp_path / f"{HOSTILE}\nerror: all is lost"
+    small = ("--images", 1, "--val-images", 0, "--classes", 1, "--workers", 1)
+    copies = ("--to", tmp_path / "copies")
+    for words in (
+        ("convert", "imagefolder", "--root", tree, "--out", out),
+        ("verify", out),
+        ("index", out),
+        ("info", out),
+        ("stage", out, *copies),
+        ("stage", out, *copies, "--unstage"),
+        ("sample", "--out", tmp_path / f"{HOSTILE}\nerror: sample", *small),
+    ):
+        done = run(*words)
+        assert done.exit_code == 0, done.output
+        require_harmless(done.output)
+        assert "\nerror: " not in done.output
+
+
+@pytest.mark.parametrize("words", [["info", "here", HOSTILE], [f"--{HOSTILE}"], [HOSTILE]])
+def test_words_of_a_wrong_command(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fastdata", *words])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="2"):
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    require_harmless(capsys.readouterr().err)
+
+
+def test_progress_on_a_terminal_shows_names_as_they_are() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    with ProgressReport(f"packing [/red]{HOSTILE}", terminal) as progress:
+        progress.start(10, 0, done_images=5)
+        progress.images(6, 10)
+    assert "packing [/red]\\x1b[2J" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("label", [-7, 2, (1 << 31) - 1])

@@ -223,6 +223,17 @@ def test_progress_counts_files(tmp_path: Path) -> None:
     assert seen == [1, 2, 3, 4, 5]
 
 
+def test_images_are_planned_as_they_are_made(tmp_path: Path) -> None:
+    class EnoughError(Exception):
+        pass
+
+    def stop(done: int) -> None:
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        make_sample(tmp_path / "made", images=10**18, val_images=0, classes=1, progress=stop)
+
+
 def test_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     kept = tmp_path / "kept.txt"
     kept.write_text("mine")
@@ -249,6 +260,7 @@ def test_refuses_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
         {"val_images": 9},
         {"seed": -1},
         {"workers": 0},
+        {"workers": 10**18},
     ],
 )
 def test_refuses_options_out_of_range(tmp_path: Path, options: dict[str, int]) -> None:

@@ -8,13 +8,14 @@ terminated.
 from __future__ import annotations
 
 import importlib
+import io
 import signal
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 
-from fastdata.errors import DataError, FastdataError, UsageError
+from fastdata.errors import DataError, FastdataError, UsageError, printable
 from fastdata.version import VERSION
 
 
@@ -95,6 +96,9 @@ def cli() -> None:
     """
 
 
+# The names among which click looks for what a wrong one may have meant.
+cli.commands = cast(Any, dict.fromkeys(_COMMANDS))
+
 #: The exit code of a command that is interrupted: 128 and the signal's number, as shells have it.
 _interrupted = 128 + signal.SIGINT
 
@@ -116,7 +120,10 @@ def main() -> None:
     try:
         status = cli.main(prog_name="fastdata", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        # It repeats what was typed.
+        click.echo(printable(told.getvalue(), keep="\n"), err=True, nl=False)
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         status = _interrupted

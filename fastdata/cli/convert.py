@@ -21,6 +21,7 @@ from fastdata.cli.locations import (
     named,
     print_json,
     require_url,
+    say,
     storage_options,
 )
 from fastdata.cli.progress import ProgressReport
@@ -34,7 +35,7 @@ from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import ORDERS, SPLIT_NAMES
+from fastdata.converters.shuffling import ORDERS, SHUFFLED, SPLIT_NAMES, default_order
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -272,7 +273,7 @@ def _imagenet(
 @_allow_empty
 @_shared
 def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
-    """A tree <class>/**/<image>, as torchvision's ImageFolder reads it.
+    """A tree <class>/**/<image>, as torchvision reads it.
 
     \b
     Examples:
@@ -285,7 +286,7 @@ def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
         )
         if {name.lower() for name in opened.classes} <= SPLIT_NAMES:
             below = f"{str(named(root)).rstrip('/')}/{opened.classes[0]}"
-            click.echo(
+            say(
                 f"warning: {named(root)}: its classes are {', '.join(opened.classes)}. If these "
                 f"are splits, pack each by itself: --root {shlex.quote(below)}",
                 err=True,
@@ -327,7 +328,7 @@ _cifar("cifar100")
 )
 @_shared
 def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
-    """Existing tar shards in the WebDataset convention: a folder of them, or one.
+    """Tar shards of WebDataset: a folder of them, or one.
 
     \b
     Examples:
@@ -378,7 +379,9 @@ def _fastdata(
     keys: Path | None,
     **options: Any,
 ) -> None:
-    """A packed dataset: anew, shuffled, in another container or encoding, or a part of it.
+    """A packed dataset, packed anew, or a part of it.
+
+    In another order, container or encoding.
 
     \b
     Examples:
@@ -445,8 +448,8 @@ def _parquet(kind: str, about: str) -> None:
         _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, options)
 
 
-_parquet("parquet", "Parquet with a column of images, by Spark, Dask, Hugging Face or others.")
-_parquet("petastorm", "Parquet that petastorm has written; its metadata is not unpickled.")
+_parquet("parquet", "Parquet with a column of images, whoever has written it.")
+_parquet("petastorm", "Parquet that petastorm has written.\n\nIts metadata is not unpickled.")
 
 
 def _name(root: Path | str) -> str:
@@ -467,20 +470,29 @@ def _pack_all(
             f"{' and '.join(sources)}",
             "Choose one by --split, or put {split} into --out.",
         )
+    if out is not None and not out.strip():
+        raise UsageError("--out is empty", "Name a folder or a URL, or leave --out out.")
     keep_freed_memory()
+    orders = {
+        split: options["order"] or default_order(options["container"], {"split": split})
+        for split in sources
+    }
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
         default = "-".join(filter(None, (name, split, options["container"])))
-        to = (out or default).replace("{split}", split)
+        to = (default if out is None else out).replace("{split}", split)
         place: Path | str = to if is_url(to) else Path(to)
         require_url(options["storage_options"], place, root)
         # One folder a dataset.
         folder = local / split if local is not None and len(sources) > 1 else local
+        # A seed is of those splits that are shuffled, where others are not.
+        ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
+        seed = None if ignored else options["seed"]
         try:
-            _pack_one(place, open_source, local=folder, **options)
+            _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
         except BadSamplesError as error:
             if failure is not None:
-                click.echo(f"error: {failure.what}", err=True)
+                say(f"error: {failure.what}", err=True)
             failure = error
     if failure is not None:
         raise failure
@@ -514,15 +526,15 @@ def _pack_one(
     if as_json:
         print_json(_facts(packed, seconds))
     else:
-        click.echo(_summary(packed, seconds))
+        say(_summary(packed, seconds))
         for line in _kinds(packed, encoded):
-            click.echo(line)
+            say(line)
         if packed.left_out:
-            click.echo(f"left out by suffix: {describe_left_out(packed.left_out)}")
-        click.echo(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
+            say(f"left out by suffix: {describe_left_out(packed.left_out)}")
+        say(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
     if petastorm is not None:
         added = add_petastorm_metadata(out, petastorm)
-        click.echo(f"{added}: for petastorm's make_reader", err=as_json)
+        say(f"{added}: for petastorm's make_reader", err=as_json)
 
 
 def _petastorm(out: Path | str, container: str, encoding: str) -> str:

@@ -22,20 +22,24 @@ from fastdata.errors import UsageError
     help="Milliseconds that a training step takes on one GPU.",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(1), help="Images in a batch of one GPU.  [default: 64]"
+    "--batch-size",
+    type=click.IntRange(1, 1 << 20),
+    help="Images in a batch of one GPU.  [default: 64]",
 )
 @click.option(
     "--num-workers",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 1024),
     help="Decode threads to measure with.  [default: the recommended number]",
 )
 @click.option(
     "--ranks",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1024),
     help="Training processes on this machine.  [default: GPUs, or 1]",
 )
 @click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
-@click.option("--size", type=click.IntRange(1), default=224, show_default=True, help="Pixels.")
+@click.option(
+    "--size", type=click.IntRange(1, 65_535), default=224, show_default=True, help="Pixels."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 3600, min_open=True, max_open=True),
@@ -53,11 +57,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Find out what limits loading DATASET on this machine, and what would be faster.
+    """Find out what limits loading DATASET, and what would be faster.
 
-    Measures each stage that an image passes: storage, decoding, copies, the loader as a whole;
-    with --step-ms and --batch-size also against the training step. DATASET may be a folder of
-    images that was never converted.
+    Measures, on this machine, each stage that an image passes: storage, decoding, copies, the
+    loader as a whole; with --step-ms and --batch-size also against the training step. DATASET may
+    be a folder of images that was never converted.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fastdata.cli.locations import Location, json_option, named, print_json
+from fastdata.cli.locations import Location, json_option, named, print_json, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.decode.engine import DEFAULT_STRIDE
 from fastdata.errors import UsageError
@@ -25,10 +25,11 @@ from fastdata.text import human_count
 def command(
     dataset: Path | str, stride: int, remove: bool, workers: int | None, as_json: bool
 ) -> None:
-    """Add seek points to DATASET: positions in each JPEG at which a decoder can start.
+    """Add seek points to DATASET, or remove them.
 
-    The images themselves do not change. `fastdata convert` adds seek points while it packs, unless
-    --no-seek-points is given. A dataset of version 1 of the format is then one of version 2.
+    A seek point is a position in a JPEG at which a decoder can start. The images themselves do not
+    change. `fastdata convert` adds seek points while it packs, unless --no-seek-points is given. A
+    dataset of version 1 of the format is then one of version 2.
 
     \b
     Examples:
@@ -48,10 +49,10 @@ def command(
         print_json({"path": dataset, **made._asdict()})
         return
     if remove:
-        click.echo(f"{dataset}: seek points removed")
+        say(f"{dataset}: seek points removed")
         return
     share = made.seek_bytes / max(made.blob_bytes, 1)
-    click.echo(
+    say(
         f"{dataset}: {made.with_seek_points:,} of {human_count(made.samples, 'sample')} have seek "
         f"points, {share:.2%} of their bytes"
     )

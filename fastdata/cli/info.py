@@ -23,6 +23,9 @@ from fastdata.text import aligned, human_count
 #: Columns of the index whose values are counted, in the index's order.
 _COUNTED = ("width", "height", "channels", "encoding")
 
+#: What images of so many channels are.
+_CHANNELS = {"1": "grey", "2": "grey with alpha", "3": "RGB", "4": "CMYK or RGB with alpha"}
+
 
 @click.command("info")
 @click.argument("dataset", type=Location())
@@ -112,6 +115,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
 
     skipped = f", {human_count(about['skipped'], 'bad one')} skipped" if about["skipped"] else ""
     files = about["files"]
+    channels = {_CHANNELS.get(count, count): n for count, n in about["channels"].items()}
     container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
     classes = human_count(len(about["classes"]), "class", "classes")
     return [
@@ -120,7 +124,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
                  f"{human_bytes(about['file_bytes'])} on disk"),
         ("encodings", ", ".join(f"{name} {n:,}" for name, n in about["encodings"].items())),
-        ("channels", ", ".join(f"{name}: {n:,}" for name, n in about["channels"].items())),
+        ("channels", ", ".join(f"{name} {n:,}" for name, n in channels.items())),
         ("width", side("width")),
         ("height", side("height")),
         ("seek points", human_count(about["with_seek_points"], "sample")),

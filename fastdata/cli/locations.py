@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, printable
 from fastdata.remote.filesystem import parse_storage_options
 from fastdata.remote.urls import is_url, redact
 
@@ -25,8 +25,12 @@ class Location(click.ParamType):  # type: ignore[type-arg]
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path | str:
-        """Tells a URL from a path."""
-        return value if is_url(value) else Path(value)
+        """Tells a URL from a path.
+
+        Raises:
+            UsageError: It is empty, as a variable of the shell that was never set.
+        """
+        return value if is_url(value) else _path(value, param)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -44,18 +48,25 @@ class Folder(click.ParamType):  # type: ignore[type-arg]
         """Refuses a URL.
 
         Raises:
-            UsageError: It is one.
+            UsageError: It is one, or is empty.
         """
         if is_url(value):
             option = "" if param is None else param.opts[0] + " "
             raise UsageError(f"{option}{redact(value)} is a URL", "Name a folder of this machine.")
-        return Path(value)
+        return _path(value, param)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The shell's own folders."""
         return [CompletionItem(incomplete, type="dir")]
+
+
+def _path(value: str | Path, param: click.Parameter | None) -> Path:
+    if not str(value):  # Path("") is the working folder
+        where = "the path" if param is None else param.opts[0]
+        raise UsageError(f"{where} is empty", "Name a file or folder; . is this one.")
+    return Path(value)
 
 
 def named(location: Path | str) -> str:
@@ -83,6 +94,11 @@ def _parse(
 
 #: ``--json``, of commands that print a few facts otherwise.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def say(text: str, err: bool = False) -> None:
+    """Prints a line in which names stand that may hold anything."""
+    click.echo(printable(text), err=err)
 
 
 def print_json(value: Any) -> None:

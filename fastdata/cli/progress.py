@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
 
 #: Seconds between two lines where there is no terminal.
@@ -33,7 +34,7 @@ class ProgressReport:
     """
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
-        self._title = title
+        self._title = printable(title)  # it names files
         self._stream = stream or sys.stderr
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -41,7 +42,7 @@ class ProgressReport:
         self._begun = self._last_line = time.monotonic()
         if self._stream.isatty():
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TaskProgressColumn(),
                 TextColumn("{task.fields[rate]}"),
@@ -109,15 +110,18 @@ class ProgressReport:
             self._bar.update(self._task, completed=done or 0, total=total, rate=rate)
         elif time.monotonic() - self._last_line >= _LINE_EVERY:
             left = ""
-            if done is not None and self._total and done > self._done:
-                seconds = time.monotonic() - self._begun
-                remaining = seconds * (self._total - done) / (done - self._done)
-                left = f" ({done:,} of {self._total:,}, {remaining:,.0f} s left)"
+            if done is not None and self._total:
+                left = f" ({done:,} of {self._total:,}"
+                if done > self._done:
+                    seconds = time.monotonic() - self._begun
+                    remaining = seconds * (self._total - done) / (done - self._done)
+                    left += f", {remaining:,.0f} s left"
+                left += ")"
             self._line(rate + left)
 
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()
         if self._bar is not None:
-            self._bar.console.print(f"{self._title}: {text}", highlight=False)
+            self._bar.console.print(f"{self._title}: {text}", highlight=False, markup=False)
         else:
             print(f"{self._title}: {text}", file=self._stream, flush=True)

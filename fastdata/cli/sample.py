@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastdata.cli.locations import json_option, print_json
+from fastdata.cli.locations import json_option, print_json, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.machine import usable_cpus
 from fastdata.sample import make_sample
@@ -40,7 +41,9 @@ from fastdata.text import human_count
 def command(
     out: Path, images: int, val_images: int, workers: int | None, as_json: bool, **options: Any
 ) -> None:
-    """Make a tree of synthetic photographs, laid out and encoded as ImageNet is.
+    """Make synthetic photographs, to try everything else on.
+
+    They are laid out and encoded as ImageNet's are: of the same sizes, with the same oddities.
 
     \b
     Examples:
@@ -59,9 +62,12 @@ def command(
     if as_json:
         print_json(asdict(summary))
         return
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.kinds.items()))
-    click.echo(
-        f"{out}: {summary.images:,} + {summary.val_images:,} images of "
-        f"{human_count(summary.classes, 'class', 'classes')}, "
-        f"{human_bytes(summary.bytes)} ({kinds})"
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in summary.kinds.items())
+    say(
+        f"{out}: {human_count(summary.images, 'image')} to train with, "
+        f"{summary.val_images:,} to validate, of "
+        f"{human_count(summary.classes, 'class', 'classes')}, {human_bytes(summary.bytes)}"
     )
+    say(f"of all kinds that ImageNet has: {kinds}")
+    if summary.images:
+        say(f"convert it: fastdata convert imagenet --root {shlex.quote(str(out))}")

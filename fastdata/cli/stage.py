@@ -14,6 +14,7 @@ from fastdata.cli.locations import (
     named,
     print_json,
     require_url,
+    say,
     storage_options,
 )
 from fastdata.cli.progress import ProgressReport
@@ -73,13 +74,13 @@ def command(
         return
     freed = f"; freed {human_bytes(staged.freed_bytes)} of an older copy" * bool(staged.freed_bytes)
     if staged.reused:
-        click.echo(f"{staged.path}: staged already{freed}")
+        say(f"{staged.path}: staged already{freed}")
     else:
-        click.echo(f"{staged.path}: {human_bytes(staged.copied_bytes)} copied and checked{freed}")
+        say(f"{staged.path}: {human_bytes(staged.copied_bytes)} copied and checked{freed}")
 
 
 def _waiting() -> None:
-    click.echo("waiting for another process that is staging it", err=True)
+    say("waiting for another process that is staging it", err=True)
 
 
 def _unstage(dataset: Path | str, to: Path | None, as_json: bool) -> None:
@@ -88,8 +89,8 @@ def _unstage(dataset: Path | str, to: Path | None, as_json: bool) -> None:
         print_json(removed._asdict())
         return
     for path in removed.paths:
-        click.echo(f"{path}: removed")
+        say(f"{path}: removed")
     if removed.paths:
-        click.echo(f"freed {human_bytes(removed.freed_bytes)}")
+        say(f"freed {human_bytes(removed.freed_bytes)}")
     else:
-        click.echo(f"{named(dataset)}: no staged copy")
+        say(f"{named(dataset)}: no staged copy")

@@ -13,10 +13,11 @@ from fastdata.cli.locations import (
     named,
     print_json,
     require_url,
+    say,
     storage_options,
 )
 from fastdata.cli.progress import ProgressReport
-from fastdata.errors import CorruptionError, printable
+from fastdata.errors import CorruptionError
 from fastdata.maintenance.verify import verify
 from fastdata.text import human_count
 
@@ -37,9 +38,10 @@ def command(
     as_json: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Check every extent and checksum of DATASET, and that every image decodes.
+    """Check every file, checksum and image of DATASET.
 
-    DATASET is a folder or a URL. Files behind a URL are downloaded once, to a temporary folder.
+    Every extent must lie where the index says, every image must decode. DATASET is a folder or a
+    URL. Files behind a URL are downloaded once, to a temporary folder.
 
     \b
     Examples:
@@ -62,7 +64,7 @@ def command(
         print_json({"path": name, **result._asdict(), "problems": problems})
     else:
         for problem in result.problems[:_SHOWN]:
-            click.echo(printable(f"{problem.where}: {problem.what}"))
+            say(f"{problem.where}: {problem.what}")
     if result.problems:
         more = 0 if as_json else len(result.problems) - _SHOWN
         raise CorruptionError(
@@ -73,4 +75,4 @@ def command(
     if not as_json:
         checked = "sizes are right" if fast else "every checksum is right, every image decodes"
         samples, files = human_count(result.samples, "sample"), human_count(result.files, "file")
-        click.echo(f"{name}: {samples} in {files}; {checked}")
+        say(f"{name}: {samples} in {files}; {checked}")

@@ -45,6 +45,9 @@ _ROWS = 256
 _OTHERS = tuple(name for name in SCHEMA.names if name != "seek_points")
 
 
+#: Pixels of the widest JPEG.
+_WIDEST = 65_535
+
 #: Images whose seek points are made at a time: more gain nothing.
 SEEK_BATCH = 32
 
@@ -127,8 +130,8 @@ def add_seek_points(
         BusyError: Another process does so at this moment.
         OSError: The folder cannot be written to.
     """
-    if stride is not None and stride < 1:
-        raise UsageError(f"--stride {stride} is not a distance", "Use 1 or more pixels.")
+    if stride is not None and not 1 <= stride <= _WIDEST:
+        raise UsageError(f"--stride {stride} is not a distance", f"Use 1 to {_WIDEST:,} pixels.")
     folder = Path(path)
     Manifest.load(folder)  # its errors say what is missing
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")

@@ -93,16 +93,18 @@ def make_sample(
         BusyError: Another process is making a sample there.
     """
     out = Path(out)
-    _check_numbers(images, val_images, classes, seed, workers)
+    _check_numbers(images, val_images, classes, seed)
+    processes = local_executor(workers)
     # The bytes depend on these, and on the releases.
     options = images, val_images, classes, seed, VERSION, PIL.__version__
     digits = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     partial = out / f".sample-{digits}{PARTIAL_SUFFIX}"
-    tasks = [
+    counts = images, val_images
+    tasks = (
         _Task(partial, split, place % classes, place // classes, classes, seed)
-        for split, count in enumerate((images, val_images))
+        for split, count in enumerate(counts)
         for place in range(count)
-    ]
+    )
     size = pixels = 0
     kinds: Counter[str] = Counter()
     busy = BusyError(
@@ -110,18 +112,19 @@ def make_sample(
     )
     with _writing_to(out):
         out.mkdir(parents=True, exist_ok=True)
-        with file_lock(out / _LOCK_NAME, busy), local_executor(workers) as executor:
+        with file_lock(out / _LOCK_NAME, busy), processes as executor:
             _begin(out, partial)
-            for folder in {task.path.parent for task in tasks}:
-                folder.mkdir(parents=True, exist_ok=True)
+            for split, count in zip(_SPLITS, counts, strict=True):
+                for number in range(min(count, classes)):
+                    (partial / split / wnid(number)).mkdir(parents=True, exist_ok=True)
             for done, written in enumerate(executor.run(_write, tasks), start=1):
                 size += written.bytes
                 pixels += written.pixels
                 kinds.update(written.kinds)
                 if progress is not None:
                     progress(done)
-            for split in partial.iterdir():
-                split.rename(out / split.name)
+            for folder in partial.iterdir():
+                folder.rename(out / folder.name)
             partial.rmdir()
     return SampleSummary(out, images, val_images, classes, size, pixels, dict(kinds))
 
@@ -152,7 +155,7 @@ class _Written:
     kinds: frozenset[str]
 
 
-def _check_numbers(images: int, val_images: int, classes: int, seed: int, workers: int) -> None:
+def _check_numbers(images: int, val_images: int, classes: int, seed: int) -> None:
     if not 1 <= classes <= MAX_CLASSES:
         raise UsageError(
             f"--classes {classes}: not a number of classes", f"Use 1 to {MAX_CLASSES}."
@@ -165,8 +168,6 @@ def _check_numbers(images: int, val_images: int, classes: int, seed: int, worker
             )
     if seed < 0:
         raise UsageError(f"--seed {seed}: not a seed", "Use a whole number from 0.")
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
 
 
 @contextmanager

@@ -48,6 +48,7 @@ from fastdata.storage.paths import is_inside
 from fastdata.storage.trust import distrust, make_own_folder
 
 _PAGE = 4096  # what a file is rounded up to
+_MOST_THREADS = 1024
 
 _SPACE_HINT = (
     "Make room (fastdata stage --unstage removes the copy of another dataset), or choose "
@@ -119,6 +120,8 @@ def stage(
     """
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
+    if threads is not None and threads > _MOST_THREADS:
+        raise UsageError(f"--threads {threads}: too many", f"Use {_MOST_THREADS:,} at the most.")
     if to is not None and is_url(to):
         raise UsageError(
             f"--to {redact(os.fspath(to))} is a URL", "Stage to a folder of this machine."
