@@ -83,6 +83,20 @@ class TestParquet(FileContainerConformance):
         undecoded = found.cast_column("image", datasets.Image(decode=False))
         assert [row["image"]["bytes"] for row in undecoded] == [blob for *_, blob in rows]
 
+    def test_the_code_of_the_formats_page_runs(
+        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            monkeypatch.setenv(name, "1")
+        datasets = pytest.importorskip("datasets")
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "imagenet-train-parquet").symlink_to(made.path)
+        page = (_REPOSITORY / "docs" / "formats" / "parquet.md").read_text("utf-8")
+        names: dict[str, Any] = {}
+        exec(page.split("```python\n")[1].split("```")[0], names)
+        assert len(names["ds"]["train"]) == len(made.images)
+
     def test_petastorm_reads_it(self, made: Made) -> None:
         default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"
         python = Path(os.environ.get("FASTDATA_PETASTORM_PYTHON") or default)

@@ -66,6 +66,23 @@ class TestShards(FileContainerConformance):
             assert sample["cls"] == image.label
             assert (sample["json"]["width"], sample["json"]["height"]) == decoded.size
 
+    def test_the_code_of_the_formats_page_runs(
+        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("webdataset")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "imagenet-train-shards").symlink_to(made.path)
+        page = Path(__file__).resolve().parent.parent / "docs" / "formats" / "shards.md"
+        code = page.read_text("utf-8").split("```python\n")[1].split("```")[0]
+        last = len(shards(made.path)) - 1
+        names: dict[str, Any] = {}
+        exec(code.replace("000583", f"{last:06d}"), names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            labels = [label for _, label in names["ds"]]
+            gc.collect()
+        assert labels == [image.label for image in made.images]
+
     def test_tarfile_lists_it(self, made: Made) -> None:
         names: list[str] = []
         for path in shards(made.path):

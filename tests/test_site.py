@@ -8,11 +8,12 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fastdata.benchmarks import page_plots
+from fastdata.benchmarks import bench_figures, page_plots
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _DOCS = _REPOSITORY / "docs"
@@ -38,6 +39,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_in_the_navigation_and_its_links_lead_somewhere(built: Path) -> None:
     found = {path.parent.relative_to(built).as_posix() for path in built.rglob("index.html")}
     assert {".", "get-started", "how-it-works", "api/loading", "formats", "comparison"} <= found
+    for page in built.rglob("index.html"):
+        assert page.read_text("utf-8").count("<h1") == 1, page
 
 
 @needs_site
@@ -65,8 +68,8 @@ def test_links_of_the_readme_lead_somewhere() -> None:
 #: Pages whose Python other tests run, or none can here; all others' is run by test_cli.py.
 _PYTHON_ELSEWHERE = {
     "dali.md": "needs DALI and a GPU; test_dali_failures.py runs its parts",
-    "formats/parquet.md": "test_parquet.py and test_petastorm.py read what it names",
-    "formats/shards.md": "test_shards.py reads them with webdataset",
+    "formats/parquet.md": "test_parquet.py runs it; petastorm, tests/petastorm_read.py's way",
+    "formats/shards.md": "test_shards.py runs it",
     "recipes.md": "test_timm.py runs it, beside timm",
     "spark-dask.md": "test_spark_dask.py runs Dask's, tests/spark.py needs Spark",
 }
@@ -94,6 +97,36 @@ def test_every_block_of_code_is_run_or_says_why_not() -> None:
 
 def _read(name: str) -> Any:
     return json.loads((_RESULTS / f"{name}.json").read_text("utf-8"))
+
+
+#: What the README calls the contenders of bench.json.
+_README_ROWS = {
+    "fastdata, JPEGs in LMDB": "fastdata-lmdb",
+    "fastdata, torchvision's folder, not converted": "fastdata-imagefolder",
+    "FFCV, pixels of at most 500": "ffcv-raw",
+    "FFCV, JPEGs of quality 90": "ffcv-q90",
+    "NVIDIA DALI on the CPU, JPEGs": "dali-cpu",
+}
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    text = (_REPOSITORY / "README.md").read_text("utf-8")
+    bench = _read("bench")
+    table = bench_figures.figures(bench)
+    measured = {row[0]: row[2:4] for row in table.rows if row[1] == "2"}
+    shown = re.findall(r"^\| (.*) \| ([\d,]+) \| ([\d,]+ to [\d,]+) \|$", text, re.MULTILINE)
+    assert {name: [rate, spread] for name, rate, spread in shown} == {
+        name: measured[contender] for name, contender in _README_ROWS.items()
+    }
+    turns = {
+        (name, threads): median(rate for rate, _ in rounds)
+        for name, by_threads in _read("training")["turns"].items()
+        for threads, rounds in by_threads.items()
+    }
+    step = turns["step", "0"]
+    assert f"trains {step:,.0f} images/s" in text
+    assert f"threads feed it at {turns['fastdata', '4'] / step:.0%} of that" in text
+    assert f"with 16 workers at {turns['torch', '16'] / step:.0%}:" in text
 
 
 def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
