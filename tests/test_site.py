@@ -129,6 +129,15 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     assert f"with 16 workers at {turns['torch', '16'] / step:.0%}:" in text
 
 
+def test_every_cell_of_the_comparison_has_a_source() -> None:
+    rows = re.findall(
+        r"^\| (\*\*.*) \|$", (_DOCS / "comparison.md").read_text("utf-8"), re.MULTILINE
+    )
+    cells = [cell for row in rows for cell in row.split(" | ")[1:]]
+    assert len(cells) == 5 * len(rows) > 80
+    assert not [c for c in cells if "](" not in c and c != "—" and not c.startswith("not found")]
+
+
 def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
     results = {name: _read(name) for name in ("bench", "encodings", "training")}
     for svg in (
