@@ -160,6 +160,7 @@ def declined() -> dict[str, bytes]:
             large, [Scan((0,))], progressive=False, conditioning=USUAL
         ),
         "beyond baseline's": write(large, [Scan((0,), 0, 0), Scan((0,), 1)]),
+        "late colours": write(image, SCRIPT, between=segment(0xEE, b"Adobe\0\x64" + bytes(5))),
         "late table": write(image, SCRIPT, between=segment(0xDB, b"\0" + b"\x03" * 64)),
     }
 

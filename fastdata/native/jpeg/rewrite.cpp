@@ -233,7 +233,14 @@ Status write_segments(ByteSpan jpeg, const JpegHeader& header, const ScanReader&
     }
     pos = segment.end();
   }
-  for (const ByteSpan& segment : reader.between()) out.copy(segment.begin(), segment.end());
+  for (const ByteSpan& segment : reader.between()) {
+    // Decoders have no use for it there; before the scan, it may say that colours are others
+    // (Adobe), or that the image is turned (Exif).
+    if (segment.data[1] != kCom)
+      return {Code::unsupported, "an APPn segment behind the first scan",
+              static_cast<size_t>(segment.data - jpeg.data)};
+    out.copy(segment.begin(), segment.end());
+  }
   return {};
 }
 
