@@ -149,7 +149,7 @@ class Packed(NamedTuple):
         resumed: How many of its samples an earlier run had packed.
         kinds: What was stored, by encoding (`fastdata.storage.probe.ENCODINGS`), the most frequent
             first; empty if it was packed already.
-        source_bytes: Bytes of the source's images; None where that is not known exactly.
+        source_bytes: What those had in the source, in bytes; None where that is not known exactly.
         left_out: How many files of a tree were left out, as they have no image's suffix, by that.
     """
 
@@ -408,6 +408,7 @@ class _Packing:
     progress: Progress
     uploading: Uploading | None
     _kinds: dict[str, Kind] = field(default_factory=dict, init=False)
+    _bad_bytes: int = field(default=0, init=False)
 
     def run(self, executor: Executor) -> Packed:
         """Lists, packs what is not packed yet, and finishes."""
@@ -461,7 +462,7 @@ class _Packing:
         self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
         manifest = self._finish(units, fingerprint)
-        exact = total if listing.lengths_are_exact() and not manifest.skipped else None
+        exact = total - self._bad_bytes if listing.lengths_are_exact() else None
         kinds = dict(sorted(self._kinds.items(), key=lambda kind: -kind[1].images))
         return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
@@ -713,6 +714,7 @@ class _Packing:
                 f"{self.job.work}: a part of the index is missing", "Run the same command again."
             )
         bad = [entry for part in found for entry in part.bad]
+        self._bad_bytes = sum(entry.size for entry in bad)
         samples = sum(part.samples for part in found)
         self._list_bad(bad)
         if (bad and not self.skip_bad) or not samples:

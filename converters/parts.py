@@ -30,12 +30,14 @@ class Bad(NamedTuple):
         path: The file it lies in.
         reason: What is wrong with it.
         unread: Whether reading it failed, so that it may succeed with the same file later.
+        size: Its bytes, as the source lists it.
     """
 
     key: str
     path: str
     reason: str
     unread: bool
+    size: int
 
 
 class Prepared(NamedTuple):

@@ -206,7 +206,9 @@ def test_through_the_command(tmp_path: Path) -> None:
     assert told in result.output
     assert "left out by suffix: .mp4 1\n" in result.output
 
-    result = convert(*root, "--out", tmp_path / "baseline", "--encoding", "baseline")
+    (folder / "7.jpg").write_bytes(files["0.jpg"][:-300])
+    baseline = ("--encoding", "baseline", "--skip-bad")
+    result = convert(*root, "--out", tmp_path / "baseline", *baseline)
     assert result.exit_code == 0, result.output
     assert "stored: 4 jpeg (" in result.output and "1 jpeg-progressive (" in result.output
     assert "1 progressive JPEGs are as they were" in result.output

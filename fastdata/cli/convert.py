@@ -574,17 +574,21 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
     }
     count = sum(rewritable.values())
     if encoding.kind == "baseline":
-        if packed.kinds and packed.source_bytes:
-            stored = packed.manifest.blob_bytes
+        if packed.kinds:
+            stored, before = packed.manifest.blob_bytes, packed.source_bytes
+            grown = (
+                f"{human_bytes(before)} became {human_bytes(stored)} ({stored / before - 1:+.1%})"
+                if before
+                else f"{human_bytes(stored)} stored"
+            )
             yield (
-                f"--encoding baseline: {human_bytes(packed.source_bytes)} became "
-                f"{human_bytes(stored)} ({stored / packed.source_bytes - 1:+.1%}). Pixels are the "
-                "source's; the bytes of files that were rewritten cannot be had again from here"
+                f"--encoding baseline: {grown}. Pixels are the source's; the bytes of files that "
+                "were rewritten cannot be had again from here"
             )
         if count:
             yield (
-                f"{count:,} {' and '.join(rewritable)} JPEGs are as they were: of a kind or with "
-                "damage that Pillow alone decodes, or with a scan missing"
+                f"{count:,} {' and '.join(rewritable)} JPEGs are as they were: of a kind, or with "
+                "damage or contents, that cannot be rewritten without loss (docs/converting.md)"
             )
     elif (
         count
