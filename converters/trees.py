@@ -202,7 +202,7 @@ class LocalTree:
                 if is_image_name(entry.name):
                     yield self._record(entry, label)
                 else:
-                    left_out[_suffix(entry.name)] += 1
+                    left_out[suffix_of(entry.name)] += 1
 
     def _record(self, entry: os.DirEntry[str], label: int) -> Record:
         key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
@@ -258,7 +258,7 @@ class RemoteTree:
             (*path.rpartition("/")[::2], entry)
             for path, entry in list_entries(join_url(self.root, name), self._options).items()
         ]
-        left_out.update(_suffix(file) for _, file, _ in found if not is_image_name(file))
+        left_out.update(suffix_of(file) for _, file, _ in found if not is_image_name(file))
         images = [image for image in found if is_image_name(image[1])]
         # The order of a walk over sorted folders and their sorted files.
         images.sort(key=lambda image: (f"{name}/{image[0]}".rstrip("/"), image[1]))
@@ -290,7 +290,7 @@ class RemoteTree:
         }
 
 
-def _suffix(name: str) -> str:
+def suffix_of(name: str) -> str:
     """What a file's name says of its kind, in lower case; of a hidden file, its name."""
     return printable(os.path.splitext(name)[1].lower() or (name if name[0] == "." else "no suffix"))
 

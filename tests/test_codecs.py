@@ -21,6 +21,7 @@ from jpegs import picture
 from loader_data import as_file, folder
 from PIL import Image, ImageOps
 from test_probe import arithmetic, arithmetic_rgb, decodes
+from torch.utils.data import Subset
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as t
@@ -551,6 +552,10 @@ def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
         "grey": (as_file(PIXELS, "JPEG", "L"), "native"),
         "RGB": (as_file(PIXELS, "JPEG", keep_rgb=True), "Pillow"),
         "CMYK": (cmyk, "Pillow"),
+        "CMYK, a large profile": (
+            as_file(PIXELS, "JPEG", "CMYK", icc_profile=bytes(100_000)),
+            "Pillow",
+        ),
         "YCCK": (cmyk[:adobe] + b"\2" + cmyk[adobe + 1 :], "Pillow"),
         "progressive CMYK": (as_file(PIXELS, "JPEG", "CMYK", progressive=True), "Pillow"),
         "arithmetic": (arithmetic(0xC9), "native"),
@@ -629,6 +634,30 @@ def test_what_is_foretold_of_each_kind_is_what_happens(seek_points: bool) -> Non
     data = ImageDataset(root / "lmdb", t.Resize((24, 20)))
     assert len(data) == decoders.total()
     assert_foretold(data, decoders)
+
+
+def test_what_is_foretold_of_what_is_not_read_says_so() -> None:
+    random = np.random.default_rng(1)
+    deep = Image.fromarray(random.integers(0, 1 << 16, (1500, 1500), np.uint16))
+    noise = random.integers(0, 256, (1300, 1300, 3), np.uint8)
+    file = io.BytesIO()
+    deep.save(file, "PNG", compress_level=0)
+    rgb = as_file(noise, "JPEG", keep_rgb=True, quality=100)
+    small = as_file(PIXELS, "PNG")
+    assert min(len(rgb), file.tell()) > 1 << 22
+    data = stored(("png", file.getvalue()), ("jpg", rgb), *[("png", small)] * 2)
+    data.transform = t.Resize((24, 20))
+
+    def told(dataset: Any) -> str:
+        return DataLoader(dataset, batch_size=2, num_workers=1).explain()
+
+    assert "images: 50% png (native), 25% png (native, by its kind alone)," in told(data)
+    assert ", 25% jpeg (Pillow)\n" in told(data)
+    assert "images: 100% jpeg (Pillow)\n" in told(Subset(data, [1]))
+    remote = ImageDataset(f"file://{data.path}", data.transform, staged=False)
+    assert "images: 100% jpeg (native, by its kind alone)\n" in told(Subset(remote, [1]))
+    many = told(Subset(data, [1] + [2] * 250))
+    assert "images: 100% png (native), under 1% jpeg (Pillow)\n" in many
 
 
 def test_what_is_packed_says_its_kind() -> None:

@@ -261,7 +261,21 @@ def way_of(kind: str) -> str:
     return PILLOW if codec.pillow_opens else ""
 
 
-def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) -> tuple[str, str]:
+class Foreseen(NamedTuple):
+    """What will decode an image, found without decoding it.
+
+    Attributes:
+        kind: As `kind_of` says.
+        way: As `Encoded.way` says; "" where nothing decodes it.
+        sure: Whether the image itself says so, and not its kind alone: some of a kind are Pillow's.
+    """
+
+    kind: str
+    way: str
+    sure: bool = True
+
+
+def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) -> Foreseen:
     """An image's kind, and what will decode it: by its header, without decoding.
 
     Args:
@@ -269,21 +283,19 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
         size: How many it has in all.
         limits: What it may cost.
         trusted: As `Encoded` has it.
-
-    Returns:
-        `kind_of` it, and its way as `Encoded.way` says; "" where nothing decodes it.
     """
-    kind = kind_of(data)
+    kind, whole = kind_of(data), len(data) >= size
     if kind.startswith("jpeg"):
         *_, code, _, _ = _native.probe(data)
-        native = code == "ok" or (code == "truncated" and len(data) < size)
-        return kind, NATIVE if native else PILLOW
-    if len(data) < size:
-        return kind, way_of(kind)
+        if code == "truncated" and not whole:
+            return Foreseen(kind, NATIVE, sure=False)
+        return Foreseen(kind, NATIVE if code == "ok" else PILLOW)
+    if not whole:
+        return Foreseen(kind, way_of(kind), sure=False)
     try:
-        return kind, Encoded(data, limits=limits, trusted=trusted).way
+        return Foreseen(kind, Encoded(data, limits=limits, trusted=trusted).way)
     except SampleError:
-        return kind, ""
+        return Foreseen(kind, "")
 
 
 class Encoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -33,6 +34,7 @@ class Data:
         sampled: Images that were measured.
         damaged: How many more could not be read or decoded.
         damage: What is wrong with the first of those.
+        left_out: Files of a tree without an image's suffix, of those that were listed, by suffix.
     """
 
     path: str
@@ -55,6 +57,7 @@ class Data:
     sampled: int = 0
     damaged: int = 0
     damage: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,17 @@ import os
 import random
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.converters.trees import suffix_of
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import page_cache
 from fastdata.doctor.findings import Data
@@ -88,15 +91,15 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
             dataset = ImageDataset(path)
         except DatasetError:
             unfinished = has_manifest(path) or (path / WORK_NAME).exists()
-            files, share = ([], 1.0) if unfinished else _list_images(path, seconds)
-            if not files:
+            listed = Listed() if unfinished else _list_images(path, seconds)
+            if not listed.files:
                 raise
-            return _open_tree(path, files, share)
+            return _open_tree(path, listed)
     if not len(dataset):
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
     if dataset.folder is not None:
         files = [os.fspath(file) for file, _ in dataset.folder.samples]
-        return _open_tree(Path(dataset.path), files, 1.0)
+        return _open_tree(Path(dataset.path), Listed(files))
     manifest, location = dataset.manifest, Path(dataset.location)
     copied = sum(entry.size for entry in (manifest.index, *manifest.files))
     root = None
@@ -118,8 +121,8 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
     return _with_cached_share(Opened(PackedSource(dataset), dataset, (), data))
 
 
-def _open_tree(path: Path, files: list[str], share: float) -> Opened:
-    """A tree of images, of which so large a share is listed."""
+def _open_tree(path: Path, listed: Listed) -> Opened:
+    files, share, left_out = listed
     drawn = random.Random(_SEED).sample(files, min(len(files), _ASKED))
     samples = round(len(files) / share)
     size = round(samples * sum(os.stat(file).st_size for file in drawn) / len(drawn))
@@ -134,6 +137,7 @@ def _open_tree(path: Path, files: list[str], share: float) -> Opened:
         estimated=share < 1,
         stage_bytes=size + samples * _PAGE,
         in_memory=is_tmpfs(path),
+        left_out=dict(left_out),
     )
     source = FolderSource([(file, 0) for file in files], None, Limits())
     return _with_cached_share(Opened(source, None, files, data))
@@ -165,22 +169,46 @@ def _with_cached_share(opened: Opened) -> Opened:
     return replace(opened, data=replace(opened.data, cached_share=share, cached_how=how))
 
 
-def _list_images(path: Path, seconds: float) -> tuple[list[str], float]:
-    """The images below a folder, and about which part of them these are.
+class Listed(NamedTuple):
+    """A tree of images.
+
+    Attributes:
+        files: The images.
+        share: About which part of all these are.
+        left_out: How many other files there are, by suffix.
+    """
+
+    files: list[str] = []  # noqa: RUF012 - nothing adds to it
+    share: float = 1.0
+    left_out: Mapping[str, int] = MappingProxyType({})
+
+
+def _list_images(path: Path, seconds: float) -> Listed:
+    """The images below a folder.
 
     Folders are listed in random order until the time is over.
     """
     if not path.is_dir():
-        return [], 1.0
+        return Listed()
     with os.scandir(path) as entries:
         top = sorted(entries, key=lambda entry: entry.name)
-    found = [entry.path for entry in top if is_image_name(entry.name)]
     folders = [entry.path for entry in top if entry.is_dir()]
+    found: list[str] = []
+    left_out: Counter[str] = Counter()
+
+    def add(parent: str | Path, names: Iterable[str]) -> None:
+        for name in names:
+            if is_image_name(name):
+                found.append(os.path.join(parent, name))
+            else:
+                left_out[suffix_of(name)] += 1
+
+    add(path, (entry.name for entry in top if not entry.is_dir()))
     random.Random(_SEED).shuffle(folders)
     until = time.perf_counter() + seconds
     for number, folder in enumerate(folders):
         if found and time.perf_counter() > until:
-            return found, number / len(folders)
+            return Listed(found, number / len(folders), left_out)
         for parent, _, names in os.walk(folder, followlinks=True):
-            found += [os.path.join(parent, name) for name in names if is_image_name(name)]
-    return found, 1.0
+            add(parent, names)
+    return Listed(found, 1.0, left_out)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from fastdata.converters.listing import describe_left_out
 from fastdata.doctor.diagnosis import Diagnosis
 from fastdata.doctor.findings import Findings, Machine
 from fastdata.storage.files import human_bytes
@@ -121,6 +122,8 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     dataset = f"{data.container}, {about}{data.samples:,} images, {about}{human_bytes(data.bytes)}"
     if data.location != data.path:
         dataset += f", read from {data.location}"
+    if data.left_out:
+        dataset += f" ({describe_left_out(data.left_out)} left out)"
     workers = f"{human_count(machine.cpus, 'CPU')}, {human_count(machine.ranks, 'rank')}"
     if machine.rank_cpus * machine.ranks > machine.cpus:
         workers = f"{human_count(machine.ranks, 'rank')}, this one bound to CPUs of its own"

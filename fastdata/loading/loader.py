@@ -33,7 +33,6 @@ from fastdata.loading.neighbours import tell_neighbours
 from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
-from fastdata.loading.source import describe_kinds
 from fastdata.loading.stats import Stats
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
@@ -606,7 +605,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "
                 '(order="random" for a full shuffle)'
             )
-        kinds = "" if self._native is None else describe_kinds(self._native.source)
+        kinds = "" if self._native is None else self._native.describe_kinds()
         path = self._config.explain(self._choice, order, kinds)
         schedule = self._schedule
         return path if schedule is None else f"{path}\nschedule: this is epoch {schedule.epoch}'s"

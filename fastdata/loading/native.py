@@ -18,7 +18,7 @@ from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
 from fastdata.loading.iterator import NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, Settings, plan_fetches
-from fastdata.loading.source import Source
+from fastdata.loading.source import Source, describe_kinds
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Repeats, Schedule
 from fastdata.remote.prefetch import RemotePass
@@ -63,6 +63,10 @@ class NativePath:
     def __len__(self) -> int:
         """Number of samples of the loader's dataset."""
         return self._numbering.n
+
+    def describe_kinds(self) -> str:
+        """The share of each kind of image, and what decodes it, in words."""
+        return describe_kinds(self.source, self._images.subset)
 
     @property
     def _numbering(self) -> Numbering:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.dataset import ImageDataset
-from fastdata.decode.codecs import NATIVE, PILLOW, Encoded, foresee, way_of
+from fastdata.decode.codecs import NATIVE, PILLOW, Encoded, Foreseen, foresee, way_of
 from fastdata.decode.fallback import NOT_NATIVE
 from fastdata.errors import (
     CorruptionError,
@@ -102,11 +102,8 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def way(self, index: int) -> tuple[str, str]:
+    def way(self, index: int) -> Foreseen:
         """What kind of image a sample is, and what will decode it, by little reading.
-
-        Returns:
-            As `fastdata.decode.codecs.foresee`.
 
         Raises:
             FastdataError: Its row of the index is damaged, or its bytes are.
@@ -170,16 +167,28 @@ _LOOKED_AT = 200
 _HEAD, _WHOLE = 1 << 16, 1 << 22
 
 
-def describe_kinds(source: Source) -> str:
-    """The share of each kind of image among some samples, and what decodes it, in words."""
-    found: Counter[tuple[str, str]] = Counter()
-    for index in range(0, len(source), max(1, len(source) // _LOOKED_AT)):
+def describe_kinds(source: Source, subset: Indices | None = None) -> str:
+    """The share of each kind of image, and what decodes it, in words.
+
+    Args:
+        source: Some of its samples are looked at.
+        subset: Which of them are read; None for all.
+    """
+    found: Counter[Foreseen] = Counter()
+    numbers = range(len(source)) if subset is None else subset.tolist()
+    for index in numbers[:: max(1, len(numbers) // _LOOKED_AT)]:
         with suppress(OSError, FastdataError):  # it is told when the sample is read
             found[source.way(index)] += 1
     return ", ".join(
-        f"{count / found.total():.0%} {kind} ({way or 'which nothing here decodes'})"
-        for (kind, way), count in found.most_common()
+        f"{_percent(count / found.total())} {seen.kind} ({seen.way or 'which nothing here decodes'}"
+        + ("" if seen.sure else ", by its kind alone")
+        + ")"
+        for seen, count in found.most_common()
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 class PackedSource(Source):
@@ -211,15 +220,22 @@ class PackedSource(Source):
         """See `Source.encoded`."""
         return self._dataset.encoded(index, data)
 
-    def way(self, index: int) -> tuple[str, str]:
+    def way(self, index: int) -> Foreseen:
         """See `Source.way`."""
         dataset = self._dataset
         row = dataset.row(index)
         kind = row.encoding
         if kind == "raw" or row.seek_points is not None:
-            return kind, NATIVE
-        if isinstance(dataset.blobs, RemoteBlobs) or row.length > _WHOLE:
-            return kind, PILLOW if kind.startswith("jpeg") and row.channels == 4 else way_of(kind)
+            return Foreseen(kind, NATIVE)
+        if isinstance(dataset.blobs, RemoteBlobs):
+            if kind.startswith("jpeg") and row.channels == 4:
+                return Foreseen(kind, PILLOW)
+            return Foreseen(kind, way_of(kind), sure=False)
+        if row.length > _WHOLE:
+            extents = self._table.gather(np.array([index]))
+            with open_file(extents.path(0)) as file:
+                file.seek(row.offset)
+                return foresee(file.read(_HEAD), row.length, self.limits)
         (data,) = dataset.read([index])
         return foresee(data, len(data), self.limits, trusted=True)
 
@@ -361,13 +377,14 @@ class FolderSource(Source):
             problem = self.problem(index, error.what)
             raise SampleError(problem.what, error.hint or problem.hint) from None
 
-    def way(self, index: int) -> tuple[str, str]:
+    def way(self, index: int) -> Foreseen:
         """See `Source.way`."""
         with open_file(self._samples[index][0]) as file:
             data, size = file.read(_HEAD), os.fstat(file.fileno()).st_size
-            if not data.startswith(b"\xff\xd8") and size <= _WHOLE:
-                data += file.read()
-        return foresee(data, size, self.limits)
+            found = foresee(data, size, self.limits)
+            if found.sure or size > _WHOLE:
+                return found
+            return foresee(data + file.read(), size, self.limits)
 
     def _unreadable(self, index: int, error: OSError) -> FastdataError:
         detail = f"it cannot be read: {error.strerror or error}"
