@@ -69,7 +69,7 @@ constexpr auto kStates = [] {
   return states;
 }();
 
-// Places of statistics bins, in T.81's table F.4 and figure F.10 counted from S0 of a coefficient.
+// Places of statistics bins in a table (T.81, F.1.4.4).
 constexpr int kDcMagnitude = 20;                              // X1
 constexpr int kAcMagnitudeLow = 189, kAcMagnitudeHigh = 217;  // X2 up to Kx, and above
 constexpr int kPattern = 14;                                  // from Xn to Mn
