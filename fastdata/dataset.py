@@ -76,8 +76,8 @@ class ImageDataset:
             its pixels. None for no limit.
         color: What images are: "rgb", as Pillow's ``convert("RGB")`` makes them; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, 16 bits kept
-            where Pillow keeps them. All but "rgb" are decoded by Pillow, off the native path, and
-            go with no transform of `fastdata.transforms`, whose images are RGB.
+            where Pillow keeps them. All but "rgb" are off the native path, as Pillow converts them,
+            and go with no transform of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether images are turned as their EXIF orientation says, which torchvision
             does not; off the native path, too. EXIF data that are broken turn nothing.
         seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a

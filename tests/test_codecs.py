@@ -35,7 +35,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.maintenance.verify import verify
-from fastdata.storage.probe import Limits
+from fastdata.storage.probe import ImageInfo, Limits, Style
 
 PIXELS = picture(61, 45, 3, 40)
 
@@ -722,6 +722,24 @@ def test_colors_are_pillows(color: str, modes: list[str]) -> None:
             got, _ = dataset[number]
             assert (got.mode, got.size) == (modes[number], want.size)
             assert np.array_equal(np.asarray(got), np.asarray(want))
+
+
+@pytest.mark.parametrize(("color", "mode"), [("gray", "L"), ("rgba", "RGBA")])
+def test_colors_of_jpegs_are_pillows_whoever_decodes_them(color: str, mode: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain = as_file(PIXELS, "JPEG", exif=exif)
+    files = [data for data, way in jpegs_of_all_kinds().values() if way] + [plain, plain[:-400]]
+    for exif_transpose in (False, True):
+        style = Style(color, exif_transpose)
+        for data in files[:-1]:
+            got = codecs.open_image(data, codecs.probe(data), Limits(), style)
+            with Image.open(io.BytesIO(data)) as image:
+                want = (ImageOps.exif_transpose(image) if exif_transpose else image).convert(mode)
+            assert (got.mode, got.size, got.getexif()) == (mode, want.size, want.getexif())
+            assert np.array_equal(np.asarray(got), np.asarray(want))
+        with pytest.raises(SampleError, match="truncated"):
+            codecs.open_image(files[-1], ImageInfo("jpeg", 61, 45, 3), Limits(), style)
 
 
 def test_kinds_that_pillow_does_not_know_keep_alpha_and_grey() -> None:

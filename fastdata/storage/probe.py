@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul, or_
@@ -475,7 +476,11 @@ RGB = Style()
 
 
 def open_image(
-    data: bytes, info: ImageInfo, limits: Limits | None = None, style: Style = RGB
+    data: bytes,
+    info: ImageInfo,
+    limits: Limits | None = None,
+    style: Style = RGB,
+    decode: Callable[[bytes, Image.Image], Image.Image | None] = lambda data, image: None,
 ) -> Image.Image:
     """Decodes an image, to RGB unless told otherwise, as torchvision's default loader does.
 
@@ -486,6 +491,8 @@ def open_image(
         info: What the index says of it; only raw pixels need its size.
         limits: What it may cost; None for no limits but Pillow's own.
         style: What it is brought to.
+        decode: Gives the pixels of an image that Pillow has opened, in RGB; None for those that
+            Pillow is to decode.
 
     Returns:
         A loaded image, ``info.width`` x ``info.height`` unless it was turned. The EXIF data is in
@@ -509,6 +516,9 @@ def open_image(
             limits.check_size(*image.size)
         if exif:
             image.info["exif"] = exif
+        if (decoded := decode(without, image)) is not None:
+            decoded.info = image.info
+            image = decoded
         return style.apply(image)
     except SampleError:
         raise
