@@ -213,7 +213,8 @@ bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
   points_.clear();
   if (status = read_header(jpeg, header_); !status.ok()) return false;
   if (header_.several_scans) {
-    status = {Code::unsupported, "seek points are of baseline JPEGs in one scan", header_.first_scan};
+    status = {Code::unsupported, "seek points are of baseline JPEGs in one scan",
+              header_.first_scan};
     return false;
   }
   if (jpeg.size > UINT32_MAX / 8) {
