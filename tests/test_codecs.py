@@ -23,7 +23,7 @@ from PIL import Image, ImageOps
 from test_probe import arithmetic, arithmetic_rgb, decodes
 from torch.utils.data import Subset
 
-from fastdata import DataLoader, ImageDataset
+from fastdata import DataLoader, ImageDataset, fast_collate
 from fastdata import transforms as t
 from fastdata.decode import codecs, png
 from fastdata.decode.codecs import Encoded
@@ -809,3 +809,6 @@ def test_a_color_that_the_transform_would_undo_is_refused(transform: Any) -> Non
     with pytest.raises(UsageError, match=words):
         dataset[0]
     assert ImageDataset(dataset.path, transform, exif_transpose=True)[0][0].shape[0] == 3
+    dataset.transform = None
+    with pytest.raises(UsageError, match="color='gray' and fast_collate, which makes RGB of all"):
+        DataLoader(Subset(dataset, [0]), collate_fn=fast_collate)

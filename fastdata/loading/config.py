@@ -208,7 +208,13 @@ class LoaderConfig:
             return Choice("torch", why, hint, avoidable=holds_images(dataset))
         images = recognise(dataset)
         if isinstance(images, NotKnown):
-            return Choice("torch", *images, avoidable=holds_images(dataset))
+            if self.collate_fn is fast_collate and images.color != "rgb":
+                raise UsageError(
+                    f"color={images.color!r} and fast_collate, which makes RGB of all images",
+                    "Leave fast_collate out, or take color='rgb'.",
+                )
+            reason, hint, _ = images
+            return Choice("torch", reason, hint, avoidable=holds_images(dataset))
         fast = self.collate_fn is fast_collate
         recipe = images.recipe
         if isinstance(recipe, Refusal) and recipe.impossible:

@@ -86,10 +86,12 @@ class NotKnown(NamedTuple):
     Attributes:
         reason: In words.
         hint: What would change that.
+        color: What its images are brought to, as `fastdata.ImageDataset` says.
     """
 
     reason: str
     hint: str
+    color: str = "rgb"
 
 
 def recognise(dataset: Any) -> Images | NotKnown:
@@ -145,19 +147,13 @@ def _numbers(indices: Any, n: int) -> Indices:
 def _other_style(style: Style) -> NotKnown:
     """Why images of another style are not for the native core."""
     if style.exif_transpose:
-        return NotKnown(
-            "exif_transpose=True turns images, which the core does not",
-            "Leave it out, as torchvision does.",
-        )
-    mixed = (
-        ", whose number of channels may differ: a batch of them cannot be stacked"
-        if style.color == "unchanged"
-        else ""
-    )
-    return NotKnown(
-        f"color={style.color!r} gives images that are not RGB{mixed}",
-        "Take color='rgb', or bring them to one number of channels in the transform.",
-    )
+        why, hint = "exif_transpose=True turns images, which the core does not", "Leave it out"
+        return NotKnown(why, f"{hint}, as torchvision does.", style.color)
+    why, hint = f"color={style.color!r} gives images that are not RGB", "Take color='rgb'"
+    if style.color == "unchanged":
+        why += ", whose number of channels may differ: a batch of them cannot be stacked"
+        hint += ", or bring them to one number of channels in the transform"
+    return NotKnown(why, f"{hint}.", style.color)
 
 
 def _overridden(dataset: Any, name: str) -> NotKnown:
