@@ -313,7 +313,7 @@ fastdata bench --tree imagenet/train {arguments}
 #: Rounds from which a median says something.
 _ENOUGH = 3
 _CAUTION = """
-**Preliminary:** too few rounds for a spread; a difference of some tenths may be the machine's mood.
+**Preliminary:** too few rounds for a spread; a difference of some tenths may be noise.
 """
 
 _LIMITS = """
