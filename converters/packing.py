@@ -78,7 +78,7 @@ from fastdata.storage.files import (
     sync,
     whole_file,
 )
-from fastdata.storage.formats import lmdb, parquet
+from fastdata.storage.formats import lmdb
 from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -744,11 +744,12 @@ class _Packing:
             tool=VERSION,
         )
         others = [BAD_SAMPLES_NAME] if bad else []
-        if self.job.container == "parquet":
-            others.append(parquet.FEATURES_NAME)
-            with whole_file(self.out / parquet.FEATURES_NAME) as temporary:
-                images = self.job.encoding.kind != "raw"
-                temporary.write_text(parquet.features(self.job.classes, images=images), "utf-8")
+        images = self.job.encoding.kind != "raw"
+        about = formats.hugging_face(self.job.container, self.job.classes, images=images)
+        if about is not None:
+            others.append(formats.HUGGING_FACE_NAME)
+            with whole_file(self.out / formats.HUGGING_FACE_NAME) as temporary:
+                temporary.write_text(about, "utf-8")
         if self.uploading is not None:
             self.progress.finishing("upload")
             self.uploading.finish(manifest, [self._entry(name) for name in others])

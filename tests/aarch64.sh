@@ -14,9 +14,11 @@ mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 work=$PWD/build/aarch64
 root=$work/root
 
-for tool in aarch64-linux-gnu-g++ qemu-aarch64 apt-get dpkg; do
+compiler=aarch64-linux-gnu-g++
+[ -z "${WHEEL:-}" ] || compiler= # a wheel needs none
+for tool in $compiler qemu-aarch64 apt-get dpkg; do
   command -v "$tool" >/dev/null || {
-    echo "$0: no $tool: apt-get install g++-aarch64-linux-gnu qemu-user (on Debian)" >&2
+    echo "$0: no $tool: apt-get install${compiler:+ g++-aarch64-linux-gnu} qemu-user (on Debian)" >&2
     exit 1
   }
 done

@@ -312,6 +312,18 @@ def test_shell_completion(workplace: Path) -> None:
     assert complete("fastdata verify ima").splitlines() == ["file,ima"]
 
 
+@pytest.mark.parametrize("words", ["--help", "info imagenet-train-lmdb", "convert -h"])
+def test_a_full_disk_behind_standard_output(words: str, workplace: Path) -> None:
+    done = _processes[0].run(
+        "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); " + _MAIN,
+        *words.split(),
+        cwd=workplace,
+    )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_versions_agree() -> None:
     done = CliRunner().invoke(cli, ["--version"])
     version = importlib.metadata.version("fastdata-torch")

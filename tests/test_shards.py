@@ -9,7 +9,7 @@ import tarfile
 import warnings
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -44,6 +44,18 @@ def web_samples(dataset: Path, *, decode: str | None = None) -> list[dict[str, A
 
 class TestShards(FileContainerConformance):
     container = "shards"
+    beside: ClassVar = {".huggingface.yaml"}
+
+    def test_hugging_face_datasets_reads_it(
+        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            monkeypatch.setenv(name, "1")
+        datasets = pytest.importorskip("datasets")
+        datasets.disable_progress_bars()
+        found = datasets.load_dataset(str(made.path), split="train", cache_dir=str(tmp_path))
+        assert found["__key__"] == [image.key for image in made.images]
+        assert isinstance(found.features["jpg"], datasets.Image)
 
     def test_webdataset_iterates_it(self, made: Made) -> None:
         assert len(shards(made.path)) > 1

@@ -83,7 +83,10 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
     assert any(name.startswith("fastdata/_native.") and name.endswith(".so") for name in names)
 
 
-def test_the_source_distribution_holds_the_native_code(sdist: Path) -> None:
+def test_the_source_distribution_holds_the_native_code_and_no_tests(sdist: Path) -> None:
+    # Tests need what does not go with them: conftest.py, photographs, servers.
+    assert not (sdist / "tests").exists()
+    assert (sdist / "CHANGELOG.md").is_file()
     folder = _REPOSITORY / "fastdata" / "native"
     for path in folder.glob("**/*"):
         if path.suffix in (".h", ".cpp"):

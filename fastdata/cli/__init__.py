@@ -37,6 +37,11 @@ class _Failure(click.ClickException):
             click.echo(f"  {self.error.hint}", err=True)
 
 
+def _of_the_system(error: OSError, command: str) -> _Failure:
+    what = f"{error.filename or command}: {error.strerror or error}"
+    return _Failure(DataError(what, "Check the disk and its permissions."))
+
+
 class _Commands(click.Group):
     """A group whose commands all report fastdata's errors in the same way."""
 
@@ -50,11 +55,7 @@ class _Commands(click.Group):
             sys.stderr.close()
             ctx.exit(1)
         except OSError as error:
-            where = error.filename or f"fastdata {ctx.invoked_subcommand}"
-            failure = DataError(
-                f"{where}: {error.strerror or error}", "Check the disk and its permissions."
-            )
-            raise _Failure(failure) from error
+            raise _of_the_system(error, f"fastdata {ctx.invoked_subcommand}") from error
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in _RESUMABLE
             again = "; run the same command again to resume" if resumes else ""
@@ -125,6 +126,10 @@ def main() -> None:
         # It repeats what was typed.
         click.echo(printable(told.getvalue(), keep="\n"), err=True, nl=False)
         status = error.exit_code
+    except OSError as error:  # help and the version have nowhere to go
+        failure = _of_the_system(error, "fastdata")
+        failure.show()
+        status = failure.exit_code
     except (KeyboardInterrupt, click.Abort):
         status = _interrupted
     sys.exit(status if isinstance(status, int) else 0)

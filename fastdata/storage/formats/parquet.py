@@ -7,9 +7,9 @@ every row, and where each blob lies follows from the lengths alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,12 +117,8 @@ class ParquetWriter:
 open_writer = ParquetWriter
 
 
-#: A file beside the Parquet from which Hugging Face's ``datasets`` knows the columns' features.
-FEATURES_NAME = ".huggingface.yaml"
-
-
-def features(classes: Sequence[str], *, images: bool) -> str:
-    """What stands in `FEATURES_NAME`: JSON, which is YAML.
+def hugging_face(classes: Sequence[str], *, images: bool) -> dict[str, Any]:
+    """What tells Hugging Face's ``datasets`` that blobs are images and labels have names.
 
     Args:
         classes: Names of the classes, by label.
@@ -134,7 +130,7 @@ def features(classes: Sequence[str], *, images: bool) -> str:
         "image": "image" if images else "binary",
     }
     found = [{"name": name, "dtype": kind} for name, kind in kinds.items()]
-    return json.dumps({"dataset_info": {"features": found}}, ensure_ascii=False) + "\n"
+    return {"dataset_info": {"features": found}}
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:

@@ -11,6 +11,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,11 @@ class ShardWriter:
 
 
 open_writer = ShardWriter
+
+
+def hugging_face(classes: Sequence[str], *, images: bool) -> dict[str, Any]:
+    """What tells Hugging Face's ``datasets`` that the tars are the data, not the manifest."""
+    return {"configs": [{"config_name": "default", "data_files": "*.tar"}]}
 
 
 def member_head(name: str, size: int) -> bytes:
