@@ -199,17 +199,19 @@ def test_loader_names_what_is_damaged(damaged):
 
 
 def test_verify_compares_all_parts(damaged):
-    """Tables whose last checksum is wrong, of another image, and of a smaller one."""
+    """Tables whose last checksum is wrong, of another image, of a smaller one; other predictors."""
     right = [seek_points(blob) for blob in blobs()]
     small = seek_points(encode(picture(40, 40, 0)))
-    lying = [right[0][:-1] + bytes([right[0][-1] ^ 1]), right[2], small, *right[3:]]
+    shifted = right[3][:32] + bytes([right[3][32] ^ 1]) + right[3][33:]
+    lying = [right[0][:-1] + bytes([right[0][-1] ^ 1]), right[2], small, shifted, right[4]]
     assert not verify(damaged, workers=1).problems
     edit_index(damaged, lambda table: set_column(table, "seek_points", lying))
     problems = verify(damaged, workers=1).problems
     assert [problem.where.split(" (")[0] for problem in problems] == [
-        f"sample {i}" for i in range(3)
+        f"sample {i}" for i in range(4)
     ]
     assert all("has seek points of another image" in problem.what for problem in problems)
+    assert "decoding does not get to" in problems[3].what
     assert "checksums of other bytes" in problems[0].what
 
 

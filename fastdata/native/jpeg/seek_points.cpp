@@ -179,7 +179,7 @@ class Walk {
 
   /// Starts the first run. False: the stream failed; or the image did not get so far, and
   /// `status` says why.
-  bool open(ByteSpan jpeg, int stride, Status& status);
+  bool open(ByteSpan jpeg, int stride, int interval, Status& status);
 
   /// Starts the run after the one that has been decoded. False: the stream failed.
   bool go_on();
@@ -208,7 +208,7 @@ class Walk {
   std::vector<Point> points_;
 };
 
-bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
+bool Walk::open(ByteSpan jpeg, int stride, int interval, Status& status) {
   jpeg_ = jpeg;
   points_.clear();
   if (status = read_header(jpeg, header_); !status.ok()) return false;
@@ -224,7 +224,7 @@ bool Walk::open(ByteSpan jpeg, int stride, Status& status) {
   if (status = tables_.build(header_); !status.ok()) return false;
   tables_.build_skip();
   if (stride > 0 && header_.width / 16 >= stride) stride *= 2;
-  interval_ = std::clamp(stride / header_.mcu_width, 1, 65535);
+  interval_ = interval > 0 ? interval : std::clamp(stride / header_.mcu_width, 1, 65535);
   stream.buffer = buffer_.reserve(kStreamBuffer);
   EntryPoint start;
   start.byte = header_.scan_offset;
@@ -273,9 +273,11 @@ Status Walk::finish(std::vector<uint8_t>& packed) const {
 /// Walks through the images of a batch, several at a time; a walk that ends takes the next.
 class Batch final : private RunSource {
  public:
-  Batch(const std::vector<ByteSpan>& jpegs, int stride)
+  /// With points every `interval` MCUs; 0: every `stride` pixels.
+  Batch(const std::vector<ByteSpan>& jpegs, int stride, int interval = 0)
       : jpegs_(jpegs),
         stride_(stride),
+        interval_(interval),
         results_(jpegs.size()),
         walks_(std::min<size_t>(jpegs.size(), kMaxStreams)) {}
 
@@ -317,7 +319,7 @@ class Batch final : private RunSource {
   bool take_image(Walk& walk) {
     while ((walk.image = next_image_) < jpegs_.size()) {
       Status& status = results_[next_image_].status;
-      if (walk.open(jpegs_[next_image_++], stride_, status)) return true;
+      if (walk.open(jpegs_[next_image_++], stride_, interval_, status)) return true;
       if (status.ok()) status = walk.failure();
     }
     walk.stream.error = nullptr;
@@ -325,7 +327,7 @@ class Batch final : private RunSource {
   }
 
   const std::vector<ByteSpan>& jpegs_;
-  int stride_;
+  int stride_, interval_;
   std::vector<SeekPoints> results_;
   std::vector<Walk> walks_;
   size_t next_image_ = 0;
@@ -342,6 +344,18 @@ Status check_seek_points(ByteSpan packed, ByteSpan jpeg) {
   SeekTable table;
   if (Status s = read_header(jpeg, header); !s.ok()) return s;
   if (Status s = table.open(packed, jpeg, header); !s.ok()) return s;
+  const std::vector<ByteSpan> jpegs = {jpeg};
+  const SeekPoints made = std::move(Batch(jpegs, 0, table.interval()).run()[0]);
+  if (!made.status.ok()) return {Code::bad_seek_points, made.status.detail, 0};
+  SeekTable right;
+  if (Status s = right.open({made.packed.data(), made.packed.size()}, jpeg, header); !s.ok())
+    return s;
+  for (int i = 0; i < right.size(); i++) {
+    const EntryPoint point = table.point(i), expected = right.point(i);
+    if (point.byte != expected.byte || point.bit != expected.bit ||
+        !std::equal(point.predictor, point.predictor + header.component_count, expected.predictor))
+      return {Code::bad_seek_points, "a point that decoding does not get to", 0};
+  }
   if (table.has_checksums() &&
       !table.is_sound({0, header.mcus_per_row, 0, header.mcu_rows}, jpeg.data))
     return {Code::bad_seek_points, "checksums of other bytes", 0};

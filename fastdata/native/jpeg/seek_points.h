@@ -15,8 +15,8 @@
 
 namespace fastdata {
 
-/// Whether a packed table is of this JPEG: of its header and its length, and, of version 2, of all
-/// that its checksums are of.
+/// Whether a packed table is of this JPEG: of its header and its length, each point where decoding
+/// the whole scan gets to, and, of version 2, of all that its checksums are of.
 Status check_seek_points(ByteSpan packed, ByteSpan jpeg);
 
 /// The seek points of one image, or why it has none.
