@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from object_stores import gcs, gcs_endpoint, s3, s3_endpoint, web
 
 from fastdata import _native
@@ -23,6 +24,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests run in several processes: OpenMP threads that spin beside them cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test asserts a wall-clock time: on a busy or emulated machine, Hypothesis's 200 ms pass soon.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
