@@ -320,7 +320,9 @@ def test_the_same_command_goes_on(
     out = tmp_path / "made"
     error = interrupt(out, workers, 5, kill)
     if kill == signal.SIGINT:
-        assert error == "interrupted; run the same command again to resume\n"
+        # A busy machine is long enough at it for a line of progress.
+        said = [line for line in error.splitlines() if " images" not in line]
+        assert said == ["interrupted; run the same command again to resume"]
     (partial,) = out.glob(".sample-*")
     left = {path.relative_to(partial): path.stat().st_mtime_ns for path in out.rglob("*.JPEG")}
     assert 5 <= len(left) < 44
