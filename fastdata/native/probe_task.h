@@ -6,8 +6,8 @@
 
 namespace fastdata {
 
-/// Fills widths, heights and encodings where a width is 0. A sample that is no JPEG for this core is
-/// left as it is, and its status says why.
+/// Fills widths, heights and encodings where a width is 0. A sample that is no JPEG for this core
+/// is left as it is, and its status says why.
 class ProbeTask final : public Task {
  public:
   explicit ProbeTask(Extents& extents) : extents_(extents) {}

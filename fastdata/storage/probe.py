@@ -511,7 +511,7 @@ def open_image(
         # `warnings.catch_warnings` swaps them for all threads at once. So Pillow does not
         # get to see the EXIF data; who asks for it later still has it, warning and all.
         without, exif = _split_exif(data)
-        image = _opened(without)
+        image: Image.Image = _opened(without)
         if limits is not None:
             limits.check_size(*image.size)
         if exif:
