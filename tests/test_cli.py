@@ -230,6 +230,13 @@ def test_a_place_where_a_source_is_wanted(place: str, kind: str, tmp_path: Path)
     assert f"fastdata convert {kind} --root '{tmp_path}/my images' --to shards" in done.stderr
 
 
+def test_a_root_that_leads_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    done = CliRunner().invoke(cli, ["convert", "imagefolder", "--root", str(tmp_path / "loop")])
+    assert done.exit_code == 1, done.output
+    assert done.stderr.startswith(f"error: {tmp_path}/loop: ")
+
+
 def test_a_root_one_level_too_high_is_told(workplace: Path, tmp_path: Path) -> None:
     given = ["--workers", "1", "--out", str(tmp_path / "out")]
     root = workplace / "imagenet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
@@ -453,7 +454,7 @@ _parquet("petastorm", "Parquet that petastorm has written.\n\nIts metadata is no
 
 
 def _name(root: Path | str) -> str:
-    return name_of(root) if isinstance(root, str) else root.resolve().name
+    return name_of(root) if isinstance(root, str) else os.path.basename(os.path.realpath(root))
 
 
 def _pack_all(
