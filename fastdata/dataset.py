@@ -35,6 +35,7 @@ from fastdata.storage.probe import (
 )
 from fastdata.text import human_count
 from fastdata.transforms.descriptions import Schedule, Transform
+from fastdata.transforms.torchvision import parts
 
 
 class BatchDecoder(Protocol):
@@ -216,9 +217,10 @@ class ImageDataset:
         color, transform = self.style.color, self.transform
         if isinstance(transform, Schedule):
             transform = transform.current
-        if color != "rgb" and isinstance(transform, Transform):
+        ours = None if color == "rgb" else _first_of_ours(transform)
+        if ours is not None:
             raise UsageError(
-                f"color={color!r} and {type(transform).__name__} of fastdata.transforms, "
+                f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
                 "which makes RGB of all images",
                 'Take color="rgb", or torchvision\'s transforms.',
             )
@@ -590,6 +592,13 @@ def own_method(dataset: Any, base: type, *names: str) -> str | None:
     return next(
         (name for name in names if getattr(kind, name, None) is not getattr(base, name, None)), None
     )
+
+
+def _first_of_ours(transform: Any) -> Transform | None:
+    """The first of `fastdata.transforms` in a pipeline, which may be torchvision's Compose."""
+    if isinstance(transform, Transform):
+        return transform
+    return next(filter(None, map(_first_of_ours, parts(transform) or ())), None)
 
 
 def _opens_by_pillow(folder: Any) -> bool:

@@ -274,13 +274,18 @@ def test_what_is_foretold_of_each_kind_is_what_happens(torchvision: Any, tmp_pat
     assert_foretold(ImageDataset(given, Resize((24, 20))), decoders)
 
 
-def test_a_sample_by_itself_is_decoded_as_the_loader_does(torchvision: Any, tmp_path: Path) -> None:
+def test_a_sample_by_itself_is_decoded_as_the_loader_does(
+    torchvision: Any, tv: Any, tmp_path: Path
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "0.heic").write_bytes(as_heic(np.asarray(picture(61, 45, 1))))
     files = images(torchvision, tmp_path, None, is_valid_file=lambda path: True)
     image, _ = ImageDataset(files)[0]
     ((batch, _),) = DataLoader(ImageDataset(files, Resize((45, 61))), 1)
     assert np.array_equal(batch[0].permute(1, 2, 0), np.asarray(image))
+    pipeline = tv.Compose([tv.Compose([Resize(9)])])
+    with pytest.raises(UsageError, match="color='gray' and Resize of"):
+        ImageDataset(files, pipeline, color="gray")
     files.loader = own_loader
     with pytest.raises(UsageError, match="color= and exif_transpose= where ImageFolder has its"):
         ImageDataset(files, color="gray")
