@@ -11,6 +11,7 @@ import gzip
 import io
 import os
 import re
+import shlex
 import tarfile
 import zlib
 from collections import Counter
@@ -133,8 +134,9 @@ def _nothing_found(root: Tree, split: str) -> SourceError:
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
     hint = "Say where ImageNet is with --root or $IMAGENET_DIR"
-    if _has_wnids(root) and isinstance(root.location, Path):
-        hint = f"The folder that holds it is meant, --root {root.location.parent}"
+    place = root.location
+    if isinstance(place, Path) and place.name in SPLITS and _has_wnids(root):
+        hint = f"The folder that holds it is meant, --root {shlex.quote(str(place.parent))}"
     return SourceError(
         f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
         f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
