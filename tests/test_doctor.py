@@ -242,13 +242,18 @@ def test_a_tree_that_was_never_converted() -> None:
     assert listed.transform == diagnosis.found.transform
 
 
-def test_one_image(tmp_path: Path) -> None:
-    root = folder_of(tmp_path / "tree", [("one.png", as_file(picture(9, 7), "PNG"))])
+def test_one_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = folder_of(
+        tmp_path / "tree\nerror: all is lost", [("one.png", as_file(picture(9, 7), "PNG"))]
+    )
     (root / "notes.txt").touch()
     diagnosis = diagnose(root, seconds=0.2)
     assert diagnosis.found.data.sampled == 1
     assert "files, 1 images, " in (told := dict(report.fact_lines(diagnosis))["dataset"])
     assert told.endswith(" (.txt 1 left out)")
+    report.show(diagnosis)
+    shown = capsys.readouterr().out
+    assert "/tree\\x0aerror: all is lost" in shown and "\nerror: " not in shown
     pack_tree(root, tmp_path / "data", "lmdb")
     assert diagnose(tmp_path / "data", seconds=0.2).found.data.pillow_kinds == ("png",)
 

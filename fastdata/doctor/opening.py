@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +90,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
             dataset = ImageDataset(path)
         except DatasetError:
             unfinished = has_manifest(path) or (path / WORK_NAME).exists()
-            listed = Listed() if unfinished else _list_images(path, seconds)
+            listed = Listed([], 1.0, {}) if unfinished else _list_images(path, seconds)
             if not listed.files:
                 raise
             return _open_tree(path, listed)
@@ -99,7 +98,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
     if dataset.folder is not None:
         files = [os.fspath(file) for file, _ in dataset.folder.samples]
-        return _open_tree(Path(dataset.path), Listed(files))
+        return _open_tree(Path(dataset.path), Listed(files, 1.0, {}))
     manifest, location = dataset.manifest, Path(dataset.location)
     copied = sum(entry.size for entry in (manifest.index, *manifest.files))
     root = None
@@ -178,9 +177,9 @@ class Listed(NamedTuple):
         left_out: How many other files there are, by suffix.
     """
 
-    files: list[str] = []  # noqa: RUF012 - nothing adds to it
-    share: float = 1.0
-    left_out: Mapping[str, int] = MappingProxyType({})
+    files: list[str]
+    share: float
+    left_out: Mapping[str, int]
 
 
 def _list_images(path: Path, seconds: float) -> Listed:
@@ -189,7 +188,7 @@ def _list_images(path: Path, seconds: float) -> Listed:
     Folders are listed in random order until the time is over.
     """
     if not path.is_dir():
-        return Listed()
+        return Listed([], 1.0, {})
     with os.scandir(path) as entries:
         top = sorted(entries, key=lambda entry: entry.name)
     folders = [entry.path for entry in top if entry.is_dir()]

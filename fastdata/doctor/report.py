@@ -10,6 +10,7 @@ import click
 from fastdata.converters.listing import describe_left_out
 from fastdata.doctor.diagnosis import Diagnosis
 from fastdata.doctor.findings import Findings, Machine
+from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
 from fastdata.text import aligned, human_count
 
@@ -72,7 +73,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 def show(diagnosis: Diagnosis) -> None:
     """Prints tables to standard output."""
     found, verdict = diagnosis
-    click.secho(f"{found.data.path}: {found.transform}, batches of {found.batch_size}", bold=True)
+    title = f"{found.data.path}: {found.transform}, batches of {found.batch_size}"
+    click.secho(printable(title), bold=True)
     rows, limiting = [("stage", "images/s", "bytes/s", "")], [False]
     for line in stage_lines(diagnosis):
         limits = line.stage == verdict.limit
@@ -87,12 +89,14 @@ def show(diagnosis: Diagnosis) -> None:
         click.secho(text, fg="red" if limits else None, bold=limits)
     click.echo()
     for text in aligned(fact_lines(diagnosis)):
-        click.echo(text)
+        click.echo(printable(text))
     for advice in verdict.advice:
         gain = ""
         if advice.images_per_second is not None:
             gain = f" → {human_rate(advice.images_per_second)} images/s ({advice.basis})"
-        click.echo(f"\n• {advice.text}{gain}" + f"\n    {advice.command}" * bool(advice.command))
+        click.echo("\n" + printable(f"• {advice.text}{gain}"))
+        if advice.command:
+            click.echo(printable(f"    {advice.command}"))
 
 
 def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
