@@ -68,6 +68,6 @@ def command(
         f"{summary.val_images:,} to validate, of "
         f"{human_count(summary.classes, 'class', 'classes')}, {human_bytes(summary.bytes)}"
     )
-    say(f"of all kinds that ImageNet has: {kinds}")
+    say(f"kinds, as in ImageNet: {kinds}")
     if summary.images:
         say(f"convert it: fastdata convert imagenet --root {shlex.quote(str(out))}")

@@ -175,10 +175,10 @@ def describe_kinds(source: Source, subset: Indices | None = None) -> str:
         subset: Which of them are read; None for all.
     """
     found: Counter[Foreseen] = Counter()
-    numbers = range(len(source)) if subset is None else subset.tolist()
+    numbers = range(len(source)) if subset is None else subset
     for index in numbers[:: max(1, len(numbers) // _LOOKED_AT)]:
         with suppress(OSError, FastdataError):  # it is told when the sample is read
-            found[source.way(index)] += 1
+            found[source.way(int(index))] += 1
     return ", ".join(
         f"{_percent(count / found.total())} {seen.kind} ({seen.way or 'which nothing here decodes'}"
         + ("" if seen.sure else ", by its kind alone")
