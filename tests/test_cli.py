@@ -380,6 +380,8 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["sample"], 2, ["imagenet", "not empty", "--out"]),
         (["sample", "--out", "s", "--images", "3"], 2, ["--images 3", "10 classes", "--classes"]),
         (["sample", "--out", "s", "--workers", "0"], 2, ["--workers 0", "Use 1"]),
+        (["sample", "--out", ""], 2, ["--out is empty"]),
+        (["sample", "--out", "gs://bucket/s"], 2, ["--out gs://bucket/s is a URL", "a folder"]),
         (["sample", "--out", "/proc/s"], 2, ["/proc/s: cannot be written", "--out"]),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import json_option, print_json, say
+from fastdata.cli.locations import Folder, json_option, print_json, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.machine import usable_cpus
 from fastdata.sample import make_sample
@@ -20,7 +20,7 @@ from fastdata.text import human_count
 @click.command("sample")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     default=Path("imagenet"),
     show_default=True,
     metavar="FOLDER",
