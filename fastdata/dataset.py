@@ -80,7 +80,7 @@ class ImageDataset:
             where Pillow keeps them. All but "rgb" are off the native path, as Pillow converts them,
             and go with no transform of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether images are turned as their EXIF orientation says, which torchvision
-            does not; off the native path, too. EXIF data that are broken turn nothing.
+            does not; off the native path, too. EXIF data that cannot be read turn nothing.
         seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a
             loader's first epoch, which make the next ones faster; None for 256 MiB, about
             180,000 photographs of ImageNet's size; 0 for none.

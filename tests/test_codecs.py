@@ -778,6 +778,23 @@ def test_a_broken_exif_says_nothing_of_an_orientation(kind: str) -> None:
     assert np.array_equal(np.asarray(image), by_pillow(data))
 
 
+@pytest.mark.parametrize("orientation", range(1, 10))
+def test_an_orientation_beside_a_broken_tag_is_heeded(orientation: int) -> None:
+    """Pillow's exif_transpose fails on writing the other tag."""
+    tags = [(0x010E, 11, 1, b"\x3f\x80\0\0"), (0x0112, 3, 1, bytes([0, orientation, 0, 0]))]
+    ifd = b"\0\2" + b"".join(struct.pack(">HHI4s", *tag) for tag in tags) + bytes(4)
+    exif = b"Exif\0\0MM\0*\0\0\0\x08" + ifd
+    data = as_file(PIXELS, "JPEG")
+    broken = data[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + data[2:]
+    plain = Image.Exif()
+    plain[0x0112] = orientation
+    with Image.open(io.BytesIO(as_file(PIXELS, "JPEG", exif=plain))) as image:
+        want = np.asarray(ImageOps.exif_transpose(image))
+    got = codecs.open_image(broken, codecs.probe(broken), Limits(), Style("rgb", True))
+    assert np.array_equal(np.asarray(got), want)
+    assert got.getexif().get(0x0112, 1) in (1, 9)  # who turns it again does no harm
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -18,7 +18,7 @@ from functools import lru_cache, reduce
 from operator import mul, or_
 from typing import NamedTuple
 
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fastdata import _native
 from fastdata.errors import SampleError
@@ -457,18 +457,37 @@ class Style(NamedTuple):
             # A palette's alpha; converting would drop it with a warning.
             del image.info["transparency"]
         image.load()
-        if self.exif_transpose and _has_exif(image):
-            image = ImageOps.exif_transpose(image)
+        if self.exif_transpose:
+            image = _upright(image)
         return image if mode is None else image.convert(mode)
 
 
-def _has_exif(image: Image.Image) -> bool:
-    """Whether its EXIF data can be read: what is broken says nothing of an orientation."""
+#: What undoes each EXIF orientation, as in Pillow's `ImageOps.exif_transpose`.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """An image turned as its EXIF orientation says; EXIF data that cannot be read say nothing."""
     try:
-        image.getexif()
+        method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises almost anything
-        return False
-    return True
+        return image
+    if method is None:
+        return image
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # it writes the EXIF data anew, of which another tag is broken
+        turned = image.transpose(method)
+        turned.info.pop("exif", None)
+        return turned
 
 
 #: As torchvision's default loader has them.
