@@ -816,7 +816,11 @@ def test_other_colors_are_told_to_be_slower(options: dict[str, Any], words: str)
         ImageDataset(dataset.path, color="cmyk")
 
 
-@pytest.mark.parametrize("transform", [t.Resize(9), t.Schedule(lambda epoch: t.Resize(9))], ids=str)
+@pytest.mark.parametrize(
+    "transform",
+    [t.Resize(9), t.Schedule(lambda epoch: t.Resize(9))],
+    ids=lambda transform: type(transform).__name__,
+)
 def test_a_color_that_the_transform_would_undo_is_refused(transform: Any) -> None:
     words = r"color='gray' and Resize of fastdata.transforms, which makes RGB of all images"
     dataset = stored(("png", as_file(PIXELS, "PNG")), color="gray", transform=np.array)
