@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import SpawnProcess
@@ -234,6 +235,9 @@ class Processes:
             if self._ended:
                 raise EOFError  # nobody waits for the result
             process = context.Process(target=_work, args=(theirs,))
+            # Starting the tracker, which the first process otherwise does, unblocks SIGINT here.
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             process.start()
             self._workers.append((process, ours))
         theirs.close()

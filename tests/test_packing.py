@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -421,6 +422,10 @@ def test_ctrl_c_and_sigterm_end_at_once(
 ) -> None:
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) >= 2
+    for worker in workers_of(psutil.Process(running.pid)):
+        # Else a worker that is starting, or waits for a task, would print a traceback.
+        blocked = re.findall(r"SigBlk:\s+(\w+)", Path(f"/proc/{worker.pid}/status").read_text())
+        assert int(blocked[0], 16) >> (signal.SIGINT - 1) & 1
     # A terminal sends it to the whole group, `kill -INT` to one process.
     (os.killpg if whom == "group" else os.kill)(running.pid, number)
     _, errors = running.communicate(timeout=60)
