@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import sys
 import warnings
@@ -149,6 +150,25 @@ def test_progress_on_a_terminal_shows_names_as_they_are() -> None:
         progress.start(10, 0, done_images=5)
         progress.images(6, 10)
     assert "packing [/red]\\x1b[2J" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_figures_of_a_progress_bar_are_not_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with ProgressReport("verifying imagenet-train-lmdb", terminal) as progress:
+        progress.start(1_000_000, 1 << 40)
+        progress.advance(900_000, 9 << 30)
+    shown = re.sub("\x1b\\[[0-9;]*m", "", terminal.getvalue())
+    ends = " +[-0-9]+:[-0-9]+:[-0-9]+" if columns >= 60 else ""
+    assert re.search(f"verif?.* +90% [0-9,]+ images/s, [0-9.]+ .B/s{ends}", shown), shown
 
 
 @pytest.mark.parametrize("label", [-7, 2, (1 << 31) - 1])

@@ -10,17 +10,30 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
 
 #: Seconds between two lines where there is no terminal.
 _LINE_EVERY = 10.0
+#: Columns of a terminal from which on there is a bar, and the time that remains.
+_WITH_BAR = 60
+
+
+class _Title(TextColumn):
+    """What is being done, in one line, cut where the terminal is too narrow for it."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 class ProgressReport:
@@ -41,15 +54,17 @@ class ProgressReport:
         self._total = self._done = 0
         self._begun = self._last_line = time.monotonic()
         if self._stream.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                console=Console(file=self._stream),
-                transient=True,
-            )
+            console = Console(file=self._stream)
+            # Figures are never cut: what does not fit is taken from the title.
+            columns: list[ProgressColumn] = [
+                _Title("", table_column=Column(no_wrap=False)),
+                TaskProgressColumn(table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
+            ]
+            if console.width >= _WITH_BAR:
+                columns.insert(1, BarColumn())
+                columns.append(TimeRemainingColumn(table_column=Column(no_wrap=True)))
+            self._bar = Progress(*columns, console=console, transient=True)
 
     def __enter__(self) -> ProgressReport:
         if self._bar is not None:
