@@ -160,8 +160,12 @@ def test_images_that_pillow_decodes_are_slow_and_named(tmp_path: Path) -> None:
     assert advice.command == f"fastdata convert imagefolder --root {root} --encoding jpeg"
 
 
-def test_a_slow_consumer_leaves_nothing_to_gain(sample: Path) -> None:
+def test_a_slow_consumer_leaves_nothing_to_gain(
+    sample: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     diagnosis = diagnose(sample, seconds=0.5, step_ms=60_000, batch_size=32)
+    assert [str(warning.message) for warning in recwarn] == []  # such as Pillow's of broken EXIF
+    assert diagnosis.found.data.damaged == 0
     assert diagnosis.verdict.limit == "step"
     assert codes(diagnosis) == ["nothing"]
     assert diagnosis.found.rates.step == 32 / 60
@@ -256,6 +260,19 @@ def test_one_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "/tree\\x0aerror: all is lost" in shown and "\nerror: " not in shown
     pack_tree(root, tmp_path / "data", "lmdb")
     assert diagnose(tmp_path / "data", seconds=0.2).found.data.pillow_kinds == ("png",)
+
+
+def test_a_dataset_whose_files_are_gone_is_told_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    pack_tree(
+        folder_of(tmp_path / "in", [("1.jpg", encode(picture(8, 8)))]), tmp_path / "out", "lmdb"
+    )
+    (tmp_path / "out" / "data.mdb").unlink()
+    begun: list[str] = []
+    with pytest.raises(DatasetError, match=r"data\.mdb: no such file, though the dataset has it"):
+        diagnose(tmp_path / "out", progress=begun.append)
+    assert begun == ["opening"]
 
 
 def test_without_torch(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,10 +122,8 @@ def load(
                 with Image.open(io.BytesIO(blob)) as opened_image:
                     width, height = opened_image.size
             image = Encoded(number, data, width, height, has, learnable, kind, pillow)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Pillow's, of broken EXIF
-                if failed := _decode([image], recipe, 0):
-                    raise failed[0]
+            if failed := _decode([image], recipe, 0):
+                raise failed[0]
         except Exception as error:  # Pillow's plugins raise almost anything
             problems[number] = str(error)
         else:

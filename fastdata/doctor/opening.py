@@ -100,6 +100,12 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         files = [os.fspath(file) for file, _ in dataset.folder.samples]
         return _open_tree(Path(dataset.path), Listed(files, 1.0, {}))
     manifest, location = dataset.manifest, Path(dataset.location)
+    for entry in manifest.files:
+        if not (location / entry.name).exists():
+            raise DatasetError(
+                f"{location / entry.name}: no such file, though the dataset has it",
+                "Copy the dataset again, or pack it again with fastdata convert.",
+            )
     copied = sum(entry.size for entry in (manifest.index, *manifest.files))
     root = None
     if manifest.root is not None:

@@ -142,7 +142,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("measured", _measured(found)),
     ]
     if data.damaged:
-        lines.append(("damaged", f"{data.damaged:,} images more; {data.damage}"))
+        lines.append(("damaged", f"{human_count(data.damaged, 'image')} more; {data.damage}"))
     return lines
 
 
