@@ -10,6 +10,12 @@ def human_count(number: int, what: str, plural: str | None = None) -> str:
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
 
 
+def human_share(share: float) -> str:
+    """A part of something, 0 to 1: "20%"; "under 1%" where rounding would leave none of it."""
+    told = f"{share:.0%}"
+    return "under 1%" if share > 0 and told == "0%" else told
+
+
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """Lines of a table: columns two spaces apart, never cut, however narrow the terminal is.
 

@@ -656,7 +656,7 @@ def test_what_is_foretold_of_what_is_not_read_says_so() -> None:
     assert "images: 100% jpeg (Pillow)\n" in told(Subset(data, [1]))
     remote = ImageDataset(f"file://{data.path}", data.transform, staged=False)
     assert "images: 100% jpeg (native, by its kind alone)\n" in told(Subset(remote, [1]))
-    many = told(Subset(data, [1] + [2] * 250))
+    many = told(Subset(data, [1] + [2] * 199))
     assert "images: 100% png (native), under 1% jpeg (Pillow)\n" in many
 
 

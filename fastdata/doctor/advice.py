@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from fastdata.doctor.findings import Findings, Rates
+from fastdata.text import human_share
 
 #: What is gained must be more than what measurements scatter.
 _WORTH = 1.05
@@ -271,7 +272,7 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             "reencode",
             other.decode_reencoded,
             "measured",
-            f"{data.pillow_share:.0%} of the images ({kinds}) are not JPEGs that the core "
+            f"{human_share(data.pillow_share)} of the images ({kinds}) are not JPEGs that the core "
             "decodes. Encode them anew (lossy).",
             f"{data.convert} --encoding jpeg",
         )
@@ -280,8 +281,9 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             "rewrite",
             other.decode_rewritten,
             "measured",
-            f"{data.rewritable_share:.0%} of the images are progressive or arithmetic-coded JPEGs, "
-            "which have no seek points. Rewrite them as baseline ones, of the same pixels.",
+            f"{human_share(data.rewritable_share)} of the images are progressive or "
+            "arithmetic-coded JPEGs, which have no seek points. "
+            "Rewrite them as baseline ones, of the same pixels.",
             f"{data.convert} --encoding baseline",
         )
     loader = rates.loader

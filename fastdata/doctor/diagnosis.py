@@ -22,6 +22,7 @@ from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
 from fastdata.storage.files import room
+from fastdata.text import human_share
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
 
@@ -315,7 +316,7 @@ def _decoding_note(learnt: float, images: Sequence[Encoded], tail: bool) -> str:
     elif learnt:
         parts.append(f"without seek points; the first epoch builds those of {learnt:.0%}")
     if share := decoding.pillow_share(images):
-        parts.append(f"{share:.0%} by the codec table or Pillow")
+        parts.append(f"{human_share(share)} by the codec table or Pillow")
     if tail:
         parts.append("the transform's own functions not counted")
     return "; ".join(parts)

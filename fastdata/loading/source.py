@@ -30,6 +30,7 @@ from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import PlanFetches, RemotePass
 from fastdata.storage.files import open_file, read_file
 from fastdata.storage.probe import ENCODINGS, NATIVE_JPEGS, Limits
+from fastdata.text import human_share
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
 _NATIVE = np.isin(ENCODINGS, (*NATIVE_JPEGS, "raw"))
@@ -180,15 +181,12 @@ def describe_kinds(source: Source, subset: Indices | None = None) -> str:
         with suppress(OSError, FastdataError):  # it is told when the sample is read
             found[source.way(int(index))] += 1
     return ", ".join(
-        f"{_percent(count / found.total())} {seen.kind} ({seen.way or 'which nothing here decodes'}"
+        f"{human_share(count / found.total())} {seen.kind} "
+        f"({seen.way or 'which nothing here decodes'}"
         + ("" if seen.sure else ", by its kind alone")
         + ")"
         for seen, count in found.most_common()
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 class PackedSource(Source):
