@@ -194,9 +194,8 @@ def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]
 
 def _bad(record: Record, error: SampleError) -> Bad:
     unread = isinstance(error, UnreadableError)
-    reason = f"{error.what}: {error.hint}" if error.hint else error.what
     path = printable(redact(record.path))
-    return Bad(record.key, path, reason, unread, record.length)
+    return Bad(record.key, path, error.line, unread, record.length)
 
 
 def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:

@@ -72,6 +72,11 @@ class FastdataError(Exception):
         self.what = what
         self.hint = hint
 
+    @property
+    def line(self) -> str:
+        """What is wrong and what to do about it, in one line."""
+        return f"{self.what}: {self.hint}" if self.hint else self.what
+
     def __str__(self) -> str:
         return f"{self.what}\n{self.hint}" if self.hint else self.what
 

@@ -341,9 +341,7 @@ class FileContainerConformance(ContainerConformance):
             assert list(formats.extents(self.container, made.path / entry["name"])) == expected
 
     # One function serves several classes, which hypothesis would otherwise report.
-    @settings(
-        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
-    )
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors])
     @given(sizes=_SIZES)
     def test_extents_always_find_the_blobs(self, sizes: list[list[int]]) -> None:
         blobs = blobs_of([size for group in sizes for size in group])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensor_calls
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
 from PIL import Image
@@ -767,7 +767,6 @@ nested = st.recursive(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@settings(deadline=None)
 @given(
     step=nested,
     size=st.tuples(sides, sides),

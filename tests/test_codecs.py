@@ -165,7 +165,7 @@ def test_pngs_of_every_layout(layout: tuple[int, int], interlaced: bool) -> None
             agrees(data, box=(width // 3, height // 3, width // 3 + 1, height // 2 + 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(LAYOUTS),
     st.integers(1, 40),

@@ -192,7 +192,7 @@ def test_it_says_where_dali_decodes() -> None:
     assert "order: random" in loader.explain()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_order_shards_and_state_are_the_native_ones(data: st.DataObject) -> None:
     world_size = data.draw(st.integers(1, 3), label="world size")

@@ -68,7 +68,7 @@ def test_pixels_are_those_that_the_native_core_makes(dtype: str) -> None:
         assert (far <= rounding(ours.dtype, theirs.double(), 1 / min(STD))).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shape=st.tuples(*[st.integers(0, 5)] * 3),
     dtype=st.sampled_from([*DTYPES, torch.float16]),
@@ -185,7 +185,7 @@ def test_batches_keep_their_structure() -> None:
     assert found.dtype == torch.float32
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_staging_holds_whatever_strides_and_dtypes(data: st.DataObject) -> None:
     staging = Staging(pin=False)
@@ -217,7 +217,7 @@ def test_staging_holds_whatever_strides_and_dtypes(data: st.DataObject) -> None:
 # Iteration.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     count=st.integers(0, 9),
     fail=st.sets(st.integers(0, 8), max_size=4),
@@ -384,7 +384,7 @@ def test_a_batch_transform_is_given_what_is_on_the_device() -> None:
 # Epochs and state.
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     samples=st.integers(1, SAMPLES),
     batch_size=st.integers(1, 9),

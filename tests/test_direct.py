@@ -47,7 +47,7 @@ SIZES = st.one_of(
 DATA = os.urandom(2 * _BUFFER + 5000)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sizes=st.lists(SIZES, max_size=4))
 def test_holds_what_was_written(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "direct"

@@ -58,7 +58,7 @@ def test_longer_side(
 SIDE = st.integers(1, 300)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SIDE, SIDE, st.integers(1, 320))
 def test_any_size(width: int, height: int, max_side: int) -> None:
     data = bytes(width * height * 3)

@@ -260,7 +260,7 @@ def test_the_native_tables_arguments() -> None:
 _OFFSET = st.one_of(st.integers(-3, 40), st.sampled_from([2**31 - 1, -(2**31), 2**30]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_hostile_columns_never_lead_out_of_their_buffers(data: st.DataObject) -> None:
     """Values anywhere; each buffer ends with its pages, so that reads far behind it crash."""

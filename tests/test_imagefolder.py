@@ -81,7 +81,7 @@ ENDING = st.sampled_from([*EXTENSIONS, ".JPG", ".JpEg", ".TIFF", ".txt", ".jpg.t
 FILE = st.tuples(CLASS, st.lists(NAME, max_size=3), NAME, ENDING)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(FILE, min_size=1, max_size=25))
 def test_random_trees_as_torchvision(files: list[tuple[str, list[str], str, str]]) -> None:
     with tempfile.TemporaryDirectory() as name:

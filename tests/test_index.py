@@ -193,7 +193,7 @@ def test_only_whole_numbers_are_places(tmp_path: Path, place: Any) -> None:
         index[place]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6),
     bounds=st.tuples(st.integers(0, 180), st.integers(0, 180)),

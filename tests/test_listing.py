@@ -72,7 +72,7 @@ def expected_runs(
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 50), max_size=12), min_size=1, max_size=6),
     most_bytes=st.floats(0.5, 300),

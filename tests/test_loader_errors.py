@@ -183,7 +183,7 @@ def good_stream(order: list[int], bad: set[int], count: int) -> list[int]:
     return [good[i % len(good)] for i in range(count)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sets(st.integers(0, SAMPLES - 1), max_size=SAMPLES - 1),
     st.sampled_from(["random", "sequential", "quasi-random"]),
@@ -293,7 +293,7 @@ def test_skip_on_several_ranks(broken: ImageDataset, drop_last: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*samples? could not be decoded")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 7), st.sampled_from(THREADS), st.sampled_from(THREADS))
 def test_skip_resumes(done: int, before: int, after: int) -> None:
     data = ImageDataset(damaged("shards", BAD), CROPS)
@@ -511,7 +511,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*has seek points of another image")
 @threads
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_a_damaged_index_is_told(threads: int, data: st.DataObject) -> None:
     """Whatever has changed in it: an error of ours or samples, never a crash or a hang."""

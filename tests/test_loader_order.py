@@ -29,7 +29,7 @@ from fastdata.transforms import Resize  # noqa: E402
 THREADS = st.sampled_from([0, 1, 2, 8])
 
 # Each example decodes an epoch or more.
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=25)
 
 
 def subset(samples: int) -> Any:

@@ -144,7 +144,7 @@ SHAPES = {
     "batch_size": st.integers(1, 9),
     "drop_last": st.booleans(),
 }
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=25)
 
 
 @FEW

@@ -91,7 +91,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize("operation", sorted(EXACT))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), pixels=IMAGES)
 def test_pixels_are_pillows(operation: str, data: st.DataObject, pixels: np.ndarray) -> None:
     check(pixels, operation, data.draw(EXACT[operation]))
@@ -103,7 +103,7 @@ def test_of_no_bits_nothing_is_left() -> None:
     assert not augment(pixels, "posterize", [0]).any()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(IMAGES, st.tuples(*3 * [st.integers(0, 2)]))
 def test_channels_are_permuted(pixels: np.ndarray, channels: tuple[int, int, int]) -> None:
     assume(pixels.ndim == 3)
@@ -144,7 +144,7 @@ def affine_values(
     return [*matrix, interpolation, *fill, *size]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     IMAGES,
     st.one_of(ROTATIONS, SCALES, ANY),
@@ -176,7 +176,7 @@ def test_a_rotated_photograph_is_pillows(interpolation: int) -> None:
     assert (found != expected).mean() < 0.01
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     IMAGES,
     st.tuples(*6 * [st.floats(-2, 2)], *2 * [st.floats(-0.02, 0.02)]),
@@ -193,7 +193,7 @@ def test_perspective_transforms_are_pillows(
     check(pixels, "perspective", [*shifted, interpolation, *fill], within=interpolation and 1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     IMAGES,
     st.tuples(*2 * [st.one_of(st.integers(0, 3), st.integers(0, 127))]),
@@ -217,7 +217,7 @@ def test_blur_leaves_one_colour_alone(value: int) -> None:
         assert (blurred == value).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     IMAGES,
     st.tuples(*4 * [st.one_of(st.just(0), st.integers(0, 70))]),
@@ -230,7 +230,7 @@ def test_pads_are_pillows_and_numpys(
     check(pixels, "pad", [*sides, mode, *fill])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(IMAGES, st.data())
 def test_crops_are_pillows(pixels: np.ndarray, data: st.DataObject) -> None:
     height, width = pixels.shape[:2]
@@ -240,7 +240,7 @@ def test_crops_are_pillows(pixels: np.ndarray, data: st.DataObject) -> None:
     check(pixels, "crop", [left, top, *size])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(IMAGES, SIZES, SIZES, st.integers(0, 3))
 def test_resized_pixels_are_pillows(pixels: np.ndarray, width: int, height: int, kind: int) -> None:
     # Bilinear weights have 13 bits (native/resample/resample.h).

@@ -57,7 +57,7 @@ def test_restart_intervals(simd, sampling, restart):
         assert_exact(data, regions(width, height, rng, 4), tables, reference)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     width=st.integers(1, 200),
     height=st.integers(1, 200),

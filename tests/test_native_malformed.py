@@ -155,7 +155,7 @@ def test_what_nobody_decodes():
         decode_jpeg(JPEG[:2000])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6),
     st.integers(0, 10**6),

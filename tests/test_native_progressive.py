@@ -49,7 +49,7 @@ def test_libjpegs_own_script(simd, sampling, quality):
         assert_exact(data, rng)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     width=st.integers(1, 120),
     height=st.integers(1, 120),
@@ -200,7 +200,7 @@ def to_damage(seed: int, conditioning: Sequence[Conditioning]) -> bytes:
     return write(image, progression(3, rng), conditioning=conditioning)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 3),
     conditioning=st.sampled_from([(), USUAL]),

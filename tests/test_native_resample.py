@@ -51,7 +51,7 @@ def assert_pillows(pixels, box, size, name, flip=False):
     assert difference(ours, np.asarray(image)) <= LIMITS[name]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_within_one_of_pillow(data):
     width, height = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 300))
@@ -68,7 +68,7 @@ def test_within_one_of_pillow(data):
     assert_pillows(pixels, box, size, name, flip)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     name=st.sampled_from(list(FILTERS)),
     lengths=st.tuples(st.integers(1, 4000), st.integers(1, 4000)),

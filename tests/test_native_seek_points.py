@@ -80,7 +80,7 @@ def forged(table: bytes, changes) -> bytes:
     return bytes(out)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(12, 10**6), st.integers(0, 255)), min_size=1, max_size=8))
 def test_lies_are_survived(changes):
     """Any table with a right head gives pixels or a status, never a crash."""
@@ -99,7 +99,7 @@ def damaged(jpeg: bytes, at: int, value: int) -> bytes:
     return jpeg[:at] + bytes([value]) + jpeg[at + 1 :]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     in_table=st.lists(st.tuples(st.integers(12, 10**6), st.integers(0, 255)), max_size=3),
     in_scan=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=2),
@@ -143,7 +143,7 @@ NEIGHBOURS = [
 
 
 @pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(0, len(NEIGHBOURS) - 1), max_size=12),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),

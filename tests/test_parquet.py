@@ -145,7 +145,7 @@ def check(path: Path, blobs: list[bytes]) -> None:
             assert file.read(len(blob)) == blob
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 3_000), min_size=1, max_size=40),
     group_bytes=st.integers(1, 6_000),

@@ -229,7 +229,7 @@ def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
     require_said(result, 1, "petastorm has left no _common_metadata", "fastdata convert parquet")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     groups=st.lists(st.integers(1, 90), min_size=1, max_size=4),
     wanted=st.lists(st.integers(0, 10_000), max_size=12),

@@ -117,7 +117,7 @@ def test_table(number):
 )
 @example(number=0, corners=(0, 1, 0, 1), scaled=False)
 @example(number=0, corners=(1, 1, 1, 1), scaled=False)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_equal_to_reading_all(number, corners, scaled):
     """What was not read holds other images' bytes, so pixels show whether it is used."""
     box = box_of(number, corners)

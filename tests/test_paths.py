@@ -71,7 +71,7 @@ def test_the_rule(path: str) -> None:
     assert is_inside(path) == CASES[path]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(PATHS.filter(lambda path: path.isprintable() and path != ""))  # no bytes: no path
 def test_the_native_core_has_the_same_rule(
     tmp_path_factory: pytest.TempPathFactory, path: str

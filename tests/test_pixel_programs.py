@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torchvision_calls import Call, recording, recording_tensors
@@ -184,7 +184,6 @@ values_of_nodes = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(
     leaf=st.tuples(kinds, st.sampled_from(sorted(_native.OPERATIONS))),
     values=st.lists(values_of_nodes, max_size=14),

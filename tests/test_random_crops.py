@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata import _native
@@ -23,7 +23,6 @@ def boxes(step: RandomResizedCrop, width: Any, height: Any, keys: Any, draw: int
     return out
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 3000),
     st.integers(1, 3000),

@@ -269,7 +269,7 @@ READS = st.tuples(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(reads=st.lists(READS, max_size=4), steps=st.integers(1, 3_000_000))
 def test_a_file_read_by_ranges_has_the_bytes_of_the_whole(
     reads: list[tuple[int, int]], steps: int

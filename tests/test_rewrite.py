@@ -40,7 +40,7 @@ def assert_rewritten(data: bytes) -> bytes:
     return rewritten
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     width=st.integers(1, 120),
     height=st.integers(1, 120),

@@ -201,7 +201,7 @@ def test_a_raw_blob_follows_numpys_header(tmp_path: Path) -> None:
         assert np.load(io.BytesIO(member.read())).shape == (2, 3, 3)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.one_of(
         st.text(st.characters(exclude_categories=["Cs"]), max_size=130),

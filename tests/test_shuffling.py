@@ -68,7 +68,7 @@ def shuffled(source: Any, folder: Path, seed: int, **sizes: int) -> tuple[Listin
         return listing, shuffle_listing(listing, folder / "out", seed, executor, **sizes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any),
     together=st.booleans(),

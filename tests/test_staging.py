@@ -892,7 +892,7 @@ def test_others_things_stay(make: Callable[[str], Path], place: Path) -> None:
     assert mine.exists()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
     block=st.integers(1, 400),

@@ -34,7 +34,7 @@ def torchvisions(pixels: np.ndarray, operation: str, values: tuple[float, ...]) 
 
 
 @pytest.mark.parametrize("operation", sorted(EXACT))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), pixels=IMAGES)
 def test_pixels_are_torchvisions(operation: str, data: st.DataObject, pixels: np.ndarray) -> None:
     values = data.draw(EXACT[operation])
@@ -78,7 +78,7 @@ SCALES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(IMAGES, st.one_of(ROTATIONS, SCALES), st.integers(0, 1), FILLS)
 def test_affine_transforms_are_torchvisions(
     pixels: np.ndarray, matrix: list[float], interpolation: int, fill: tuple[int, ...]
@@ -93,7 +93,7 @@ def test_affine_transforms_are_torchvisions(
     assert (off.max() <= 1) if interpolation else (off > 0).mean() <= 0.02
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     IMAGES,
     st.tuples(*6 * [st.floats(-2, 2)], *2 * [st.floats(-0.002, 0.002)]),

@@ -45,7 +45,6 @@ def requests(draw, most=200):
 # The fixture only chooses the instruction set, for all examples alike.
 _SETTINGS = settings(
     max_examples=200,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

@@ -234,7 +234,7 @@ def kind_of(data: bytes) -> str:
     """
     found, *_, progressive, arithmetic, _, _, _ = _native.probe(data)
     if found == "jpeg":
-        return NATIVE_JPEGS[2 if arithmetic else progressive]
+        return "jpeg-arithmetic" if arithmetic else "jpeg-progressive" if progressive else "jpeg"
     if found != "unknown":
         return found
     if data[4:8] == b"ftyp":

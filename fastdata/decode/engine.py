@@ -671,8 +671,7 @@ def _pillow_pixels(data: Any, index: int | None) -> _Array:
     try:
         return Encoded(bytes(data)).pixels()
     except SampleError as error:
-        detail = f"it {error.what}" + (f": {error.hint}" if error.hint else "")
-        raise DecodeError("undecodable", detail, 0, index) from None
+        raise DecodeError("undecodable", f"it {error.line}", 0, index) from None
 
 
 def _rows_of(name: str, values: Any, count: int, columns: int) -> _Array | None:

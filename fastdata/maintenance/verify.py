@@ -464,7 +464,7 @@ def _check_sample(
     except DatasetError as error:
         problem = error.what
     except SampleError as error:
-        problem = f"{error.what}: {error.hint}" if error.hint else error.what
+        problem = error.line
     return _Finding(_sample(row, number), problem) if problem else None
 
 
