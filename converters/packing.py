@@ -775,16 +775,16 @@ class _Packing:
     def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
         first = f"the first: {bad[0].path}: {bad[0].reason}"
         listed = f"all are listed in {self.out / BAD_SAMPLES_NAME}"
+        images = human_count(samples + len(bad), "image")
         if not samples:
             return BadSamplesError(
-                f"{self.out}: none of the {len(bad)} images can be packed; {first}; {listed}",
+                f"{self.out}: {images}, none of which can be packed; {first}; {listed}",
                 "Check that --root holds images.",
             )
         # An LMDB is written in order; samples cannot be inserted.
         again = "LMDB is then packed anew" if self.job.container == "lmdb" else "it resumes"
         return BadSamplesError(
-            f"{self.out}: {len(bad)} of {samples + len(bad)} images cannot be packed; "
-            f"{first}; {listed}",
+            f"{self.out}: {len(bad):,} of {images} cannot be packed; {first}; {listed}",
             "The others are packed. Finish without the bad ones by --skip-bad, or mend them "
             f"and run the same command again ({again}).",
         )

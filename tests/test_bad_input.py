@@ -552,7 +552,7 @@ class TestBadImages:
             result = convert(
                 "imagefolder", "--root", root, "--out", out, "--workers", workers, *options
             )
-            require_said(result, 1, out, "none of the 2 images", root / "a" / "1.jpg", "--root")
+            require_said(result, 1, out, "2 images, none of which", root / "a" / "1.jpg", "--root")
             no_dataset(out)
             assert len(listed_bad(out)) == 2
 

@@ -253,7 +253,7 @@ def test_one_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "notes.txt").touch()
     diagnosis = diagnose(root, seconds=0.2)
     assert diagnosis.found.data.sampled == 1
-    assert "files, 1 images, " in (told := dict(report.fact_lines(diagnosis))["dataset"])
+    assert "files, 1 image, " in (told := dict(report.fact_lines(diagnosis))["dataset"])
     assert told.endswith(" (.txt 1 left out)")
     report.show(diagnosis)
     shown = capsys.readouterr().out

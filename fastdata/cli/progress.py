@@ -22,6 +22,7 @@ from rich.text import Text
 
 from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
+from fastdata.text import human_count
 
 #: Seconds between two lines where there is no terminal.
 _LINE_EVERY = 10.0
@@ -78,7 +79,7 @@ class ProgressReport:
 
     def listed(self, records: int) -> None:
         """So many images have been found so far."""
-        self._show(f"{records:,} images found", None)
+        self._show(f"{human_count(records, 'image')} found", None)
 
     def start(self, images: int, size: int, done_images: int = 0, done_size: int = 0) -> None:
         """The work itself begins.
@@ -92,7 +93,7 @@ class ProgressReport:
         self._total, self._done = images, done_images
         self._begun = time.monotonic()
         if done_images:
-            self._line(f"resuming: {done_images:,} of {images:,} images are done")
+            self._line(f"resuming: {done_images:,} of {human_count(images, 'image')} done")
 
     def advance(self, images: int, size: int) -> None:
         """So many images and bytes are done since `start`."""

@@ -26,6 +26,7 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import is_tmpfs
 from fastdata.storage.manifest import WORK_NAME, has_manifest
 from fastdata.storage.probe import Limits, is_image_name
+from fastdata.text import human_count
 
 #: Samples whose sizes, or share in the page cache, stand for those of all.
 _ASKED = 1_000
@@ -168,7 +169,9 @@ def _with_cached_share(opened: Opened) -> Opened:
     share: float | None = None
     try:
         share = page_cache.resident_share(opened.extents(np.array(drawn, np.int64)))
-        how = "by mincore" + (f", of {count:,} images" if count < opened.data.samples else "")
+        how = "by mincore" + (
+            f", of {human_count(count, 'image')}" if count < opened.data.samples else ""
+        )
     except OSError as error:
         how = error.strerror or str(error)
     return replace(opened, data=replace(opened.data, cached_share=share, cached_how=how))

@@ -123,7 +123,8 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     cache = f"unknown: {data.cached_how}"
     if data.cached_share is not None:
         cache = f"holds {data.cached_share:.0%} of the dataset ({data.cached_how})"
-    dataset = f"{data.container}, {about}{data.samples:,} images, {about}{human_bytes(data.bytes)}"
+    images = human_count(data.samples, "image")
+    dataset = f"{data.container}, {about}{images}, {about}{human_bytes(data.bytes)}"
     if data.location != data.path:
         dataset += f", read from {data.location}"
     if data.left_out:
@@ -147,7 +148,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _measured(found: Findings) -> str:
-    took = f"{found.data.sampled:,} images in {found.seconds:.0f} s"
+    took = f"{human_count(found.data.sampled, 'image')} in {found.seconds:.0f} s"
     if found.import_seconds >= 1:
         took += f", after {found.import_seconds:.0f} s of importing torch"
     return took

@@ -28,6 +28,7 @@ from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.files import open_file
 from fastdata.storage.index import Row
 from fastdata.storage.probe import ENCODINGS, ImageInfo
+from fastdata.text import human_count
 
 #: Samples that one task decodes, and those whose files one task only looks at.
 _ROWS = 256
@@ -164,7 +165,10 @@ class _Findings:
     def problems(self) -> list[Problem]:
         """The problems, in the order in which each was found first."""
         return [
-            Problem(where, f"{what}; {samples:,} samples in it not checked" if samples else what)
+            Problem(
+                where,
+                f"{what}; {human_count(samples, 'sample')} in it not checked" if samples else what,
+            )
             for (where, what), samples in self._samples.items()
         ]
 
