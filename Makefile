@@ -113,15 +113,14 @@ lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/vermin -q -t=3.10- --no-tips --violations --exclude str.decode fastdata fastdata_command.py converters benchmarks examples tests
+	$(BIN)/vermin -q -t=3.10- --no-tips --violations --exclude str.decode fastdata converters benchmarks examples tests
 	rm -rf build/typed && mkdir -p build/typed/fastdata
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
-	ln -s $(CURDIR)/fastdata_command.py build/typed/
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
 	ln -s $(CURDIR)/benchmarks build/typed/fastdata/benchmarks
 	ln -s $(CURDIR)/examples build/typed/fastdata/examples
 	cp fastdata/_native.pyi build/typed/fastdata/_native.py
-	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata -m fastdata_command
+	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata
 	cd build/typed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/.importlinter
 
 format: setup  ## put the code into the shape that lint wants

@@ -331,22 +331,6 @@ def test_a_full_disk_behind_standard_output(words: str, workplace: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_during_imports_is_one_line() -> None:
-    program = (
-        "import runpy, signal, sys\n"
-        "class Interrupts:\n"
-        "    def find_spec(self, name, *rest):\n"
-        "        if name == 'pyarrow':\n"
-        "            signal.raise_signal(signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupts())\n"
-        f"runpy.run_path({str(_REPOSITORY / 'fastdata_command.py')!r})['main']()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--version"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
 def test_versions_agree() -> None:
     done = CliRunner().invoke(cli, ["--version"])
     version = importlib.metadata.version("fastdata-torch")
