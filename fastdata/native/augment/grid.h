@@ -12,6 +12,7 @@ namespace fastdata {
 /// image, a layer of ones beside it, is laid over the fill.
 struct Grid {
   bool perspective;
+  bool fused;                   // products are added without rounding them before
   Interpolation interpolation;  // nearest or bilinear
   float rows[3][3];             // x, y (and the depth) of places from -1 to 1, as torch has them
   int width, height;

@@ -11,8 +11,13 @@ FASTDATA_INLINE float nearest_even(float x) {
   return (x + kShift) - kShift;
 }
 
+FASTDATA_INLINE float find_place(const float* row, float a, float b, bool fused) {
+  const float x = a * row[0];
+  return (fused ? __builtin_fmaf(b, row[1], x) : x + b * row[1]) + row[2];
+}
+
 /// Where pixels x and on of row y come from, in pixels of the source. In single precision and in
-/// the order of torch's operations (affine_grid, grid_sample), so that the same pixel is nearest.
+/// the order of torch's operations (bmm, grid_sample), so that the same pixel is nearest.
 template <bool kPerspective>
 FASTDATA_INLINE void find_places(const Grid& grid, int x, int y, float* __restrict u,
                                  float* __restrict v) {
@@ -25,10 +30,9 @@ FASTDATA_INLINE void find_places(const Grid& grid, int x, int y, float* __restri
   for (int i = 0; i < 9; i++) m[i / 3][i % 3] = grid.rows[i / 3][i % 3];
   for (int i = 0; i < kWarpBlock; i++) {
     const float a = static_cast<float>(x + i) + first_x;
-    float across = __builtin_fmaf(b, m[0][1], a * m[0][0]) + m[0][2];
-    float down = __builtin_fmaf(b, m[1][1], a * m[1][0]) + m[1][2];
+    float across = find_place(m[0], a, b, grid.fused), down = find_place(m[1], a, b, grid.fused);
     if (kPerspective) {
-      const float depth = __builtin_fmaf(b, m[2][1], a * m[2][0]) + m[2][2];
+      const float depth = find_place(m[2], a, b, grid.fused);
       across = across / depth - 1.f;
       down = down / depth - 1.f;
     }

@@ -8,6 +8,7 @@
 #include "augment/geometric.h"
 #include "augment/point.h"
 #include "augment/tensor.h"
+#include "simd/cpu.h"
 #include "simd/kernels.h"
 
 namespace fastdata {
@@ -233,6 +234,14 @@ Status lay_grid(Grid& grid, Canvas& canvas) {
   if (Status s = pack_source(canvas, Fill{}, packed); !s.ok()) return s;
   Planes next;
   if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
+  // As torch's product of matrices here, on which depends what is nearest where two pixels are as
+  // near: MKL fuses on Intel's processors alone, and torch for other architectures has no MKL.
+#if defined(__x86_64__)
+  static const bool fused = made_by_intel();
+#else
+  constexpr bool fused = true;
+#endif
+  grid.fused = fused;
   grid.width = image.width;
   grid.height = image.height;
   grid.pitch = packed.pitch;

@@ -89,6 +89,17 @@ Level best_level() {
   return best;
 }
 
+bool made_by_intel() {
+#if defined(__x86_64__)
+  uint32_t values[4] = {};
+  return __get_cpuid(0, &values[eax], &values[ebx], &values[ecx], &values[edx]) &&
+         values[ebx] == signature_INTEL_ebx && values[ecx] == signature_INTEL_ecx &&
+         values[edx] == signature_INTEL_edx;
+#else
+  return false;
+#endif
+}
+
 const char* level_name(Level level) {
   switch (level) {
     case Level::scalar: return "scalar";

@@ -23,6 +23,9 @@ Level best_level();
 
 const char* level_name(Level level);
 
+/// Whether Intel made this processor; other makers' take other paths through Intel's libraries.
+bool made_by_intel();
+
 /// False if no level has that name.
 bool parse_level(std::string_view name, Level& level);
 
