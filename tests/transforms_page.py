@@ -32,8 +32,9 @@ It depends on what a transform is given: a PIL image, a tensor of bytes (after `
 `ToImage`) or of floats (after `ToTensor`, `ToDtype`). On tensors of bytes torchvision computes
 otherwise than on PIL images (greys and blends are truncated, warps sample a grid), and v2 otherwise
 than v1; the core has each of these arithmetics, and takes the pipeline's. Where two pixels are as
-near, a tensor's nearest one is torch's on this processor: on Intel's another than on AMD's. A loader's `explain()`
-says what became of its own pipeline, and `require_native=True` makes anything else an error.
+near, a tensor's nearest one is torch's on this processor: on Intel's another than on AMD's.
+A loader's `explain()` says what became of its own pipeline, and `require_native=True` makes
+anything else an error.
 
 Arguments count, too: the table has the default ones, or common ones where there are none. Other
 interpolations than `nearest`, `bilinear` and `bicubic` (for resizes, `lanczos`), fills that are a
