@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -71,6 +72,18 @@ def made_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not root.exists():
             make_sample(root, images=64, val_images=50, classes=4, workers=2)
     return root
+
+
+@pytest.fixture
+def hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The datasets package, which asks no server and writes to the test's folder."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    return datasets
 
 
 @pytest.fixture(scope="session", autouse=True)

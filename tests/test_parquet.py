@@ -55,41 +55,28 @@ class TestParquet(FileContainerConformance):
         columns = [frame[name].tolist() for name in ("key", "label", "class", "image")]
         assert list(zip(*columns, strict=True)) == expected_rows(made)
 
-    def test_hugging_face_datasets_reads_it(
-        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("HF_HOME", str(tmp_path))
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-        datasets = pytest.importorskip("datasets")
-        datasets.disable_progress_bars()
-        found = datasets.load_dataset(
-            "parquet", data_files=part_files(made), split="train", cache_dir=str(tmp_path)
-        )
+    def test_hugging_face_datasets_reads_it(self, made: Made, hugging_face: Any) -> None:
+        found = hugging_face.load_dataset("parquet", data_files=part_files(made), split="train")
         rows = [(row["key"], row["label"], row["class"], row["image"]) for row in found]
         assert rows == expected_rows(made)
 
     def test_hugging_face_datasets_sees_images_and_classes(
-        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, made: Made, hugging_face: Any
     ) -> None:
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-            monkeypatch.setenv(name, "1")
-        datasets = pytest.importorskip("datasets")
-        datasets.disable_progress_bars()
-        found = datasets.load_dataset(str(made.path), split="train", cache_dir=str(tmp_path))
-        assert isinstance(found.features["image"], datasets.Image)
+        found = hugging_face.load_dataset(str(made.path), split="train")
+        assert isinstance(found.features["image"], hugging_face.Image)
         rows = expected_rows(made)
         assert found.features["label"].int2str(found["label"]) == [name for *_, name, _ in rows]
-        undecoded = found.cast_column("image", datasets.Image(decode=False))
+        undecoded = found.cast_column("image", hugging_face.Image(decode=False))
         assert [row["image"]["bytes"] for row in undecoded] == [blob for *_, blob in rows]
 
     def test_the_code_of_the_formats_page_runs(
-        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        made: Made,
+        hugging_face: Any,  # which the code imports
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-            monkeypatch.setenv(name, "1")
-        datasets = pytest.importorskip("datasets")
-        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "imagenet-train-parquet").symlink_to(made.path)
         page = (_REPOSITORY / "docs" / "formats" / "parquet.md").read_text("utf-8")

@@ -46,16 +46,10 @@ class TestShards(FileContainerConformance):
     container = "shards"
     beside: ClassVar = {".huggingface.yaml"}
 
-    def test_hugging_face_datasets_reads_it(
-        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-            monkeypatch.setenv(name, "1")
-        datasets = pytest.importorskip("datasets")
-        datasets.disable_progress_bars()
-        found = datasets.load_dataset(str(made.path), split="train", cache_dir=str(tmp_path))
+    def test_hugging_face_datasets_reads_it(self, made: Made, hugging_face: Any) -> None:
+        found = hugging_face.load_dataset(str(made.path), split="train")
         assert found["__key__"] == [image.key for image in made.images]
-        assert isinstance(found.features["jpg"], datasets.Image)
+        assert isinstance(found.features["jpg"], hugging_face.Image)
 
     def test_webdataset_iterates_it(self, made: Made) -> None:
         assert len(shards(made.path)) > 1
