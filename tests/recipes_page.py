@@ -48,10 +48,10 @@ workers, lowest and highest in brackets. {about}
 torchvision's reference scripts hold their pipelines in `ClassificationPresetTrain` and `…Eval`,
 classes of a script that no package has: known are objects whose `__call__` is, instruction by
 instruction, `return self.transforms(img)`, and which hold a Compose. A processor of
-transformers makes a dict of batches; here it stands for the image in it, `pixel_values[0]`.
-Where such a processor resizes tensors with a bicubic filter, its pixels differ
-from Pillow's by two levels here and there, and by up to 20 in pure noise; the core's are Pillow's,
-as those of the processor's `pil` backend are.
+transformers makes a dict of batches; here it stands for the image in it, `pixel_values[0]`, or for
+the frame, `pixel_values[0, 0]`, where it is for videos. Where such a processor resizes tensors with
+a bicubic filter, its pixels differ from Pillow's by two or three levels here and there, and by up
+to 20 in pure noise; the core's are Pillow's, as those of the processor's `pil` backend are.
 """
 
 _TAIL = """

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from loader_data import SAMPLES, WITH_INDEX, images
+from PIL import Image
 from recipe_packages import need
 from torchvision_stub import import_torchvision
 
@@ -33,6 +34,92 @@ PROCESSORS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "BitImageProcessor",
         {"size": {"shortest_edge": 41}, "crop_size": {"height": 36, "width": 36}},
     ),
+    "ConvNext": ("convnext", "ConvNextImageProcessor", {"size": {"shortest_edge": 36}}),
+    "ConvNext, of 384 pixels": ("convnext", "ConvNextImageProcessor", {}),
+    "DeiT": (
+        "deit",
+        "DeiTImageProcessor",
+        {"size": {"height": 50, "width": 44}, "crop_size": {"height": 31, "width": 32}},
+    ),
+    "BEiT": ("beit", "BeitImageProcessor", {"size": {"height": 40, "width": 40}}),
+    "BEiT, cropped": (
+        "beit",
+        "BeitImageProcessor",
+        {"do_center_crop": True, "crop_size": {"height": 32, "width": 30}},
+    ),
+    "EfficientNet": (
+        "efficientnet",
+        "EfficientNetImageProcessor",
+        {"size": {"height": 46, "width": 48}, "image_std": [0.47, 0.4, 0.3]},
+    ),
+    "EfficientNet, normalised last": (
+        "efficientnet",
+        "EfficientNetImageProcessor",
+        {"size": {"height": 40, "width": 40}, "do_normalize": False, "image_std": [0.5, 0.4, 0.3]},
+    ),
+    "EfficientNet from -1 to 1": (
+        "efficientnet",
+        "EfficientNetImageProcessor",
+        {
+            "size": {"height": 40, "width": 40},
+            "do_normalize": False,
+            "include_top": False,
+            "rescale_factor": 1 / 127.5,
+            "rescale_offset": True,
+        },
+    ),
+    "VideoMAE": (
+        "videomae",
+        "VideoMAEImageProcessor",
+        {"size": {"shortest_edge": 36}, "crop_size": {"height": 30, "width": 30}},
+    ),
+    "LeViT": (
+        "levit",
+        "LevitImageProcessor",
+        {"size": {"shortest_edge": 35}, "crop_size": {"height": 35, "width": 35}},
+    ),
+    "PoolFormer": (
+        "poolformer",
+        "PoolFormerImageProcessor",
+        {"size": {"shortest_edge": 36}, "crop_size": {"height": 36, "width": 36}},
+    ),
+    "PoolFormer, oblong": (
+        "poolformer",
+        "PoolFormerImageProcessor",
+        {"size": {"height": 30, "width": 50}, "crop_size": {"height": 28, "width": 36}},
+    ),
+    "MobileNet": (
+        "mobilenet_v1",
+        "MobileNetV1ImageProcessor",
+        {"size": {"shortest_edge": 40}, "crop_size": {"height": 35, "width": 35}},
+    ),
+    "MobileNet of segments": (
+        "mobilenet_v2",
+        "MobileNetV2ImageProcessor",
+        {"size": {"shortest_edge": 40}, "crop_size": {"height": 35, "width": 35}},
+    ),
+    "MobileViT": (
+        "mobilevit",
+        "MobileViTImageProcessor",
+        {"size": {"shortest_edge": 40}, "crop_size": {"height": 36, "width": 36}},
+    ),
+    "Segformer": ("segformer", "SegformerImageProcessor", {"size": {"height": 40, "width": 40}}),
+    "BLIP": ("blip", "BlipImageProcessor", {"size": {"height": 40, "width": 40}}),
+    "Lanczos": (
+        "chameleon",
+        "ChameleonImageProcessor",
+        {"size": {"shortest_edge": 40}, "crop_size": {"height": 36, "width": 36}},
+    ),
+    "another factor": (
+        "vit",
+        "ViTImageProcessor",
+        {"size": {"height": 40, "width": 40}, "rescale_factor": 1 / 128},
+    ),
+    "normalised bytes": (
+        "vit",
+        "ViTImageProcessor",
+        {"size": {"height": 40, "width": 40}, "do_rescale": False, "image_mean": [120, 90, 60]},
+    ),
     "not normalised": (
         "vit",
         "ViTImageProcessor",
@@ -45,10 +132,13 @@ PROCESSORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
+# No processor of Pillow's: floats are resized.
+DINOV3 = ("dinov3_vit", "DINOv3ViTImageProcessor", {"size": {"height": 40, "width": 44}})
+
 
 def processor(name: str, backend: str = "", **options: Any) -> Any:
     import_torchvision()
-    model, kind, given = PROCESSORS[name]
+    model, kind, given = DINOV3 if name == "DINOv3" else PROCESSORS[name]
     prefix, suffix = ("pil_", "Pil") if backend == "pil" else ("", "")
     module = importlib.import_module(
         f"transformers.models.{model}.image_processing_{prefix}{model}"
@@ -56,29 +146,42 @@ def processor(name: str, backend: str = "", **options: Any) -> Any:
     return getattr(module, kind + suffix)(**{**given, **options})
 
 
+def made_of(processor: Any, image: Image.Image) -> Any:
+    """The image that a processor makes of one, be it a frame."""
+    values = processor(image, return_tensors="pt")["pixel_values"][0]
+    return values[0] if values.ndim == 4 else values
+
+
+def levels_off(processor: Any) -> list[Any]:
+    """By how many levels of 255 the loader's images differ from the processor's."""
+    dark, lit = (
+        made_of(processor, Image.new("RGB", (64, 64), (value,) * 3)).float() for value in (0, 255)
+    )
+    level = (lit - dark).amax((1, 2), keepdim=True) / 255
+    dataset = images(processor)
+    loader = DataLoader(dataset, batch_size=10, require_native=True, **WITH_INDEX)
+    found = []
+    for batch, _, indices in loader:
+        for got, index in zip(batch, indices.tolist(), strict=True):
+            want = made_of(processor, dataset.open_image(index).convert("RGB"))
+            assert got.dtype == want.dtype and got.shape == want.shape
+            found.append((got.float() - want.float()).abs() / level)
+    assert len(found) == SAMPLES
+    return found
+
+
 @pytest.mark.parametrize("backend", ["torchvision", "pil"])
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_processors_give_their_pixels(name: str, backend: str) -> None:
     made = processor(name, backend)
-    dataset = images(made)
-    loader = DataLoader(dataset, batch_size=10, require_native=True, **WITH_INDEX)
-    std = min(made.image_std) if made.do_normalize else 1.0
-    level = 1.001 / std / (255 if made.do_rescale else 1)
     # torchvision's bicubic ones differ by more where values leave 0 to 255 on the way.
-    overshoots = backend == "torchvision" and made.resample == 3
-    seen = 0
-    for batch, _, indices in loader:
-        for got, index in zip(batch, indices.tolist(), strict=True):
-            image = dataset.open_image(index).convert("RGB")
-            want = made(image, return_tensors="pt")["pixel_values"][0]
-            assert got.dtype == want.dtype and got.shape == want.shape
-            away = (got.float() - want.float()).abs()
-            if overshoots:
-                assert away.mean() < level / 2, index
-            else:
-                assert away.max() <= level, index
-            seen += 1
-    assert seen == SAMPLES
+    overshoots = backend == "torchvision" and made.resample in (1, 3)
+    for away in levels_off(made):
+        assert away.mean() < 0.5 if overshoots else away.max() <= 1.001
+
+
+def test_dinov3_gives_its_pixels_though_it_resizes_floats() -> None:
+    assert all(away.max() <= 1.001 for away in levels_off(processor("DINOv3")))
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
@@ -86,12 +189,16 @@ def test_either_backend_is_the_same_to_the_core(name: str) -> None:
     assert compile_recipe(processor(name)) == compile_recipe(processor(name, "pil"))
 
 
+def test_nearest_pixels_are_those_of_pillow() -> None:
+    assert all(away.max() <= 0.001 for away in levels_off(processor("ViT", "pil", resample=0)))
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("ViT", {"rescale_factor": 1 / 128}, "1 / 255"),
-        ("ViT", {"do_rescale": False}, "it normalises bytes"),
-        ("ViT", {"resample": 1}, "its arguments are not known"),
+        ("ViT", {"resample": 0}, "than Pillow; make it with backend='pil'"),
+        ("ViT", {"resample": 4}, "its filter, resample=4, is not known"),
+        ("DINOv3", {"resample": 3}, "it resizes floats, by 'bicubic' beyond 0 and 1; use Resize"),
         ("CLIP", {"size": {"shortest_edge": 40, "longest_edge": 90}}, "the longer side"),
     ],
 )
@@ -100,9 +207,22 @@ def test_what_processors_do_otherwise_is_not_native(name: str, options: Any, wor
     assert not isinstance(found, Recipe) and words in found.reason
 
 
-def test_of_dinov3_it_is_said_what_to_write() -> None:
+def test_processors_with_methods_of_their_own_are_not_native() -> None:
     import_torchvision()
-    module = importlib.import_module("transformers.models.dinov3_vit.image_processing_dinov3_vit")
-    found = compile_recipe(module.DINOv3ViTImageProcessor())
-    assert not isinstance(found, Recipe)
-    assert "it resizes floats; use Resize, CenterCrop and Normalize" in found.reason
+    patched = processor("CLIP")
+    patched.resize = lambda image, *args, **kwargs: image
+    derived = type("Mine", (type(processor("ViT")),), {"rescale": lambda self, image, scale: image})
+    module = importlib.import_module("transformers.models.siglip2.image_processing_siglip2")
+    for made, words in (
+        (patched, "its resize is its own; use Resize, CenterCrop and Normalize with its numbers"),
+        (derived(), "its rescale is its own"),
+        (module.Siglip2ImageProcessor(), "for pictures of one size, use SiglipImageProcessor"),
+    ):
+        found = compile_recipe(made)
+        assert not isinstance(found, Recipe) and words in found.reason
+
+
+def test_a_class_that_only_has_other_attributes_is_native() -> None:
+    kind = type(processor("ViT"))
+    mine = type("Mine", (kind,), {"size": {"height": 30, "width": 30}, "do_center_crop": True})
+    assert all(away.max() <= 1.001 for away in levels_off(mine(crop_size=24)))

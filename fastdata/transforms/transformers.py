@@ -1,7 +1,9 @@
-"""transformers' image processors of ViT, CLIP, SigLIP and BiT (DINOv2's), in our terms.
+"""transformers' image processors for pictures of one size, in our terms.
 
-They are known by their exact type (version 5.23), and transformers is never imported here. A
-processor returns a dict of batches; here it stands for the image in it, ``pixel_values[0]``.
+A processor returns a dict of batches; here it stands for the image in it, ``pixel_values[0]``; of a
+processor of videos, for their frame, ``pixel_values[0, 0]``. transformers (version 5.23) is never
+imported here. Known are all processors without methods of their own, whose attributes say
+everything, and by their exact type those of :data:`_MODELS`.
 
 Processors of torchvision's backend resize tensors of bytes. Bilinear ones are within a level of
 Pillow's; bicubic ones are too but where values leave 0 to 255 on the way, as at hard edges: there
@@ -11,20 +13,20 @@ the pixels here are Pillow's, which those of the ``pil`` backend and the models'
 from __future__ import annotations
 
 import math
+import operator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms.conversion import Conversion, Found, name_in
 from fastdata.transforms.descriptions import FlooredCenterCrop, Normalize, Resize, Transform
+from fastdata.transforms.pixels import Operation
 
-_MODELS = ("bit", "clip", "siglip", "vit")
-_MODULES = tuple(
-    f"transformers.models.{model}.image_processing_{backend}{model}"
-    for model in _MODELS
-    for backend in ("", "pil_")
-)
-_DINOV3 = "transformers.models.dinov3_vit.image_processing_dinov3_vit"
-_FILTERS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_BACKENDS = "transformers.image_processing_backends"
+_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+# Methods that a processor may have of its own: attributes hold all that these are given.
+_FREE = frozenset({"__init__", "valid_kwargs"})
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
@@ -32,19 +34,47 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
 
     As `fastdata.transforms.libraries.translate`.
     """
-    if name_in(transform, _DINOV3):
-        return "it resizes floats; use Resize, CenterCrop and Normalize with its numbers"
-    if not name_in(transform, *_MODULES):
+    own = _own_methods(transform)
+    if own is None:
         return None
+    model = next((name for name in _MODELS if name_in(transform, *_modules(name))), "")
+    if name_in(transform, *_modules("siglip2")):
+        return (
+            "it makes sequences of patches, of another grid for each image; for pictures of one "
+            "size, use SiglipImageProcessor with its numbers"
+        )
+    if own and not model:
+        return f"its {', '.join(sorted(own))} is its own; {_WRITE}"
     if dtype != "uint8" or kind == "array":
         return "it has floats or arrays here"
     try:
-        return _steps(transform)
+        return _steps(transform, model)
     except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
         return f"its arguments are not known: {getattr(error, 'what', error)}"
 
 
-def _steps(processor: Any) -> Found:
+_WRITE = "use Resize, CenterCrop and Normalize with its numbers"
+
+
+def _own_methods(transform: Any) -> set[str] | None:
+    """The methods that a processor does not have of its backend; None for anything else."""
+    module = sys.modules.get(_BACKENDS)
+    for name in ("TorchvisionBackend", "PilBackend"):
+        backend = getattr(module, name, None)
+        if isinstance(backend, type) and isinstance(transform, backend):
+            kinds = type(transform).__mro__
+            having = (*map(vars, kinds[: kinds.index(backend)]), vars(transform))
+            named = {key for each in having for key in each} - _FREE
+            return {key for key in named if callable(getattr(backend, key, None))}
+    return None
+
+
+def _modules(model: str) -> tuple[str, str]:
+    module = f"transformers.models.{model}.image_processing_"
+    return f"{module}{model}", f"{module}pil_{model}"
+
+
+def _steps(processor: Any, model: str) -> Found:
     if processor.do_pad:
         return "it pads images"
     steps: list[Transform | Conversion] = []
@@ -52,16 +82,83 @@ def _steps(processor: Any) -> Found:
         size = processor.size
         if any((size.longest_edge, size.max_height, size.max_width)):
             return "it bounds the longer side"
-        target = size.shortest_edge or (size.height, size.width)
-        steps.append(Resize(target, _FILTERS[int(processor.resample)]))
-    if processor.do_center_crop:
+        filtered = _FILTERS.get(int(processor.resample), "")
+        if not filtered:
+            return f"its filter, resample={processor.resample!r}, is not known"
+        if filtered == "nearest" and processor.backend == "torchvision":
+            return "'nearest' takes other pixels of tensors than Pillow; make it with backend='pil'"
+        if model == "dinov3_vit" and filtered in ("bicubic", "lanczos"):
+            return f"it resizes floats, by {filtered!r} beyond 0 and 1; {_WRITE}"
+        resized = _MODELS.get(model) or _plain
+        target, cropped = resized(processor, size.shortest_edge or (size.height, size.width))
+        steps.append(Resize(target, filtered))
+        steps += [FlooredCenterCrop(cropped)] if cropped else []
+    if processor.do_center_crop and model != "segformer":
         crop = processor.crop_size
         steps.append(FlooredCenterCrop((crop.height, crop.width)))
-    if not processor.do_rescale:
-        return "it normalises bytes" if processor.do_normalize else (*steps, Conversion("tensor"))
-    if not math.isclose(processor.rescale_factor, 1 / 255):
-        return f"it multiplies bytes by {processor.rescale_factor}, which is not 1 / 255"
-    steps.append(Conversion("tensor", "float32"))
-    if processor.do_normalize:
-        steps.append(Normalize(tuple(processor.image_mean), tuple(processor.image_std)))
-    return tuple(steps)
+    if getattr(processor, "do_flip_channel_order", False):
+        steps.append(Operation("permute", (2, 1, 0)))
+    return (*steps, *_floats(processor, model))
+
+
+def _floats(processor: Any, model: str) -> tuple[Transform | Conversion, ...]:
+    """``(value * factor - offset - mean) / std`` of bytes, in units of 0 to 1."""
+    normalises = processor.do_normalize and model != "mobilevit"
+    again = getattr(processor, "include_top", False)
+    if not (processor.do_rescale or normalises or again):
+        return (Conversion("tensor"),)
+    whole = 255 * processor.rescale_factor if processor.do_rescale else 255.0
+    whole = 1.0 if math.isclose(whole, 1.0) else whole
+    mean = tuple(processor.image_mean) if normalises else (0.0,) * 3
+    std = tuple(processor.image_std) if normalises else (1.0,) * 3
+    if processor.do_rescale and getattr(processor, "rescale_offset", False):
+        mean = tuple(value + 1 for value in mean)
+    if again:
+        std = tuple(map(operator.mul, std, processor.image_std))
+    floats = Conversion("tensor", "float32")
+    if (mean, std, whole) == ((0.0,) * 3, (1.0,) * 3, 1.0):
+        return (floats,)
+    of = (tuple(value / whole for value in values) for values in (mean, std))
+    return floats, Normalize(*of)  # type: ignore[arg-type]
+
+
+_Size = Any  # of the shorter side, or (height, width)
+
+
+def _plain(processor: Any, size: _Size) -> tuple[_Size, int]:
+    return size, 0
+
+
+def _convnext(processor: Any, size: _Size) -> tuple[_Size, int]:
+    """A part of the image, but all of it, squashed, from 384 pixels on."""
+    if isinstance(size, tuple):
+        raise ValueError("its size has no shortest_edge")
+    return ((size, size), 0) if size >= 384 else (int(size / processor.crop_pct), size)
+
+
+def _levit(processor: Any, size: _Size) -> tuple[_Size, int]:
+    return size if isinstance(size, tuple) else int(256 / 224 * size), 0
+
+
+def _poolformer(processor: Any, size: _Size) -> tuple[_Size, int]:
+    if processor.crop_pct is None:
+        return size, 0
+    sides = size if isinstance(size, tuple) else (size, size)
+    height, width = (int(side / processor.crop_pct) for side in sides)
+    return height if sides[0] == sides[1] else (height, width), 0
+
+
+#: Processors that have methods of their own, by model: the size that they resize to, and that of a
+#: crop after it, or 0. What the others' methods do besides is to maps of segments, or in `_steps`.
+_MODELS: dict[str, Callable[[Any, _Size], tuple[_Size, int]]] = {
+    "beit": _plain,
+    "convnext": _convnext,
+    "dinov3_vit": _plain,
+    "efficientnet": _plain,
+    "levit": _levit,
+    "mobilenet_v2": _plain,
+    "mobilevit": _plain,
+    "poolformer": _poolformer,
+    "segformer": _plain,
+    "videomae": _plain,
+}
