@@ -75,10 +75,12 @@ def random_resized_crops(
     draw: int,
     area: tuple[float, float],
     ratio: tuple[float, float],
+    in_double: bool,
     out: npt.NDArray[np.int64],
 ) -> None:
     """Boxes as torchvision's RandomResizedCrop draws them, from draws of ``fastdata.plan.draws``.
 
+    ``in_double``: in double precision, as timm's does, and not in single.
     Uses draws ``draw`` to ``draw`` + 21 of each key. ``widths``, ``heights``: pixels, (N,), 1
     or more. ``out``: (4, N): left, top, width, height.
     """
@@ -312,6 +314,9 @@ NODES: tuple[str, ...]
 
 VALUES: tuple[str, ...]
 """The kinds of its values."""
+
+def linspace(start: float, end: float, count: int) -> list[float]:
+    """The entries of ``torch.linspace(start, end, count)``."""
 
 class PixelProgram:
     """Augmentations as a tree, which `fastdata.transforms.pixels` makes.

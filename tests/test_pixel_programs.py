@@ -74,9 +74,10 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
     table = [float(n) for n in range(3)]
 
     def build(tree: Builder) -> None:
-        tree.call("brightness", tree.uniform(0.0, 1.0))
+        tree.call("brightness", tree.random(Random("uniform_double", 0.0, 1.0)))
         tree.call("brightness", tree.table(table))
         tree.call("brightness", tree.table([2.0], signed=True, plus=2.0))
+        tree.call("brightness", tree.uniform(0.3, 0.7))
 
     program = built(build)
     found = np.array(
@@ -86,6 +87,10 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
     assert (found[:, 0] == draws.uniforms(keys, first)).all()
     assert (found[:, 1] == draws.integers(keys, first + 1, np.array(3))).all()
     assert (found[:, 2] == 4 - 4 * draws.integers(keys, first + 2, np.array(2))).all()
+    least, most = np.float32([0.3, 0.7])
+    units = np.floor(draws.uniforms(keys, first + 3) * 2**24) / 2**24
+    # As torch.Tensor.uniform_: in single precision, rounded once.
+    assert (found[:, 3] == np.float32(float(least) + float(most - least) * units)).all()
 
 
 def test_normal_numbers_are_normal_within_their_bounds() -> None:

@@ -19,7 +19,9 @@ _ATTEMPTS = 10
 
 def boxes(step: RandomResizedCrop, width: Any, height: Any, keys: Any, draw: int = 0) -> Any:
     out = np.empty((4, len(keys)), np.int64)
-    _native.random_resized_crops(keys, width, height, draw, step.scale, step.ratio, out)
+    _native.random_resized_crops(
+        keys, width, height, draw, step.scale, step.ratio, step.in_double, out
+    )
     return out
 
 
@@ -30,11 +32,12 @@ def boxes(step: RandomResizedCrop, width: Any, height: Any, keys: Any, draw: int
     st.integers(0, 100),
     st.tuples(st.floats(1e-4, 1), st.floats(1e-4, 1)).map(lambda pair: tuple(sorted(pair))),
     st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)).map(lambda pair: tuple(sorted(pair))),
+    st.booleans(),
 )
 def test_boxes_are_those_of_numpy(
-    width: int, height: int, seed: int, draw: int, scale: Any, ratio: Any
+    width: int, height: int, seed: int, draw: int, scale: Any, ratio: Any, in_double: bool
 ) -> None:
-    step = RandomResizedCrop(224, scale, ratio)
+    step = RandomResizedCrop(224, scale, ratio, in_double=in_double)
     keys = draws.sample_keys(seed, np.arange(64))
     widths, heights = np.full(64, width), np.full(64, height)
     found = boxes(step, widths, heights, keys, draw)
@@ -48,8 +51,9 @@ def test_boxes_are_those_of_numpy(
     assert (found[1] + found[3] <= height).all()
 
 
-def test_a_million_boxes_differ_in_none_but_a_few() -> None:
-    step = RandomResizedCrop(224)
+@pytest.mark.parametrize("in_double", [False, True])
+def test_a_million_boxes_differ_in_none_but_a_few(in_double: bool) -> None:
+    step = RandomResizedCrop(224, in_double=in_double)
     keys = draws.sample_keys(7, np.arange(1_000_000))
     widths, heights = 300 + np.arange(1_000_000) % 400, 200 + np.arange(1_000_000) % 700
     found = boxes(step, widths, heights, keys)
@@ -67,7 +71,9 @@ def test_arrays_of_another_kind_are_refused(wrong: str) -> None:
     }
     given[wrong] = given[wrong].astype(np.int32)
     with pytest.raises(TypeError):
-        _native.random_resized_crops(draw=0, area=(0.1, 1), ratio=(0.5, 2), **given)
+        _native.random_resized_crops(
+            draw=0, area=(0.1, 1), ratio=(0.5, 2), in_double=False, **given
+        )
 
 
 def _rows(keys: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint64]:
@@ -122,11 +128,24 @@ def _attempts(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Widths and heights by uniform numbers for (area, ratio), and whether they fit."""
     (least, most), (low, high) = step.scale, np.log(step.ratio)
-    area = (frame_width * frame_height) * (least + (most - least) * numbers[0])
-    ratio = np.exp(low + (high - low) * numbers[1])
+    if step.in_double:
+        part = least + (most - least) * numbers[0]
+        ratio = np.exp(low + (high - low) * numbers[1])
+    else:
+        part = _single(*step.scale, numbers[0])
+        low, high = np.log(np.float32(step.ratio).astype(float))
+        ratio = np.float32(np.exp(_single(low, high, numbers[1]))).astype(float)
+    area = (frame_width * frame_height) * part
     width, height = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
     fits = (width <= frame_width) & (height <= frame_height) & (width > 0) & (height > 0)
     return width, height, fits
+
+
+def _single(low: float, high: float, numbers: npt.NDArray[np.float64]) -> Any:
+    """Numbers from low to high of 24 bits each, rounded once to single precision."""
+    first, last = np.float32([low, high])
+    units = np.floor(numbers * 2**24) / 2**24
+    return np.float32(float(first) + float(last - first) * units).astype(float)
 
 
 def _central(

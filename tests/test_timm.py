@@ -29,7 +29,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms import pillow
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, pillow
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 need("timm")
@@ -311,19 +311,28 @@ def geometry_of(transform: Any, count: int = COUNT, size: tuple[int, int] = (500
     return program.draw(np.full(count, size[0]), np.full(count, size[1]), keys)
 
 
-def test_random_crops_are_torchvisions_with_a_filter_each(tv: Any, data: Any) -> None:
+def test_random_crops_are_drawn_in_double_with_a_filter_each(data: Any) -> None:
     transform = data.create_transform(
         64, is_training=True, interpolation="random", scale=(0.2, 0.7)
     )
     cut = geometry_of(transform)
-    wanted = geometry_of(
-        tv.Compose([tv.RandomResizedCrop(64, (0.2, 0.7)), tv.RandomHorizontalFlip(), tv.ToTensor()])
-    )
+    crop = RandomResizedCrop(64, (0.2, 0.7), in_double=True)
+    wanted = geometry_of(Compose([crop, RandomHorizontalFlip()]))
     assert (cut.boxes == wanted.boxes).all() and (cut.flips == wanted.flips).all()
     assert set(cut.filters.tolist()) == {1, 2}
     assert abs((cut.filters == 1).mean() - 0.5) < 0.02
     # Neither has to do with the other.
     assert abs(np.corrcoef(cut.filters, cut.boxes[:, 0])[0, 1]) < 0.04
+
+
+def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
+    for area in (0.09, 0.2025, 0.36, 0.5):
+        for ratio in (1.0, 0.75, 4 / 3):
+            crop = data.RandomResizedCropAndInterpolation(32, (area, area), (ratio, ratio))
+            for size in ((10, 10), (100, 100), (50, 200), (333, 500), (224, 224)):
+                cut = geometry_of(crop, 1, size).boxes[0]
+                _, _, height, width = crop.get_params(Image.new("L", size), crop.scale, crop.ratio)
+                assert (cut[2] - cut[0], cut[3] - cut[1]) == (width, height)
 
 
 def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:

@@ -24,6 +24,14 @@ inline double draw_uniform(uint64_t key, uint64_t draw) {
   return static_cast<double>(draw_bits(key, draw) >> 11) * 0x1p-53;
 }
 
+/// Between `from` and `to`, as torch.Tensor.uniform_ makes it of 24 random bits: in single
+/// precision, by a fused multiplication and addition.
+inline float draw_uniform_single(uint64_t key, uint64_t draw, double from, double to) {
+  const auto first = static_cast<float>(from);
+  const float unit = static_cast<float>(draw_bits(key, draw) >> 40) * 0x1p-24f;
+  return std::fma(unit, static_cast<float>(to) - first, first);
+}
+
 /// In [0, bound); bound is at least 1.
 inline int64_t draw_integer(uint64_t key, uint64_t draw, int64_t bound) {
   const auto wide =

@@ -688,6 +688,7 @@ class RandomErasing(Transform):
         value: A number, or one a channel; of normalised values only "random", normally distributed
             noise, or "color", a colour of such noise for each rectangle.
         count: How many rectangles share the area; or (least, most), each number as likely.
+        in_double: Draw in double precision, as timm does; torchvision draws in single.
     """
 
     p: float = 0.5
@@ -695,6 +696,7 @@ class RandomErasing(Transform):
     ratio: _Range = (0.3, 3.3)
     value: float | Sequence[float] | str = 0
     count: int | tuple[int, int] = field(default=1, kw_only=True)
+    in_double: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         who = "RandomErasing"

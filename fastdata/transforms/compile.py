@@ -583,9 +583,8 @@ class Reading:
         elif self.dtype == "uint8" and not all(0 <= value <= 255 for value in values):
             return "its values are not from 0 to 255"
         counts: Any = step.count
-        self.erasures.append(
-            pixels.Erase(step.p, step.scale, step.ratio, values, deviations, kind, counts)
-        )
+        options = (step.scale, step.ratio, values, deviations, kind, counts, step.in_double)
+        self.erasures.append(pixels.Erase(step.p, *options))
         return None
 
     def _cut(self, step: Transform) -> str | None:

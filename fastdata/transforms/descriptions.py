@@ -77,12 +77,14 @@ class RandomResizedCrop(Transform):
         ratio: Least and greatest width / height of a crop.
         interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; all but nearest
             antialias. Several of them: each image gets one, each as likely.
+        in_double: Draw in double precision, as timm does; torchvision draws in single.
     """
 
     size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: str | Sequence[str] = "bilinear"
+    in_double: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair("RandomResizedCrop", self.size))

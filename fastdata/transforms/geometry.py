@@ -353,6 +353,7 @@ def _random_boxes(
         draw,
         step.scale,
         step.ratio,
+        step.in_double,
         boxes,
     )
     return boxes[0], boxes[1], boxes[2], boxes[3]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.transforms.augmentations import RandomApply, RandomRotation, RandomSolarize
+from fastdata.transforms.augmentations import RandomApply, RandomSolarize
 from fastdata.transforms.conversion import Conversion, Found, name_in
 from fastdata.transforms.descriptions import Transform, Views
 from fastdata.transforms.pixels import Operation, Random
@@ -74,12 +74,14 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
 
 def _blur(transform: Any) -> Transform:
     least, greatest = transform.sigmas
-    radius = Random("uniform", float(least), float(greatest))
+    radius = Random("uniform_double", float(least), float(greatest))
     return RandomApply((Operation("box_blur", (radius,)),), transform.prob)
 
 
 def _rotation(transform: Any) -> Transform:
-    return RandomApply((RandomRotation((transform.angle, transform.angle)),), transform.prob)
+    # Nearest, of the same size, about the centre, black around it.
+    rotation = Operation("rotate", (float(transform.angle), *(0,) * 9))
+    return RandomApply((rotation,), transform.prob)
 
 
 def _solarisation(transform: Any) -> Transform:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.transforms import geometry
@@ -110,7 +109,7 @@ class Random:
     """A value of an :class:`Operation`: a `Number` that has no draws yet.
 
     Attributes:
-        kind: ``constant``, ``uniform``, ``normal``: of a and b as struct Value has them.
+        kind: ``constant``, ``uniform_double``, ``normal``: of a and b as struct Value has them.
         a: In terms of `kind`.
         b: Likewise.
         signed: Negated half of the time.
@@ -209,6 +208,7 @@ class Erase(Transform):
         deviations: The standard deviations of noise that is added; None: none.
         noise: "random", each pixel has its own; "color", each rectangle has its own.
         counts: Least and greatest number of rectangles, which share the area.
+        in_double: As RandomErasing has it.
     """
 
     p: float
@@ -218,6 +218,7 @@ class Erase(Transform):
     deviations: tuple[float, float, float] | None
     noise: str = "random"
     counts: tuple[int, int] = (1, 1)
+    in_double: bool = False
 
     def scaled(self, mean: Sequence[float], std: Sequence[float]) -> Erase:
         """What it is after ``(value - mean) / std`` of each channel."""
@@ -309,9 +310,9 @@ class Builder:
         return first
 
     def uniform(self, a: float, b: float, **rest: Any) -> Number:
-        """A number between a and b; no draw where they are the same."""
+        """A number between a and b, in single precision; no draw where they are the same."""
         if a == b:
-            return Number("constant", a=a, **rest)
+            return Number("constant", a=float(np.float32(a)), **rest)
         return Number("uniform", self.draw(), a, b, **rest)
 
     def table(self, entries: Sequence[float], signed: bool = False, **rest: Any) -> Number:
@@ -332,7 +333,7 @@ class Builder:
             options["sign_draw"] = self.draw()
         if value.kind == "table":
             return self.table(value.entries, **options)
-        draws = {"constant": 0, "uniform": 1, "normal": 2}[value.kind]
+        draws = {"constant": 0, "uniform_double": 1, "normal": 2}[value.kind]
         return Number(value.kind, self.draw(draws), value.a, value.b, **options)
 
     @contextmanager
@@ -571,7 +572,8 @@ def _filter(tree: Builder, step: Any) -> Number | float:
 def _resized_crop(tree: Builder, step: RandomResizedCrop) -> None:
     height, width = step.size  # type: ignore[misc]
     which = _filter(tree, step)
-    tree.leaf("resized_crop", width, height, which, *step.scale, *step.ratio, draws=22)
+    ranges = (*step.scale, *step.ratio, step.in_double)
+    tree.leaf("resized_crop", width, height, which, *ranges, draws=22)
 
 
 def _resize(tree: Builder, step: Resize) -> None:
@@ -615,7 +617,8 @@ def _shortest_size(tree: Builder, step: RandomShortestSize) -> None:
 
 
 def _random_resize(tree: Builder, step: RandomResize) -> None:
-    size = tree.uniform(step.min_size, step.max_size, rounding=TO_ZERO)
+    low, high = step.min_size, step.max_size
+    size = Number("uniform_double", tree.draw(), low, high, rounding=TO_ZERO)
     which = FILTERS.index(step.interpolation)
     tree.leaf("resize_shorter", size, 0, which)
 
@@ -625,7 +628,8 @@ def _erase(tree: Builder, step: Erase) -> None:
     with tree.maybe(step.p), tree.node("choice", draws=1):
         for count in range(step.counts[0], step.counts[1] + 1):
             scale = [part / count for part in step.scale]
-            values = (*scale, *step.ratio, *step.values, noise, *(step.deviations or (0, 0, 0)))
+            deviations = step.deviations or (0, 0, 0)
+            values = (*scale, *step.ratio, *step.values, noise, *deviations, step.in_double)
             with tree.node("sequence"):
                 for _ in range(count):
                     tree.leaf("erase", *values, draws=23)
@@ -707,30 +711,16 @@ _MIXED_FEW = tuple(name for name in _MIXED if name not in _FACTORS)
 _PLAIN = {"AutoContrast": "autocontrast", "Equalize": "equalize", "Invert": "invert"}
 
 
-def _linspace(end: float, count: int) -> npt.NDArray[np.float32]:
-    """``torch.linspace(0, end, count)``: of float32, from both ends to the middle."""
-    last, index = np.float32(end), np.arange(count, dtype=np.float32)
-    step = last / np.float32(count - 1)
-    fro: npt.NDArray[np.float32] = last - step * (np.float32(count - 1) - index)
-    return np.where(index < count // 2, step * index, fro)
-
-
-def _thresholds(count: int, version: int) -> npt.NDArray[np.float64]:
-    """Solarise's: v1 has 255 to 0 evenly spaced, v2 255 times 1 to 0."""
-    if version == 1:
-        return _linspace(255.0, count)[::-1].astype(np.float64)
-    return 255.0 * _linspace(1.0, count)[::-1].astype(np.float64)
-
-
 def _strengths(name: str, space: dict[str, float], bins: int, version: int) -> list[float]:
     """An operation's values at each strength, but for its sign."""
     if name == "Solarize":
-        thresholds: list[float] = _thresholds(bins, version).tolist()
-        return thresholds
+        if version == 1:
+            return _native.linspace(255.0, 0.0, bins)
+        return [255.0 * value for value in _native.linspace(1.0, 0.0, bins)]
     if name == "Posterize":
         kept = 8 - np.rint(np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / space[name]))
         return kept.tolist()  # type: ignore[no-any-return]
-    found: list[float] = _linspace(space[name], bins).astype(np.float64).tolist()
+    found = _native.linspace(0.0, space[name], bins)
     if name.startswith("Shear"):
         return [math.degrees(math.atan(value)) for value in found]
     return found

@@ -124,7 +124,7 @@ def _on_pil(make: Callable[[Any], Transform]) -> Callable[[Any, str, str], Found
 
 def _resized_crop(transform: Any) -> Transform:
     scale, ratio = tuple(transform.scale), tuple(transform.ratio)
-    return RandomResizedCrop(transform.size, scale, ratio, _filters(transform))
+    return RandomResizedCrop(transform.size, scale, ratio, _filters(transform), in_double=True)
 
 
 def _keep_ratio(transform: Any) -> Transform:
@@ -185,6 +185,7 @@ def _erasing(transform: Any, kind: str, dtype: str) -> Found:
         (math.exp(low), math.exp(high)),
         value,
         count=(transform.min_count, transform.max_count),
+        in_double=True,
     )
 
 
@@ -210,7 +211,7 @@ class _Strength:
         least, greatest = min(ends), max(ends)
         kind, a, b = "constant", self.middle * factor, 0.0
         if self.deviation == math.inf:
-            kind, a, b = "uniform", 0.0, self.middle * factor
+            kind, a, b = "uniform_double", 0.0, self.middle * factor
         elif self.is_drawn:
             kind, b = "normal", self.deviation * abs(factor)
         given = {"least": least, "greatest": greatest, **options}
@@ -315,7 +316,7 @@ def _blurred_by_chance(op: Any, strength: _Strength) -> Transform:
     if strength.is_drawn:
         raise ValueError("the greatest radius of GaussianBlurRand is random")
     factor = min(max(strength.middle / 10, 0.0), 1.0)
-    return Operation("box_blur", (Random("uniform", 0.1, 2.0 * factor),))
+    return Operation("box_blur", (Random("uniform_double", 0.1, 2.0 * factor),))
 
 
 _OPERATIONS: dict[str, Callable[[Any, _Strength], Transform]] = {

@@ -33,15 +33,6 @@ constexpr double kRadians = 3.14159265358979323846 / 180.0;
 
 bool has_children(NodeKind kind) { return kind <= NodeKind::mix; }
 
-/// Entry `index` of `count` floats evenly spaced from 0 to `end`, as torch.linspace rounds them.
-double linspace(double end, int index, int count) {
-  const float last = static_cast<float>(end);
-  if (count < 2) return 0;
-  const float step = last / static_cast<float>(count - 1);
-  if (index < count / 2) return step * static_cast<float>(index);
-  return last - step * static_cast<float>(count - 1 - index);
-}
-
 /// As Python's round(value, 15).
 double rounded_15(double value) {
   char digits[64];
@@ -220,12 +211,15 @@ double PixelProgram::number(const Value& value, const Drawing& drawing) const {
   switch (value.kind) {
     case ValueKind::constant: break;
     case ValueKind::uniform:
+      x = draw_uniform_single(drawing.key, value.draw, x, value.b * unit);
+      break;
+    case ValueKind::uniform_double:
       x += (value.b * unit - x) * draw_uniform(drawing.key, value.draw);
       break;
     case ValueKind::table:
       x = tables_[value.first + draw_integer(drawing.key, value.draw, value.count)];
       break;
-    case ValueKind::linspace: x = linspace(x, static_cast<int>(value.b), value.count); break;
+    case ValueKind::linspace: x = linspace(0, x, static_cast<int>(value.b), value.count); break;
     case ValueKind::normal: x += value.b * unit * draw_normal(drawing.key, value.draw); break;
   }
   if (x < value.least * unit) x = value.least * unit;
@@ -538,7 +532,8 @@ Status PixelProgram::Drawing::resize(double new_width, double new_height, double
 Status PixelProgram::Drawing::resized_crop(uint64_t draw) {
   if (!(v[3] >= 0 && v[5] > 0 && v[6] > 0))
     return {Code::bad_parameters, "a random crop of parts or ratios that there are not"};
-  const CropBox box = random_resized_crop({v[3], v[4], v[5], v[6]}, width(), height(), key, draw);
+  const AreaAndRatio drawn_from{v[3], v[4], v[5], v[6], v[7] != 0};
+  const CropBox box = random_resized_crop(drawn_from, width(), height(), key, draw);
   if (Status s =
           crop(box.left, box.top, static_cast<double>(box.width), static_cast<double>(box.height));
       !s.ok())
@@ -630,13 +625,12 @@ Status PixelProgram::Drawing::random_crop(uint64_t draw) {
 void PixelProgram::Drawing::erase(uint64_t draw) {
   constexpr int kAttempts = 10;
   const double area = static_cast<double>(width()) * height();
-  const double low = portable_log(v[2]), high = portable_log(v[3]);
+  const AreaAndRatio drawn_from{v[0], v[1], v[2], v[3], v[11] != 0};
   for (int attempt = 0; attempt < kAttempts; attempt++) {
-    const uint64_t number = draw + 2 * attempt;
-    const double part = area * (v[0] + (v[1] - v[0]) * draw_uniform(key, number));
-    const double ratio = portable_exp(low + (high - low) * draw_uniform(key, number + 1));
-    const double h = std::nearbyint(std::sqrt(part * ratio));
-    const double w = std::nearbyint(std::sqrt(part / ratio));
+    double part, ratio;
+    drawn_from.draw(key, draw + 2 * attempt, part, ratio);
+    const double h = std::nearbyint(std::sqrt(area * part * ratio));
+    const double w = std::nearbyint(std::sqrt(area * part / ratio));
     if (!(h < height() && w < width())) continue;
     Erasure erasure{};
     erasure.width = static_cast<int>(w);
@@ -652,6 +646,14 @@ void PixelProgram::Drawing::erase(uint64_t draw) {
     drawn.erasures.push_back(erasure);
     return;
   }
+}
+
+float linspace(double start, double end, int index, int count) {
+  const auto first = static_cast<float>(start), last = static_cast<float>(end);
+  if (count < 2) return first;
+  const float step = (last - first) / static_cast<float>(count - 1);
+  if (index < count / 2) return std::fma(step, static_cast<float>(index), first);
+  return std::fma(-step, static_cast<float>(count - 1 - index), last);
 }
 
 bool parse_node(std::string_view name, NodeKind& kind) {

@@ -48,8 +48,9 @@ namespace fastdata {
   N(perspective, 6)                                                                             \
   /* channels in a random order; [2] */                                                         \
   N(shuffle_channels, 0)                                                                        \
-  /* RandomResizedCrop: width, height, filter; area from, to; ratio from, to; [22] */           \
-  N(resized_crop, 7)                                                                            \
+  /* RandomResizedCrop: width, height, filter; area from, to; ratio from, to; whether it is */  \
+  /* drawn in double precision; [22] */                                                         \
+  N(resized_crop, 8)                                                                            \
   /* the shorter side to a size: size, the longer side's bound or 0, filter; */                 \
   N(resize_shorter, 3)                                                                          \
   /* ScaleJitter: width and height of the target; a factor; filter; */                          \
@@ -64,18 +65,18 @@ namespace fastdata {
   /* smaller images; padding mode; fill R, G, B; [2] */                                         \
   N(random_crop, 11)                                                                            \
   /* RandomErasing: area from, to; ratio from, to; a value a channel; what is added to them: */ \
-  /* 0 nothing, 1 noise, 2 one number of it a channel; its standard deviation a channel. Of */  \
-  /* the output, in its units, last of all; [23] */                                             \
-  N(erase, 11)
+  /* 0 nothing, 1 noise, 2 one number of it a channel; its standard deviation a channel; */     \
+  /* whether it is drawn in double precision. Of the output, in its units, last of all; [23] */ \
+  N(erase, 12)
 
 #define FASTDATA_NODE(name, values) name,
 enum class NodeKind : uint8_t { FASTDATA_NODES(FASTDATA_NODE) };
 
-// The kinds of numbers (`_native.VALUES`): a; uniform in [a, b); one of `count` entries of the
-// tables from `first` on; entry b of `count` ones evenly spaced from 0 to a, in float32 as
-// torch.linspace has them; normally distributed around a, with a standard deviation of b (two
-// draws).
-#define FASTDATA_VALUES(V) V(constant) V(uniform) V(table) V(linspace) V(normal)
+// The kinds of numbers (`_native.VALUES`): a; uniform from a to b, in single precision as torch
+// draws or in double as Python does; one of `count` entries of the tables from `first` on; entry b
+// of `count` ones that torch.linspace spaces evenly from 0 to a; normally distributed around a,
+// with a standard deviation of b (two draws).
+#define FASTDATA_VALUES(V) V(constant) V(uniform) V(uniform_double) V(table) V(linspace) V(normal)
 #define FASTDATA_VALUE(name) name,
 enum class ValueKind : uint8_t { FASTDATA_VALUES(FASTDATA_VALUE) };
 
@@ -86,6 +87,10 @@ enum class Rounding : uint8_t { none, to_zero, to_even, up };  // last of all
 // children make, and a blend with that, as by timm's; one blend after the other, as by timm's that
 // is blended.
 enum class Mixing : uint8_t { sum, blended_sum, blends };
+
+/// Entry `index` of `count` floats evenly spaced from `start` to `end`, as torch.linspace rounds
+/// them: once, by a fused multiplication and addition.
+float linspace(double start, double end, int index, int count);
 
 /// False if no node has that name.
 bool parse_node(std::string_view name, NodeKind& kind);

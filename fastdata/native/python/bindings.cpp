@@ -82,7 +82,8 @@ py::tuple rewrite_baseline_python(const py::object& data) {
 void random_resized_crops(const py::object& keys, const py::object& widths,
                           const py::object& heights, uint64_t draw,
                           const std::pair<double, double>& area,
-                          const std::pair<double, double>& ratio, const py::object& out) {
+                          const std::pair<double, double>& ratio, bool in_double,
+                          const py::object& out) {
   const View key_view(keys), width_view(widths), height_view(heights);
   const View out_view(out, /*writable=*/true);
   for (const View* view : {&key_view, &width_view, &height_view})
@@ -91,7 +92,7 @@ void random_resized_crops(const py::object& keys, const py::object& widths,
   const Py_ssize_t count = key_view->shape[0];
   if (!out_view.is_integers(8, 2) || out_view->shape[0] != 4 || out_view->shape[1] != count)
     throw py::type_error("out must be 64-bit integers, 4 x N");
-  const CropRanges ranges{area.first, area.second, ratio.first, ratio.second};
+  const AreaAndRatio ranges{area.first, area.second, ratio.first, ratio.second, in_double};
   const auto* key = static_cast<const uint64_t*>(key_view->buf);
   const auto* width = static_cast<const int64_t*>(width_view->buf);
   const auto* height = static_cast<const int64_t*>(height_view->buf);
@@ -223,7 +224,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("check_seek_points", &check_seek_points_python, py::arg("table"), py::arg("data"));
 
   m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
-        py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"), py::arg("out"));
+        py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"),
+        py::arg("in_double"), py::arg("out"));
 
   bind_augment(m);
   bind_extents(m);

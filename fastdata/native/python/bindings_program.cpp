@@ -75,6 +75,12 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height)
   return py::make_tuple(calls, erased, drawn.width, drawn.height);
 }
 
+std::vector<float> linspace_python(double start, double end, int count) {
+  std::vector<float> entries;
+  for (int i = 0; i < count; i++) entries.push_back(linspace(start, end, i, count));
+  return entries;
+}
+
 }  // namespace
 
 void bind_program(py::module_& m) {
@@ -85,6 +91,7 @@ void bind_program(py::module_& m) {
   FASTDATA_VALUES(FASTDATA_VALUE_NAME)
   m.attr("NODES") = py::tuple(nodes);
   m.attr("VALUES") = py::tuple(values);
+  m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
   py::class_<PixelProgram>(m, "PixelProgram")
       .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"))
       .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"));

@@ -9,7 +9,7 @@ namespace fastdata {
 namespace {
 
 /// The largest box within the ratios, in the middle.
-CropBox central(const CropRanges& ranges, int64_t width, int64_t height) {
+CropBox central(const AreaAndRatio& ranges, int64_t width, int64_t height) {
   const double ratio = static_cast<double>(width) / static_cast<double>(height);
   CropBox box{0, 0, width, height};
   if (ratio < ranges.least_ratio)
@@ -28,15 +28,26 @@ CropBox central(const CropRanges& ranges, int64_t width, int64_t height) {
 
 }  // namespace
 
-CropBox random_resized_crop(const CropRanges& ranges, int64_t width, int64_t height, uint64_t key,
+void AreaAndRatio::draw(uint64_t key, uint64_t draw, double& area, double& ratio) const {
+  if (in_double) {
+    const double low = portable_log(least_ratio), high = portable_log(most_ratio);
+    area = least_area + (most_area - least_area) * draw_uniform(key, draw);
+    ratio = portable_exp(low + (high - low) * draw_uniform(key, draw + 1));
+  } else {
+    const double low = portable_log(static_cast<float>(least_ratio));
+    const double high = portable_log(static_cast<float>(most_ratio));
+    area = draw_uniform_single(key, draw, least_area, most_area);
+    ratio = static_cast<float>(portable_exp(draw_uniform_single(key, draw + 1, low, high)));
+  }
+}
+
+CropBox random_resized_crop(const AreaAndRatio& ranges, int64_t width, int64_t height, uint64_t key,
                             uint64_t draw) {
   const double area = static_cast<double>(width) * static_cast<double>(height);
-  const double low = portable_log(ranges.least_ratio), high = portable_log(ranges.most_ratio);
   for (int attempt = 0; attempt < kCropAttempts; attempt++) {
     const uint64_t number = draw + 2 * static_cast<uint64_t>(attempt);
-    const double part =
-        ranges.least_area + (ranges.most_area - ranges.least_area) * draw_uniform(key, number);
-    const double ratio = portable_exp(low + (high - low) * draw_uniform(key, number + 1));
+    double part, ratio;
+    ranges.draw(key, number, part, ratio);
     const double w = std::nearbyint(std::sqrt(area * part * ratio));
     const double h = std::nearbyint(std::sqrt(area * part / ratio));
     if (!(w > 0 && h > 0 && w <= static_cast<double>(width) && h <= static_cast<double>(height)))

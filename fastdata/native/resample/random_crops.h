@@ -11,10 +11,14 @@
 
 namespace fastdata {
 
-/// What RandomResizedCrop is given.
-struct CropRanges {
+/// What RandomResizedCrop and RandomErasing are given.
+struct AreaAndRatio {
   double least_area, most_area;    // parts of the image's
-  double least_ratio, most_ratio;  // width by height
+  double least_ratio, most_ratio;  // width by height, or height by width
+  bool in_double;                  // as timm draws, and not in single precision as torchvision does
+
+  /// Draws one of each, from draws `draw` and `draw` + 1.
+  void draw(uint64_t key, uint64_t draw, double& area, double& ratio) const;
 };
 
 /// Attempts to fit a box, two numbers each, before the central one is taken.
@@ -26,7 +30,7 @@ struct CropBox {
 
 /// The box for an image of width x height, both at least 1, from draws `draw` to
 /// `draw` + 2 * kCropAttempts + 1 of `key` (fastdata/plan/draws.py: SplitMix64).
-CropBox random_resized_crop(const CropRanges& ranges, int64_t width, int64_t height, uint64_t key,
+CropBox random_resized_crop(const AreaAndRatio& ranges, int64_t width, int64_t height, uint64_t key,
                             uint64_t draw);
 
 }  // namespace fastdata
