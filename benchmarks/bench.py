@@ -132,7 +132,7 @@ def container_contender(dataset: Path, among: Iterable[Contender]) -> Contender:
     name = f"fastdata-{'raw' if raw else manifest.container}"
     found = next(contender for contender in among if contender.name == name)
     # What was stored is what is compared with: the reference is decoded from the dataset itself.
-    return replace(found, tolerance=1.0, mean_tolerance=None, why="")
+    return replace(found, max_side=None)
 
 
 def bench(
@@ -168,7 +168,11 @@ def bench(
     tree = data.tree
     if tree is not None and data.images:
         tree = repeat_tree(tree.absolute(), data.work / "tree", data.images)
-    wanted = cache(partial(_wanted, data, tree))
+    known = cache(partial(_wanted, data, tree))
+
+    def wanted(contender: Contender, case: Case) -> tuple[pixels.Reference, float]:
+        return known(contender.folder == "", contender.max_side, contender.area, case)
+
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-bench-")))
         paths: dict[str, Path] = {}
@@ -244,7 +248,7 @@ def _get_ready(
     scratch: Path,
     stack: ExitStack,
     result: dict[str, Any],
-    wanted: Callable[[bool, Case], tuple[pixels.Reference, float]],
+    wanted: Callable[[Contender, Case], tuple[pixels.Reference, float]],
 ) -> Path:
     """Prepares a contender's data and checks what it makes of it."""
     if contender.folder == "":
@@ -256,7 +260,8 @@ def _get_ready(
         sample = data.work.absolute() / "check" / "tree"
         small_tree(tree, sample, _CHECKED)
         checked = prepare(contender, sample, sample.parent, environments)
-        small = pixels.reference(_of_tree(sample, None), _SIZE)
+        few = _of_tree(sample, None, contender.max_side, contender.area)
+        small = pixels.reference(few, _SIZE, area=contender.area)
         if contender.staged:
             _stage(checked, stack)
         with _handed_over(
@@ -270,7 +275,7 @@ def _get_ready(
     for case in reversed(options.cases):
         if not _takes_part(result, options, case):
             continue
-        reference, change = wanted(contender.folder == "", case)
+        reference, change = wanted(contender, case)
         try:
             with _handed_over(
                 contender, path, reference, options, environments, scratch, case
@@ -392,20 +397,33 @@ def _stage(path: Path, stack: ExitStack) -> None:
         stack.callback(unstage, path)
 
 
-def _wanted(data: Data, tree: Path | None, own: bool, case: Case) -> tuple[pixels.Reference, float]:
+def _wanted(
+    data: Data,
+    tree: Path | None,
+    own: bool,
+    max_side: int | None,
+    area: bool,
+    case: Case,
+) -> tuple[pixels.Reference, float]:
     """The plain pixels of the first samples, and how far torchvision's recipe takes them off."""
-    path = data.dataset if own else tree
-    assert path is not None
     count = _AUGMENTED if own or case.recipe else _CHECKED
-    reference = pixels.reference((_of_dataset if own else _of_tree)(path, count), case.size)
+    if own:
+        assert data.dataset is not None
+        samples = _of_dataset(data.dataset, count)
+    else:
+        assert tree is not None
+        samples = _of_tree(tree, count, max_side, area)
+    reference = pixels.reference(samples, case.size, area=area)
     augmented = case.recipe not in ("", "none")
     return reference, pixels.torchvisions_change(reference, case.recipe) if augmented else 0.0
 
 
-def _of_tree(tree: Path, count: int | None) -> Iterator[tuple[Image.Image, int]]:
+def _of_tree(
+    tree: Path, count: int | None, max_side: int | None, area: bool
+) -> Iterator[tuple[Image.Image, int]]:
     for path, label in listing(tree)[:count]:
         with Image.open(path) as image:
-            yield image, label
+            yield pixels.reduced(image, max_side, area=area), label
 
 
 def _of_dataset(path: Path, count: int) -> Iterator[tuple[Image.Image, int]]:

@@ -172,25 +172,40 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> Figures:
     return Figures("After / before", columns, rows)
 
 
-#: Whose speeds are compared, on the same kind of data.
+#: Contenders whose speeds are compared, on the same images; what each stores.
 _PAIRS = [
-    ("fastdata-lmdb", "torch-uint8", "the JPEGs as they are; Pillow"),
-    ("fastdata-lmdb", "dali-cpu", "the JPEGs as they are"),
-    ("fastdata-lmdb", "ffcv-q90", "the JPEGs as they are; of quality 90 at full size"),
-    ("fastdata-lmdb", "ffcv-raw", "the JPEGs as they are; pixels, at most 500"),
-    ("fastdata-raw", "ffcv-raw256", "pixels, at most 256; pixels, at most 256"),
+    ("fastdata-lmdb", "torch-uint8", "fastdata (LMDB) vs torch (uint8)", "the JPEGs as they are"),
+    ("fastdata-lmdb", "dali-cpu", "fastdata (LMDB) vs DALI (CPU)", "the JPEGs as they are"),
+    (
+        "fastdata-lmdb",
+        "ffcv-q90",
+        "fastdata (LMDB) vs FFCV (quality 90)",
+        "the JPEGs as they are; JPEGs of quality 90 at full size",
+    ),
+    (
+        "fastdata-lmdb",
+        "ffcv-raw",
+        "fastdata (LMDB) vs FFCV (pixels ≤ 500)",
+        "the JPEGs as they are; pixels",
+    ),
+    (
+        "fastdata-raw",
+        "ffcv-raw256",
+        "fastdata (pixels ≤ 256) vs FFCV (pixels ≤ 256)",
+        "pixels, both",
+    ),
 ]
 
 
 def ratios(result: dict[str, Any]) -> Figures:
     """Ratios of images/s with the most threads, taken round by round."""
     rows = []
-    for ours, theirs, inputs in _PAIRS:
+    for ours, theirs, title, stored in _PAIRS:
         pairs = list(zip(_most(result, ours), _most(result, theirs), strict=False))
         if pairs:
             spread = Spread.of([rate(our) / rate(their) for our, their in pairs])
-            rows.append([f"{ours} by {theirs} ({inputs})", str(spread)])
-    return Figures("Times as fast", ["", "ratio of images/s"], rows)
+            rows.append([f"{title}: {stored}", str(spread)])
+    return Figures("Times as fast", ["loaders: what is stored", "ratio of images/s"], rows)
 
 
 def limits(result: dict[str, Any], decoding: dict[str, Any]) -> Figures | None:
@@ -217,7 +232,7 @@ def limits(result: dict[str, Any], decoding: dict[str, Any]) -> Figures | None:
     threads = runs[0]["threads"]
     bound = threads * 1000 / whole
     title = f"{threads} cores that do nothing else: {bound:,.0f} images/s"
-    return Figures(title, ["", "ms an image", "share"], rows)
+    return Figures(title, ["stage", "ms an image", "share"], rows)
 
 
 _MEASURES: list[tuple[str, str, Callable[[Run], float | None], bool]] = [

@@ -32,6 +32,9 @@ class Contender:
         needs: A module without which it is left out, where it runs in this environment.
         dtype: What it can give, where it is not for the options to say.
         recipes: Whether it takes part where recipes of augmentation are measured.
+        max_side: The longer side that its stored images have at most, in pixels; None where they
+            keep their size. The pixels it must give are cut from images that Pillow reduced so.
+        area: Whether it averages areas, as OpenCV's INTER_AREA does, of a window of its own.
         tolerance: How far its pixels may be from Pillow's: mean absolute difference in levels of
             255, of any one image.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
@@ -50,6 +53,8 @@ class Contender:
     needs: str = ""
     dtype: str | None = None
     recipes: bool = False
+    max_side: int | None = None
+    area: bool = False
     tolerance: float = 1.0
     mean_tolerance: float | None = None
     why: str = ""
@@ -71,7 +76,6 @@ class Contender:
 
 
 _THIS = Path(sys.executable)
-_SMALLER = "its data is reduced to 256 px and stored as pixels before the crop is cut"
 
 FASTDATA = [
     *(
@@ -81,8 +85,14 @@ FASTDATA = [
             name,
             folder=f"fastdata-{name}",
             recipes=True,
+            note=note,
         )
-        for name in ("lmdb", "parquet", "shards", "folder")
+        for name, note in (
+            ("lmdb", "the JPEGs in LMDB"),
+            ("parquet", "the JPEGs in Parquet"),
+            ("shards", "the JPEGs in tar shards"),
+            ("folder", "the JPEGs where they are, with an index of them"),
+        )
     ),
     Contender(
         "fastdata-imagefolder",
@@ -97,9 +107,8 @@ FASTDATA = [
         "raw",
         folder="fastdata-raw",
         recipes=True,
-        tolerance=8.0,
-        why=_SMALLER,
-        note="pixels, longer side at most 256",
+        max_side=256,
+        note="pixels in LMDB, longer side at most 256",
     ),
     *(
         Contender(
@@ -110,22 +119,21 @@ FASTDATA = [
             prepared_as=name,
             staged=True,
             recipes=True,
-            tolerance=tolerance,
-            why=why,
-            note="from /dev/shm",
+            max_side=256 if name == "raw" else None,
+            note=f"fastdata-{name}, staged to /dev/shm",
         )
-        for name, tolerance, why in (
-            ("lmdb", 1.0, ""),
-            ("parquet", 1.0, ""),
-            ("shards", 1.0, ""),
-            ("raw", 8.0, _SMALLER),
-        )
+        for name in ("lmdb", "parquet", "shards", "raw")
     ),
 ]
 
 PEERS = [
     Contender(
-        "torch-float32", "torch_loader.py", "tree", dtype="float32", recipes=True, note="Pillow"
+        "torch-float32",
+        "torch_loader.py",
+        "tree",
+        dtype="float32",
+        recipes=True,
+        note="torch's DataLoader, torchvision's ImageFolder, Pillow; float32 batches",
     ),
     Contender(
         "torch-v2",
@@ -141,12 +149,22 @@ PEERS = [
         "torch_loader.py",
         "tree",
         dtype="uint8",
-        note="with fastdata.fast_collate",
+        note="torch's DataLoader and Pillow; uint8 batches by fastdata.fast_collate",
     ),
     Contender(
-        "torch-lmdb", "torch_loader.py", "lmdb", folder="torch-lmdb", note="py-lmdb, fast_collate"
+        "torch-lmdb",
+        "torch_loader.py",
+        "lmdb",
+        folder="torch-lmdb",
+        note="torch-uint8 reading LMDB by py-lmdb",
     ),
-    Contender("hf", "torch_loader.py", "hf", folder="hf", note="Hugging Face datasets"),
+    Contender(
+        "hf",
+        "torch_loader.py",
+        "hf",
+        folder="hf",
+        note="Hugging Face datasets in torch's DataLoader, Pillow",
+    ),
     Contender(
         "pillow-simd",
         "torch_loader.py",
@@ -156,10 +174,33 @@ PEERS = [
         recipes=True,
         note="torch-uint8 with pillow-simd in Pillow's place",
     ),
-    Contender("torchdata", "torchdata_nodes.py", environment="torchdata", note="torchdata.nodes"),
-    Contender("webdataset", "webdataset_loader.py", environment="webdataset", folder="webdataset"),
-    Contender("streaming", "streaming_loader.py", environment="streaming", folder="streaming"),
-    Contender("litdata", "litdata_loader.py", environment="litdata", folder="litdata"),
+    Contender(
+        "torchdata",
+        "torchdata_nodes.py",
+        environment="torchdata",
+        note="torchdata.nodes, Pillow",
+    ),
+    Contender(
+        "webdataset",
+        "webdataset_loader.py",
+        environment="webdataset",
+        folder="webdataset",
+        note="tar shards, webdataset's loader, Pillow",
+    ),
+    Contender(
+        "streaming",
+        "streaming_loader.py",
+        environment="streaming",
+        folder="streaming",
+        note="MosaicML Streaming, Pillow",
+    ),
+    Contender(
+        "litdata",
+        "litdata_loader.py",
+        environment="litdata",
+        folder="litdata",
+        note="Lightning's LitData, Pillow",
+    ),
     *(
         Contender(
             f"petastorm-{pool}",
@@ -167,7 +208,7 @@ PEERS = [
             pool,
             environment="petastorm",
             folder="petastorm",
-            note=f"its pool of {'threads' if pool == 'thread' else 'processes'}",
+            note=f"petastorm's pool of {'threads' if pool == 'thread' else 'processes'}, Pillow",
         )
         for pool in ("thread", "process")
     ),
@@ -177,6 +218,7 @@ PEERS = [
         environment="spdl",
         tolerance=4.0,
         why="FFmpeg has a colour conversion and a scaler of its own",
+        note="SPDL: FFmpeg in threads",
     ),
     Contender(
         "dali-cpu",
@@ -186,6 +228,7 @@ PEERS = [
         recipes=True,
         tolerance=2.0,
         why="DALI's antialiasing filter is another",
+        note="NVIDIA DALI on the CPU",
     ),
     Contender(
         "dali-fastdata",
@@ -206,6 +249,7 @@ PEERS = [
         needs_gpu=True,
         tolerance=4.0,
         why="nvJPEG's upsampling and DALI's filter are others",
+        note="NVIDIA DALI, decoding on the GPU",
     ),
     *(
         Contender(
@@ -215,17 +259,19 @@ PEERS = [
             environment="ffcv",
             folder=f"ffcv-{name}",
             recipes=True,
-            tolerance=20.0,
-            mean_tolerance=10.0,
-            why="FFCV averages areas, rounds its window otherwise, and encodes anew",
-            note=note,
+            max_side=max_side,
+            area=True,
+            tolerance=15.0,
+            mean_tolerance=6.0,
+            why="FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's",
+            note=f"FFCV: {note}",
         )
-        for name, note in (
-            ("q90", "JPEG of quality 90, full size"),
-            ("500", "JPEG of quality 90, longer side at most 500"),
-            ("half", "half of the images as pixels"),
-            ("raw", "pixels"),
-            ("raw256", "pixels, longer side at most 256"),
+        for name, max_side, note in (
+            ("q90", None, "JPEG of quality 90, full size"),
+            ("500", 500, "JPEG of quality 90, longer side at most 500"),
+            ("half", 500, "longer side at most 500; half of the images as pixels"),
+            ("raw", 500, "pixels, longer side at most 500"),
+            ("raw256", 256, "pixels, longer side at most 256"),
         )
     ),
 ]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH = 760
+#: In the unit of an SVG's view box: on a laptop's page, and on a phone's.
+WIDTH, NARROW = 760, 380
 #: Of a character of 13 px in the fonts that `_STYLE` asks for, a little more than on average.
 _CHARACTER, _LINE = 7.0, 17.0
 # A page's own dark mode reaches an image by the colour scheme of the element that shows it.
@@ -44,30 +45,36 @@ class Line(NamedTuple):
     band: Sequence[tuple[float, float]] = ()
 
 
-def bars(title: str, axis: str, rows: Sequence[tuple[str, float, bool]]) -> str:
-    """Horizontal bars.
+def bars(
+    title: str, axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool = False
+) -> str:
+    """Draw horizontal bars.
 
     Args:
         title: What the plot shows, for those who cannot see it.
         axis: What is measured, and its unit.
         rows: Name, value, and whether it is ours, from top to bottom.
+        narrow: Whether to draw for a phone, with names above their bars.
     """
-    left = 12 + max(_width(name, ours) for name, _, ours in rows)
-    room, height = WIDTH - left - 70, 26 * len(rows)
+    whole, step, above = (NARROW, 46, 18) if narrow else (WIDTH, 26, 0)
+    left = 4 if narrow else 12 + max(_width(name, ours) for name, _, ours in rows)
+    room, height = whole - left - 70, step * len(rows)
     most = max(value for _, value, _ in rows)
     parts = []
     for number, (name, value, ours) in enumerate(rows):
-        y, length = 10 + 26 * number, room * value / most
+        y, length = 10 + above + step * number, room * value / most
         strong = ' class="strong"' if ours else ""
         parts += [
-            _text(left - 8, y + 14, name, "end", strong),
+            _text(left, y - 5, name, "start", strong)
+            if narrow
+            else _text(left - 8, y + 14, name, "end", strong),
             f'<rect class="{_kind(ours)}" x="{left:.1f}" y="{y}" width="{length:.1f}" height="18" '
             f'rx="2"><title>{escape(name)}: {value:,.0f}</title></rect>',
             _text(left + length + 6, y + 14, f"{value:,.0f}", "start", strong),
         ]
     parts.append(_text(left, height + 30, axis, "start"))
     said = "; ".join(f"{name}: {value:,.0f}" for name, value, _ in rows)
-    return _svg(title, f"{axis}. {said}.", height + 40, parts)
+    return _svg(title, f"{axis}. {said}.", height + 40, parts, whole)
 
 
 def scatter(title: str, x_axis: str, y_axis: str, points: Sequence[Point]) -> str:
@@ -217,9 +224,9 @@ def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
 
 
-def _svg(title: str, said: str, height: float, parts: Sequence[str]) -> str:
+def _svg(title: str, said: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
         f"<title>{escape(title)}</title><desc>{escape(said)}</desc>"
     )
     return "\n".join((head, _STYLE, *parts, "</svg>")) + "\n"

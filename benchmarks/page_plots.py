@@ -36,8 +36,8 @@ ORIGINAL = "JPEGs as they are"
 _JPEGS = [name for name in NAMES if "raw256" not in name and name != "fastdata-raw"]
 
 
-def loaders(bench: dict[str, Any]) -> str:
-    """Images a second of each loader with the most threads, the fastest first."""
+def loaders(bench: dict[str, Any], *, narrow: bool = False) -> str:
+    """Plot images a second of each loader with the most threads, the fastest first."""
     grouped = {c["name"]: runs_by_threads(c) for c in bench["contenders"] if c["runs"]}
     most = max(threads for runs in grouped.values() for threads in runs)
     known = [name for name in grouped if name in _JPEGS]
@@ -47,7 +47,8 @@ def loaders(bench: dict[str, Any]) -> str:
         if most in grouped[name]
     ]
     rows.sort(key=lambda row: -row[1])
-    return bars("Images a second of each loader", f"images a second, {most} threads", rows)
+    axis = f"images a second, {most} threads"
+    return bars("Images a second of each loader", axis, rows, narrow=narrow)
 
 
 def _ours(name: str) -> bool:

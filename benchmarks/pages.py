@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 from fastdata.benchmarks import augment, bench, bench_figures, convert, page_plots, pixels
+from fastdata.benchmarks.contenders import FASTDATA, PEERS
 
 _BENCHMARKS = """# fastdata's loader and others
 
@@ -32,6 +33,9 @@ Images a second with {most} threads, ratios taken round by round: median, lowest
 {limits}
 ## {table.title}
 
+What the names stand for:
+
+{notes}
 {table_table}
 {failures}
 Threads are decode threads or worker processes, as each loader has them. CPU time and private memory
@@ -55,9 +59,8 @@ Rounds: {rounds}, of {seconds:g} s after {warmup:g} s of warm-up, batches of {ba
 each round, and rounds were interleaved, so that a drift of the machine hit all. Medians; the lowest
 and the highest round are beside them. Before anything was timed, shape, dtype, labels and pixels of
 each contender were compared with Pillow's Resize(256) and CenterCrop(224): within one level on
-average in each image, except where told here.
+average in each image, except where the list of names says otherwise.
 
-{notes}
 Versions: {versions}.
 
 Repeat it:
@@ -331,11 +334,12 @@ def _benchmarks(results: Path) -> str:
     """The page of bench.json, bench-notes.md, which says what no figure can, and decode.json."""
     result = bench.load(results / "bench.json")
     (results / "loaders.svg").write_text(page_plots.loaders(result))
+    (results / "loaders-narrow.svg").write_text(page_plots.loaders(result, narrow=True))
     options, about = result["options"], result["machine"]
+    known = {contender.name: contender.note for contender in (*FASTDATA, *PEERS)}
     notes = [
-        f"- {c['name']}: {'; '.join(filter(None, (c['note'], _tolerance(c))))}\n"
+        f"- {c['name']}: {known.get(c['name'], c['note'])}{_tolerance(c)}\n"
         for c in result["contenders"]
-        if c["note"] or c["why"]
     ]
     failures = [f"- failed: {line}\n" for line in bench_figures.failures(result)]
     ratios, losses = bench_figures.ratios(result), bench_figures.losses(result)
@@ -570,7 +574,7 @@ def _tolerance(contender: dict[str, Any]) -> str:
     mean = contender.get("mean_tolerance")
     most = f"within {contender['tolerance']:g} levels"
     most += f", {mean:g} on average over images" if mean else ""
-    return f"pixels {most}, because {contender['why']}"
+    return f"; pixels {most}, because {contender['why']}"
 
 
 PAGES = {

@@ -33,13 +33,50 @@ class Reference(NamedTuple):
     labels: Pixels
 
 
-def reference(samples: Iterable[tuple[Image.Image, int]], size: int) -> Reference:
-    """Decoded and cropped by Pillow alone."""
+def reference(
+    samples: Iterable[tuple[Image.Image, int]], size: int, *, area: bool = False
+) -> Reference:
+    """Crop samples by Pillow alone: Resize(256 / 224 * size) and CenterCrop(size).
+
+    Args:
+        samples: Images and labels.
+        size: Side of the crop, in pixels.
+        area: Cut the central square of 224 / 256 of the shorter side, in whole pixels, and average
+            areas, as FFCV's ``CenterCropRGBImageDecoder`` does.
+    """
     images, labels = [], []
     for image, label in samples:
-        images.append(np.asarray(val_crop(image.convert("RGB"), size)))
+        crop = _area_crop if area else val_crop
+        images.append(np.asarray(crop(image.convert("RGB"), size)))
         labels.append(label)
     return Reference(np.stack(images), np.array(labels, np.int64))
+
+
+def _area_crop(image: Image.Image, size: int) -> Image.Image:
+    side = int(224 / 256 * min(image.size))
+    left, top = ((whole - side) // 2 for whole in image.size)
+    # OpenCV interpolates where it enlarges.
+    averaging = Image.Resampling.BOX if side >= size else Image.Resampling.BILINEAR
+    return image.resize((size, size), averaging, box=(left, top, left + side, top + side))
+
+
+def reduced(image: Image.Image, max_side: int | None, *, area: bool = False) -> Image.Image:
+    """Return ``image`` in RGB, its longer side at most ``max_side`` pixels.
+
+    The shorter side is rounded down, as FFCV's ``max_resolution`` and ``convert --max-side`` do.
+
+    Args:
+        image: Any image.
+        max_side: In pixels; None keeps the size.
+        area: Average areas; else Lanczos, as ``convert`` does.
+    """
+    image = image.convert("RGB")
+    longer = max(image.size)
+    if max_side is None or longer <= max_side:
+        return image
+    width, height = (max(1, side * max_side // longer) for side in image.size)
+    averaging = Image.Resampling.BOX if area else Image.Resampling.LANCZOS
+    return image.resize((width, height), averaging)
 
 
 class Given(NamedTuple):

@@ -163,9 +163,9 @@ def _results(**rates: float) -> dict[str, Any]:
 def test_ratios_are_of_the_contenders_that_were_measured() -> None:
     result = _results(fastdata_lmdb=800.0, torch_uint8=90.0, dali_cpu=200.0)
     rows = bench_figures.ratios(result).rows
-    assert [row[0].partition(" (")[0] for row in rows] == [
-        "fastdata-lmdb by torch-uint8",
-        "fastdata-lmdb by dali-cpu",
+    assert [row[0].partition(": ")[0] for row in rows] == [
+        "fastdata (LMDB) vs torch (uint8)",
+        "fastdata (LMDB) vs DALI (CPU)",
     ]
     assert [row[1] for row in rows] == ["8.89 (8.89 to 8.89)", "4.00 (4.00 to 4.00)"]
 

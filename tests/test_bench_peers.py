@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastdata.benchmarks import pixels
 from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from PIL import Image
 
@@ -17,17 +18,11 @@ _PEERS = [peer for peer in PEERS if peer.environment or peer.needs == "nvidia.da
 _PEERS = [peer for peer in _PEERS if not peer.needs_gpu]
 
 
-def _val_crop(path: Path) -> np.ndarray:
-    """Resize(256) and CenterCrop(224)."""
-    image = Image.open(path).convert("RGB")
-    width, height = image.size
-    if width <= height:
-        width, height = 256, int(256 * height / width)
-    else:
-        width, height = int(256 * width / height), 256
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - 224) / 2), round((height - 224) / 2)
-    return np.asarray(image.crop((left, top, left + 224, top + 224)), np.float32)
+def _val_crops(files: list[Path], peer: Contender) -> np.ndarray:
+    """What Pillow makes of the images that the peer stores, N x 224 x 224 x 3."""
+    images = [pixels.reduced(Image.open(path), peer.max_side, area=peer.area) for path in files]
+    crops = pixels.reference([(image, 0) for image in images], 224, area=peer.area)
+    return crops.images.astype(np.float32)
 
 
 def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, Any]]:
@@ -64,7 +59,7 @@ def test_peer(peer: Contender, made_tree: Path, tmp_path: Path) -> None:
 
     files = sorted(tree.glob("*/*"))[:20]
     classes = sorted(folder.name for folder in tree.iterdir())
-    expected = np.stack([_val_crop(path) for path in files])
+    expected = _val_crops(files, peer)
     out = tmp_path / "check.npz"
     for dtype, scale in (("uint8", 1), ("float32", 255)):
         _serve(
