@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,21 @@ _BYTES_PER_ROW = 256
 
 _KEYED = SCHEMA.append(pa.field("block", pa.uint64())).append(pa.field("draw", pa.uint64()))
 
-#: Names of splits on which nobody trains, and of all splits.
+#: Names of splits for evaluation and for training.
 _EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
-SPLIT_NAMES = {"train", "training", *_EVALUATION}
+_TRAINING = {"train", "training"}
+
+
+def split_to_pack(classes: Iterable[str]) -> str | None:
+    """Return the class folder to pack by itself if all class folders are named like splits.
+
+    Returns:
+        The split for training, else the first in order; None if the classes are classes.
+    """
+    names = sorted(classes, key=lambda name: (name.lower() not in _TRAINING, name))
+    if not names or not {name.lower() for name in names} <= _TRAINING | _EVALUATION:
+        return None
+    return names[0]
 
 
 def default_order(container: str, about: Mapping[str, Any]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from fastdata.errors import DataError, UsageError
 
@@ -29,17 +30,61 @@ def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
-def thread_times(proc: Path = _PROC) -> tuple[float, float]:
-    """Seconds that this thread has run, and has waited for a CPU; zeros if the kernel does not say.
+class CpuTime(NamedTuple):
+    """CPU time of threads, in seconds; zeros if the kernel does not report it.
+
+    Attributes:
+        ran: Time on a CPU.
+        waited: Time runnable but waiting for a CPU.
+    """
+
+    ran: float
+    waited: float
+
+    def __sub__(self, before: CpuTime) -> CpuTime:
+        """Return the time since ``before``."""
+        return CpuTime(self.ran - before.ran, self.waited - before.waited)
+
+    def lost(self, threads: int) -> float:
+        """Return the share, 0 to 1, of the CPU time wanted that other processes took.
+
+        Args:
+            threads: How many threads wanted to run; more than there are CPUs wait for each other.
+        """
+        if self.ran <= 0:
+            return 0.0
+        wanted = min(1.0, usable_cpus() / threads)
+        return 1 - min(1.0, self.ran / (self.ran + self.waited) / wanted)
+
+
+def thread_times(proc: Path = _PROC) -> CpuTime:
+    """Return the CPU time of this thread.
 
     Args:
-        proc: Where the kernel tells of processes.
+        proc: Where procfs is mounted.
     """
-    try:
-        ran, waited = (proc / "thread-self/schedstat").read_text("ascii").split()[:2]
-    except (OSError, ValueError):  # not Linux, or built without CONFIG_SCHED_INFO
-        return 0.0, 0.0
-    return int(ran) / 1e9, int(waited) / 1e9
+    return _cpu_time([proc / "thread-self/schedstat"])
+
+
+def process_times(proc: Path = _PROC) -> CpuTime:
+    """Return the CPU time of all threads that this process has now.
+
+    Args:
+        proc: Where procfs is mounted.
+    """
+    return _cpu_time(proc.glob("self/task/*/schedstat"))
+
+
+def _cpu_time(files: Iterable[Path]) -> CpuTime:
+    total = [0, 0]
+    for file in files:
+        try:
+            ran, waited = file.read_text("ascii").split()[:2]
+        except (OSError, ValueError):  # not Linux, no CONFIG_SCHED_INFO, or the thread has ended
+            continue
+        total[0] += int(ran)
+        total[1] += int(waited)
+    return CpuTime(total[0] / 1e9, total[1] / 1e9)
 
 
 def stolen_share(proc: Path = _PROC) -> Callable[[], float]:

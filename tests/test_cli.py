@@ -373,7 +373,10 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (
             ["convert", "imagenet/train", "--to", "shards"],
             2,
-            ["was not said", "fastdata convert imagefolder --root imagenet/train --to shards"],
+            [
+                "'imagenet/train' is a folder; say what it contains",
+                "fastdata convert imagefolder --root imagenet/train --to shards",
+            ],
         ),
         (["convert", "imagenets"], 2, ["No such command"]),
         (["convrt"], 2, ["No such command", "Did you mean", "convert"]),

@@ -12,9 +12,11 @@ import pytest
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import (
+    CpuTime,
     available_memory,
     cgroup_cpus,
     cpus_for_this_rank,
+    process_times,
     slurm_variables,
     stolen_share,
     thread_times,
@@ -386,6 +388,21 @@ def test_a_thread_has_run_and_waited(tmp_path: Path) -> None:
     proc = tree(tmp_path, {"thread-self/schedstat": "2500000000 500000000 77\n"})
     assert thread_times(proc) == (2.5, 0.5)
     assert thread_times(tmp_path / "none") == (0, 0)
+
+
+def test_time_that_a_process_lost_to_others(tmp_path: Path) -> None:
+    threads = {
+        "self/task/7/schedstat": "2000000000 500000000 77\n",
+        "self/task/8/schedstat": "1000000000 2500000000 3\n",
+        "self/task/9/schedstat": "",
+    }
+    spent = process_times(tree(tmp_path, threads))
+    assert spent == (3.0, 3.0)
+    assert spent - CpuTime(1.0, 2.5) == (2.0, 0.5)
+    assert spent.lost(1) == 0.5
+    # More threads than CPUs wait for each other.
+    assert spent.lost(2 * usable_cpus()) == 0
+    assert CpuTime(0, 0).lost(1) == 0
 
 
 def test_time_that_the_hypervisor_gives_to_others(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import ORDERS, SHUFFLED, SPLIT_NAMES, default_order
+from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, split_to_pack
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -189,9 +189,10 @@ class _Sources(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         given = args[0]
         if given not in self.commands and (is_url(given) or Path(given).exists()):
+            what = "URL" if is_url(given) else "file" if Path(given).is_file() else "folder"
             rest = "".join(f" {shlex.quote(word)}" for word in args[1:])
             raise UsageError(
-                f"fastdata convert: {redact(given)} is a place, and what lies there was not said",
+                f"fastdata convert: '{redact(given)}' is a {what}; say what it contains",
                 f"fastdata convert {_kind_of(given)} --root {shlex.quote(redact(given))}{rest}",
             )
         return super().resolve_command(ctx, args)
@@ -285,8 +286,8 @@ def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
         opened = ImageFolder(
             root, allow_empty=allow_empty, storage_options=options["storage_options"]
         )
-        if {name.lower() for name in opened.classes} <= SPLIT_NAMES:
-            below = f"{str(named(root)).rstrip('/')}/{opened.classes[0]}"
+        if split := split_to_pack(opened.classes):
+            below = f"{str(named(root)).rstrip('/')}/{split}"
             say(
                 f"warning: {named(root)}: its classes are {', '.join(opened.classes)}. If these "
                 f"are splits, pack each by itself: --root {shlex.quote(below)}",

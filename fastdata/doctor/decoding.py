@@ -170,21 +170,30 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
 
 
 class Speed(NamedTuple):
-    """How fast some threads decode.
+    """How fast some threads work.
 
     Attributes:
-        images_per_second: What they would decode if each had a CPU of its own, as long as there
-            are enough.
-        lost: The part of their time, 0 to 1, in which other processes or virtual machines had
-            the CPUs.
+        images_per_second: As measured.
+        lost: The share of their CPU time, 0 to 1, that other processes or virtual machines took.
     """
 
     images_per_second: float
     lost: float
 
+    def undisturbed(self, most: float) -> float:
+        """Return the images/s without the others.
+
+        The correction is an estimate; CPU time bounds it.
+
+        Args:
+            most: What one core decodes by its CPU time, times the cores in use.
+        """
+        alone = self.images_per_second / max(1 - self.lost, 1e-9)
+        return max(self.images_per_second, min(alone, most))
+
 
 def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Speed:
-    """How fast images are decoded.
+    """Measure how fast images are decoded.
 
     Args:
         variant: What to decode, over and over; at least one image.
@@ -195,24 +204,20 @@ def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Spee
     begun = time.perf_counter()
     stolen = machine.stolen_share()
 
-    def work(thread: int) -> tuple[int, float, float]:
+    def work(thread: int) -> tuple[int, machine.CpuTime]:
         done = 0
         before = machine.thread_times()
         while not done or time.perf_counter() - begun < seconds:
             some = _some(variant.images, thread, done)
             _decode(some, recipe, done + thread, scaled=variant.scaled)
             done += _BATCH
-        ran, waited = (now - then for now, then in zip(machine.thread_times(), before, strict=True))
-        return done, ran, waited
+        return done, machine.thread_times() - before
 
     with ThreadPoolExecutor(threads) as pool:
-        done, ran, waited = map(sum, zip(*pool.map(work, range(threads)), strict=True))
-    measured = done / (time.perf_counter() - begun)
-    # More threads than CPUs wait for each other.
-    wanted = min(1.0, machine.usable_cpus() / threads)
-    had = min(1.0, ran / (ran + waited) / wanted) if ran > 0 else 1.0
-    had *= 1 - stolen()
-    return Speed(measured / had, 1 - had)
+        worked = list(pool.map(work, range(threads)))
+    measured = sum(done for done, _ in worked) / (time.perf_counter() - begun)
+    spent = machine.CpuTime(*map(sum, zip(*(times for _, times in worked), strict=True)))
+    return Speed(measured, 1 - (1 - spent.lost(threads)) * (1 - stolen()))
 
 
 def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:

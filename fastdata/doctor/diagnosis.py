@@ -124,6 +124,7 @@ def diagnose(
     learnt = _learnt(opened, images)
     rates, other = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
     machine = replace(machine, cpu_lost=rates.pop("lost"))
+    parallel = min(machine.threads, machine.cpus)
 
     progress("copies")
     image_bytes = sum(
@@ -133,7 +134,7 @@ def diagnose(
     to_device, device = copies.host_to_device(batch_size * image_bytes, seconds * 0.03)
 
     progress("the loader")
-    loader, path = loading.rate(
+    speed, path = loading.rate(
         opened,
         [image.number for image in images],
         transform,
@@ -142,17 +143,18 @@ def diagnose(
         learns=learnt == 1,
         seconds=seconds * 0.15,
     )
-    if loader is not None:
-        loader /= 1 - machine.cpu_lost
+    loader = None if speed is None else speed.undisturbed(rates["core"] * parallel)
     # The loader cannot be faster than its decoding: what was measured as slower has scattered, or
-    # is what measuring from Python costs.
+    # is what measuring from Python costs. Nor are n threads faster than n cores.
     slack = 1.0 if loader is None else max(1.0, loader / rates["threads"])
+    core = max(rates["core"], rates["threads"] * slack / parallel)
     read_cpu_s = storage.warm.cpu_seconds / max(storage.warm.images, 1)
 
     def reads(rate: float | None) -> float | None:
         alone = _alone(rate, readers, read_cpu_s, machine.cpu_lost)
         return None if alone is None else alone / machine.ranks
 
+    cold = None if storage.note else reads(storage.first.rate)
     found = Findings(
         data=replace(
             opened.data,
@@ -167,10 +169,11 @@ def diagnose(
         ),
         machine=machine,
         rates=Rates(
-            storage_cold=None if storage.note else reads(storage.first.rate),
-            storage_warm=reads(storage.warm.rate),
+            storage_cold=cold,
+            # Memory is no slower than the disk: what was measured so has scattered.
+            storage_warm=max(filter(None, (cold, reads(storage.warm.rate))), default=None),
             read_cpu_s=read_cpu_s,
-            decode_core=rates["core"],
+            decode_core=core,
             decode=rates["threads"] * slack,
             decode_all=rates["all"] * slack,
             host_to_device=None if to_device is None else to_device * batch_size,
@@ -298,13 +301,14 @@ def _measure_decoding(
         variants["scaled"] = current._replace(scaled=True)
     others = decoding.core_rates(variants, recipe, seconds * (0.05 + 0.05 * len(variants)))
     core = others.pop("core")
-    threads, lost = decoding.rate(current, recipe, machine.threads, seconds * 0.1)
-    every = threads
+    speed = decoding.rate(current, recipe, machine.threads, seconds * 0.1)
+    threads = every = speed.undisturbed(core * min(machine.threads, machine.cpus))
     if machine.cpus != machine.threads:
-        every = decoding.rate(current, recipe, machine.cpus, seconds * 0.06).images_per_second
+        whole = decoding.rate(current, recipe, machine.cpus, seconds * 0.06)
+        every = whole.undisturbed(core * machine.cpus)
     # What one core gains, as much better on all threads.
     better = threads / core
-    rates = {"core": core, "threads": threads, "all": every, "lost": lost}
+    rates = {"core": core, "threads": threads, "all": every, "lost": speed.lost}
     return rates, {name: rate * better for name, rate in others.items()}
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fastdata import machine
 from fastdata.dataset import ImageDataset
+from fastdata.doctor.decoding import Speed
 from fastdata.doctor.opening import Opened
 
 
@@ -22,8 +24,8 @@ def rate(
     num_workers: int,
     learns: bool,
     seconds: float,
-) -> tuple[float | None, str]:
-    """Images/s that the loader delivers to a consumer that does nothing.
+) -> tuple[Speed | None, str]:
+    """Measure how fast the loader feeds a consumer that does nothing.
 
     Args:
         opened: The dataset.
@@ -35,7 +37,7 @@ def rate(
         seconds: How long.
 
     Returns:
-        The rate, None if it cannot be measured here; and the path that was taken, or why not.
+        The speed, None if it cannot be measured here; and the path that was taken, or why not.
     """
     try:
         from fastdata.loading.loader import DataLoader
@@ -59,13 +61,16 @@ def rate(
         while batches < warmup and time.perf_counter() - begun < seconds / 2:
             next(iterator)
             batches += 1
+        before, stolen = machine.process_times(), machine.stolen_share()
         started = now = time.perf_counter()
         while not images or now - started < seconds / 2:
             next(iterator)
             images += batch_size
             now = time.perf_counter()
+        spent = machine.process_times() - before
     del iterator
-    return images / (now - started), f"{path} path"
+    lost = 1 - (1 - spent.lost(max(num_workers, 1))) * (1 - stolen())
+    return Speed(images / (now - started), lost), f"{path} path"
 
 
 def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.trees import suffix_of
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import page_cache
@@ -129,6 +130,9 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
 
 def _open_tree(path: Path, listed: Listed) -> Opened:
     files, share, left_out = listed
+    classes = {os.path.relpath(file, path).partition(os.sep)[0] for file in files}
+    split = split_to_pack(classes)
+    root = path / split if split else path
     drawn = random.Random(_SEED).sample(files, min(len(files), _ASKED))
     samples = round(len(files) / share)
     size = round(samples * sum(os.stat(file).st_size for file in drawn) / len(drawn))
@@ -137,7 +141,7 @@ def _open_tree(path: Path, listed: Listed) -> Opened:
         location=str(path),
         container="files",
         root=str(path),
-        convert=_convert({"kind": "imagefolder", "root": str(path)}),
+        convert=_convert({"kind": "imagefolder", "root": str(root)}),
         samples=samples,
         bytes=size,
         estimated=share < 1,

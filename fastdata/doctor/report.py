@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import click
 
 from fastdata.converters.listing import describe_left_out
+from fastdata.doctor.advice import Verdict, held_later, stage_rates
 from fastdata.doctor.diagnosis import Diagnosis
 from fastdata.doctor.findings import Findings, Machine
 from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
 from fastdata.text import aligned, human_count
 
-#: Part of the CPUs' time that others may have before it is told.
+#: Share of the CPUs' time that other processes may take before the report mentions it.
 _BUSY = 0.1
+_WHOLE = "the loader as a whole"
 
 
 class StageLine(NamedTuple):
@@ -54,7 +56,7 @@ def stage_lines(diagnosis: Diagnosis) -> list[StageLine]:
     to_device = "host to device"
     add(to_device, to_device, rates.host_to_device, found.batch_bytes, to_device)
     add("training step", "step", rates.step, note="step")
-    add("the loader as a whole", "", rates.loader, note="loader")
+    add(_WHOLE, "", rates.loader, note="loader")
     return lines
 
 
@@ -76,8 +78,9 @@ def show(diagnosis: Diagnosis) -> None:
     title = f"{found.data.path}: {found.transform}, batches of {found.batch_size}"
     click.secho(printable(title), bold=True)
     rows, limiting = [("stage", "images/s", "bytes/s", "")], [False]
+    together = _limits_as_a_whole(verdict, found)
     for line in stage_lines(diagnosis):
-        limits = line.stage == verdict.limit
+        limits = line.name == _WHOLE if together else line.stage == verdict.limit
         if line.stage == "storage":  # of its two rates the one that counts is marked
             limits = limits and line.name.endswith("cold") == _reads_cold(diagnosis)
         note = "; ".join(part for part in ("limits" * limits, line.note) if part)
@@ -104,6 +107,11 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     (found, verdict), data, machine = diagnosis, diagnosis.found.data, diagnosis.found.machine
     about = "about " if data.estimated else ""
     limits = f"{verdict.limit}: {human_rate(verdict.images_per_second)} images/s"
+    if _limits_as_a_whole(verdict, found):
+        limits = (
+            f"{_WHOLE}: {human_rate(verdict.images_per_second)} images/s, as its stages share "
+            f"the CPUs; the slowest of them is {verdict.limit}"
+        )
     if verdict.first_epoch_limit != verdict.limit:
         limits += (
             f"; in the first epoch {verdict.first_epoch_limit}: "
@@ -112,7 +120,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     core = verdict.core_images_per_second
     cores = "" if core is None else f"a core reads and decodes {human_rate(core)} images/s"
     if verdict.cores_per_gpu is None:
-        cores += "; tell the step's time to know how many"
+        cores += "; give --step-ms to learn how many"
     else:
         cores = f"{verdict.cores_per_gpu} at this step; {cores}"
     memory = "it is read from memory already"
@@ -157,7 +165,7 @@ def _measured(found: Findings) -> str:
 def _busy(machine: Machine) -> str:
     return (
         f"others had the CPUs for {machine.cpu_lost:.0%} of the time that decoding wanted them; "
-        "rates are told as they would be without them"
+        "rates are corrected for that, as far as CPU time allows"
     )
 
 
@@ -166,6 +174,13 @@ def human_rate(rate: float) -> str:
     if rate >= 100:
         return f"{float(f'{rate:.3g}'):,.0f}"
     return f"{rate:.3g}"
+
+
+def _limits_as_a_whole(verdict: Verdict, found: Findings) -> bool:
+    """Whether the loader is slower than each of its stages, and than the step."""
+    stages = stage_rates(found, held_later(found))
+    loader = found.rates.loader
+    return loader is not None and verdict.limit != "step" and loader < stages[verdict.limit]
 
 
 def _reads_cold(diagnosis: Diagnosis) -> bool:
