@@ -45,6 +45,17 @@ _IS = """(scheme) => {
     const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
     return (r + g + b > 384) === (scheme === "light");
 }"""
+#: The theme's copy button takes a block's inner text while the block has this attribute.
+_COPIED = """() => Array.from(document.querySelectorAll("pre > code")).map((code) => {
+    code.setAttribute("data-md-copying", "");
+    const text = code.innerText;
+    code.removeAttribute("data-md-copying");
+    return text;
+}).filter((text) => !text.trim() || /^\\s*\\$ /m.test(text))"""
+#: Bars that are cut off look equally long.
+_CUT = """() => Array.from(document.querySelectorAll('img[src*="loaders"]'))
+    .filter((img) => img.offsetParent && img.clientWidth > img.parentElement.clientWidth)
+    .map((img) => img.getAttribute("src"))"""
 #: What all pages share is looked at on the first, and of a long table the first rows.
 _AXE = """async ([part, rules]) => {
     const only = rules ? {runOnly: {type: "rule", values: rules}} : {};
@@ -134,11 +145,13 @@ async def examine(
             wrong += [f"{scheme}: {line}" for line in await tab.evaluate(_AXE, [part, rules])]
         for size in (LAPTOP, PHONE):
             await tab.set_viewport_size(size)
+            wrong += [f"{size['width']} px: {cut} is cut" for cut in await tab.evaluate(_CUT)]
             if (beyond := await tab.evaluate(_OVERFLOW)) > 0:
                 wrong.append(f"{scheme}: {beyond} px wider than a window of {size['width']}")
             if screenshots is not None:
                 picture = f"{name.replace('/', '_')}-{size['width']}-{scheme}.png"
                 await tab.screenshot(path=screenshots / picture, full_page=True)
+    wrong += [f"copied with its prompt: {text}" for text in await tab.evaluate(_COPIED)]
     await tab.evaluate(_SWITCH, "")
     for event, listener in listeners.items():
         tab.remove_listener(event, listener)

@@ -40,7 +40,33 @@ def test_every_page_is_in_the_navigation_and_its_links_lead_somewhere(built: Pat
     found = {path.parent.relative_to(built).as_posix() for path in built.rglob("index.html")}
     assert {".", "get-started", "how-it-works", "api/loading", "formats", "comparison"} <= found
     for page in built.rglob("index.html"):
-        assert page.read_text("utf-8").count("<h1") == 1, page
+        text = page.read_text("utf-8")
+        assert text.count("<h1") == 1, page
+        for head in re.findall(r"<thead>(.*?)</thead>", text, re.DOTALL):
+            assert re.sub(r"<[^>]*>", "", head).strip(), f"{page}: a table has an empty header"
+
+
+#: What people look for; each word is that of a page that helps them.
+_LOOKED_FOR = {
+    "albumentations": "guides/frameworks/",
+    "huggingface": "guides/frameworks/",
+    "lightly": "guides/frameworks/",
+    "segmentation": "guides/when-not/",
+    "detection": "guides/when-not/",
+    "captions": "guides/when-not/",
+}
+
+
+@needs_site
+def test_search_finds_what_people_look_for(built: Path) -> None:
+    index = json.loads((built / "search" / "search_index.json").read_text("utf-8"))
+    for word, page in _LOOKED_FOR.items():
+        found = {
+            entry["location"].partition("#")[0]
+            for entry in index["docs"]
+            if re.search(rf"\b{word}\b", f"{entry['title']} {entry['text']}", re.IGNORECASE)
+        }
+        assert page in found, word
 
 
 @needs_site
@@ -106,6 +132,7 @@ _README_ROWS = {
     "FFCV, pixels of at most 500": "ffcv-raw",
     "FFCV, JPEGs of quality 90": "ffcv-q90",
     "NVIDIA DALI on the CPU, JPEGs": "dali-cpu",
+    "torch's DataLoader, torchvision and Pillow, JPEGs": "torch-uint8",
 }
 
 
@@ -142,6 +169,7 @@ def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
     results = {name: _read(name) for name in ("bench", "encodings", "training")}
     for svg in (
         page_plots.loaders(results["bench"]),
+        page_plots.loaders(results["bench"], narrow=True),
         page_plots.pareto(results["bench"], results["encodings"]),
         page_plots.scaling(results["training"], results["bench"], results["encodings"]),
     ):
@@ -157,7 +185,7 @@ def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
             y = float(node.attrib["y"])
             boxes.append((left, y - 12, left + width, y + 3, node.text))
         for number, one in enumerate(boxes):
-            assert one[0] >= 0 and one[2] <= 760, one[4]
+            assert one[0] >= 0 and one[2] <= float(root.attrib["viewBox"].split()[2]), one[4]
             for other in boxes[:number]:
                 apart = one[2] <= other[0] or other[2] <= one[0]
                 assert apart or one[3] <= other[1] or other[3] <= one[1], (one[4], other[4])
