@@ -45,8 +45,19 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 	.venvs/site/bin/pip install -q --no-compile --no-deps -r tests/site-requirements.txt
 	touch $@
 
-run: setup  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
-	$(BIN)/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
+# The demonstration needs torch and fastdata alone, a tenth of what development needs. Without -q,
+# so that pip shows what it downloads.
+.venvs/run/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fastdata/native -type f)
+	@echo "installing fastdata and PyTorch into .venvs/run"
+	$(PYTHON) -m venv .venvs/run
+	.venvs/run/bin/pip install --no-compile -c constraints.txt torch
+	@echo "compiling fastdata's core: about a minute"
+	.venvs/run/bin/pip install --no-compile -c constraints.txt -e .
+	touch $@
+
+RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)
+run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
+	$(RUN)/bin/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
 # Tests wait for disks, servers and other processes: those on other Pythons run beside the others.
 test: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests, JOBS at a time; some on other Pythons, too
