@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from hangs import HANG
+
 #: What can be injected. Where nothing else is said, the server sees the request.
 FAULTS = {
     "503": "answered by the proxy; the server never sees it",
@@ -234,7 +236,7 @@ class FlakyProxy:
     def _forward(
         self, method: str, target: str, headers: Any, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
-        upstream = http.client.HTTPConnection(*self._upstream, timeout=60)
+        upstream = http.client.HTTPConnection(*self._upstream, timeout=HANG)
         try:
             upstream.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 from containers import digests
+from hangs import HANG
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.cli import main
@@ -38,7 +39,7 @@ from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 #: Seconds after which a process counts as hanging, on a machine that others use as well.
-LIMIT = 120.0
+LIMIT = HANG
 SMALL = RemoteOptions(concurrency=4, piece_bytes=8 << 10, progress=False)
 CONTAINERS = ["shards", "lmdb", "parquet", "folder"]
 

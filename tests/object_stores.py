@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from flaky_proxy import FlakyProxy, wait_until
+from hangs import HANG
 
 from fastdata.remote.filesystem import open_filesystem
 
@@ -61,7 +62,7 @@ class Bucket(NamedTuple):
 
 def _request(endpoint: str, method: str, path: str, body: str = "") -> int:
     parts = urllib.parse.urlsplit(endpoint)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=HANG)
     try:
         connection.request(method, path, body or None, {"Content-Type": "application/json"})
         return connection.getresponse().status

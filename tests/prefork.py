@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import IO
 
-MINUTE = 60.0
+from hangs import HANG
 
 
 class Prefork:
@@ -41,7 +41,7 @@ class Prefork:
         *arguments: object,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float = 280,
+        timeout: float = HANG,
     ) -> subprocess.CompletedProcess[str]:
         """As subprocess.run() of ``python -c code arguments`` with captured text."""
         call = [
@@ -61,7 +61,7 @@ class Prefork:
                 status = self._answer(timeout)
             except TimeoutError:
                 os.kill(child, signal.SIGKILL)
-                self._answer(MINUTE)
+                self._answer(HANG)
                 raise subprocess.TimeoutExpired(code, timeout, _text(out), _text(err)) from None
             return subprocess.CompletedProcess([], status, _text(out), _text(err))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fastdata.benchmarks import pixels
 from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
+from hangs import HANG
 from PIL import Image
 
 _PEERS = [peer for peer in PEERS if peer.environment or peer.needs == "nvidia.dali"]
@@ -31,7 +32,7 @@ def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, A
         input=json.dumps({"batch_size": 8, "threads": 2, "warmup": 0, **request}) + "\n",
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from containers import digests, pack_tree
+from hangs import HANG
 from loader_data import CONTAINERS, dataset, images, same, tree
 
 from fastdata import DataLoader
@@ -31,7 +32,7 @@ RANKS = int(os.environ.get("FASTDATA_CAMPAIGN_RANKS", "1"))
 SHORTAGES = int(os.environ.get("FASTDATA_CAMPAIGN_SHORTAGES", "1"))
 SEED = os.environ.get("FASTDATA_CAMPAIGN_SEED", "0")
 #: Seconds after which something hangs.
-LIMIT = 120
+LIMIT = int(HANG)
 
 
 def epoch(opened: Any, threads: int) -> list[Any]:

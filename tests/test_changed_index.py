@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from containers import pack_tree
+from hangs import HANG
 from version1 import make_version_1
 
 from fastdata import ImageDataset
@@ -74,7 +75,7 @@ def test_an_index_that_changes_while_it_is_open(
         [sys.executable, "-W", "ignore", "-c", script, tmp_path / "out", tmp_path / "other"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

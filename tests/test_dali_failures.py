@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from containers import edit_index, index_rows, pack_tree, set_column
+from hangs import HANG
 from jpegs import encode, picture
 from loader_data import (
     CONTAINERS,
@@ -359,7 +360,10 @@ def endless():
 def test_the_interpreter_ends(body: str, code: int) -> None:
     script = _SCRIPT.format(tests=str(Path(__file__).parent), data=str(dataset()), body=body)
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=HANG,
     )
     assert (ended.returncode, ended.stderr) == (code, "")
 

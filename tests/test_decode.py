@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from hangs import HANG
 from jpegs import encode, picture, pillow
 
 from fastdata import _native
@@ -224,7 +225,7 @@ def test_fork_while_batches_run():
         code = 1
         try:
             again = np.zeros_like(EXPECTED)
-            engine.submit(IMAGES, again).result(timeout=100)
+            engine.submit(IMAGES, again).result(timeout=HANG)
             code = 0 if np.array_equal(again, EXPECTED) else 2
         finally:
             os._exit(code)

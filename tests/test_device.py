@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, images, same
@@ -600,7 +601,7 @@ held = next(direct), next(wrapped)
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG)
 
 
 def test_an_empty_loader_has_no_batches() -> None:

@@ -22,7 +22,6 @@ _HERE = _REPOSITORY / "tests" / "gpu"
 _NATIVE = _REPOSITORY / "fastdata" / "native"
 _CORE = ["entropy", "huffman", "jpeg_header", "restart", "seek_points", "segments"]
 #: The first test compiles the core's decoder.
-pytestmark = pytest.mark.timeout(900)
 _SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 #: Damaged files and batches. A million take ten minutes of a core.
 EXECUTIONS = int(os.environ.get("FASTDATA_GPU_EXECUTIONS", "400"))

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hangs import HANG
 from PIL import Image
 
 CONTAINERS = ["lmdb", "parquet", "shards"]
@@ -94,7 +95,7 @@ def test_killed_before_every_step(few: Path, tmp_path: Path, container: str) -> 
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > (10 if container == "folder" else 20)

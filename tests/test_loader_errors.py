@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from containers import broken_jpeg, edit_index, index_rows, load_manifest, pack_tree, set_column
+from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture
@@ -601,7 +602,7 @@ def test_timeout(threads: int) -> None:
     loader = DataLoader(data, 64, sampler=[0] * 64, num_workers=threads, timeout=0.01)
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.01 seconds"):
         next(iter(loader))
-    patient = DataLoader(data, 1, num_workers=threads, timeout=100)
+    patient = DataLoader(data, 1, num_workers=threads, timeout=HANG)
     assert len(list(patient)) == 1
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hangs import HANG
 from PIL import Image
 from torchvision_stub import import_torchvision
 
@@ -55,7 +56,7 @@ def run(root: Path, job: str, *ways: str, ranks: int = 1) -> Reports:
     }
     environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=250, env=environment, cwd=root.parent
+        command, capture_output=True, text=True, timeout=HANG, env=environment, cwd=root.parent
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]

@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 from containers import pack_tree
+from hangs import HANG
 from PIL import Image
 from prefork import Prefork
 
@@ -29,8 +30,6 @@ torch = pytest.importorskip("torch")
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.loading.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
-
-MINUTE = 60.0
 
 IMPORTS = """
 import json, os, signal, sys, threading, time, warnings
@@ -92,7 +91,7 @@ def scripts() -> Iterator[Prefork]:
         yield running
 
 
-def told(body: str, dataset: Path, scripts: Prefork | None = None, timeout: float = 120) -> dict:
+def told(body: str, dataset: Path, scripts: Prefork | None = None, timeout: float = HANG) -> dict:
     """Runs a script that ends well, in a fork or a new process; returns what it told."""
     body = PRELUDE + textwrap.dedent(body)
     if scripts is not None:
@@ -127,7 +126,7 @@ def our_threads() -> set[str]:
 
 
 def wait_for_no_threads() -> None:
-    deadline = time.monotonic() + MINUTE
+    deadline = time.monotonic() + HANG
     while our_threads() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert our_threads() == set()
@@ -240,7 +239,7 @@ _ENDS = {
 def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts, request):
     body, code, message = _ENDS[end]
     body = f"loader = endless({threads})\ndef now(): print('now', flush=True)\n{body}"
-    done = scripts.run(PRELUDE + body, request.getfixturevalue(kind), timeout=120)
+    done = scripts.run(PRELUDE + body, request.getfixturevalue(kind), timeout=HANG)
     assert done.returncode == code, done.stderr
     assert done.stderr.strip().endswith(message) if message else done.stderr == ""
     assert "ignored" not in done.stderr
@@ -264,7 +263,7 @@ def test_a_helper_thread_ends_that_is_closed_while_it_starts(
         patch.setattr(threading.Thread, "start", start_closed)
         helpers.submit(int)
     (thread,) = begun
-    thread.join(MINUTE)
+    thread.join(HANG)
     assert not thread.is_alive()
 
 
@@ -669,7 +668,7 @@ def test_a_loader_goes_to_a_spawned_process(packed):
     answers = context.Queue()
     process = context.Process(target=_samples, args=(loader, answers))
     process.start()
-    assert answers.get(timeout=100) == 64
+    assert answers.get(timeout=HANG) == 64
     process.join()
     assert process.exitcode == 0
     assert sum(len(labels) for _, labels in iterator) == 60
@@ -740,7 +739,7 @@ def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
             thread.start()
             time.sleep(pause / 10_000)
             iterator.close()
-            thread.join(MINUTE)
+            thread.join(HANG)
             assert not thread.is_alive()
             assert next(iterator, None) is None
     finally:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hangs import HANG
 
 from fastdata import _native
 from fastdata.decode.fallback import NOTHING_TO_DECODE
@@ -55,13 +56,13 @@ def emulated_levels(cpu: str) -> list[str]:
     native = str(_native.__file__)
     # glibc 2.36 itself dies where AVX2 comes without BMI: such a processor runs no Python at all.
     bare = [qemu, "-cpu", cpu, sys.executable, "-I", "-S", "-c", ""]
-    if subprocess.run(bare, capture_output=True, timeout=300).returncode != 0:
+    if subprocess.run(bare, capture_output=True, timeout=HANG).returncode != 0:
         pytest.skip(f"Python does not run on this processor, -cpu {cpu}")
     result = subprocess.run(
         [qemu, "-cpu", cpu, sys.executable, "-I", "-S", "-c", LEVELS, native],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.split()

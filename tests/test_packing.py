@@ -22,6 +22,7 @@ import pytest
 from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_tree
 from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Progress
+from hangs import HANG
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
@@ -403,7 +404,7 @@ def running(long_tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + HANG
         while not list(tmp_path.glob("out/.packing/*.part")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
@@ -428,12 +429,12 @@ def test_ctrl_c_and_sigterm_end_at_once(
         assert int(blocked[0], 16) >> (signal.SIGINT - 1) & 1
     # A terminal sends it to the whole group, `kill -INT` to one process.
     (os.killpg if whom == "group" else os.kill)(running.pid, number)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 128 + number
     assert "Traceback" not in errors
     assert "leaked" not in errors  # semaphores, as multiprocessing's resource tracker says
     assert "run the same command again to resume" in errors
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=HANG)[1] == []
     assert not (tmp_path / "out" / "_dataset.json").exists()
 
 
@@ -441,7 +442,7 @@ def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(workers_of(psutil.Process(running.pid))) == 2
     running.kill()
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=HANG)[1] == []
 
 
 def test_nothing_of_it_has_a_name_in_shared_memory(running: subprocess.Popen[str]) -> None:

@@ -14,6 +14,7 @@ from unittest import mock
 import pyarrow.parquet as pq
 import pytest
 from containers import FileContainerConformance, Made, blobs_of, png, row_of
+from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ class TestParquet(FileContainerConformance):
             pytest.skip(f"no petastorm at {python} (set FASTDATA_PETASTORM_PYTHON)")
         script = Path(__file__).with_name("petastorm_read.py")
         done = subprocess.run(
-            [python, script, *part_files(made)], capture_output=True, text=True, timeout=120
+            [python, script, *part_files(made)], capture_output=True, text=True, timeout=HANG
         )
         assert done.returncode == 0, done.stderr
         # petastorm prints a line of its own as well.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from containers import digests
+from hangs import HANG
 from sources import convert, encoded, picture, require_said
 
 from fastdata import ImageDataset, verify
@@ -33,7 +34,7 @@ def petastorm() -> Path:
 def said(python: Path, script: str, *arguments: object) -> list[list[Any]]:
     """Runs a script of petastorm's: the JSON lines that it prints."""
     command = [python, Path(__file__).with_name(script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     # petastorm and Spark print lines of their own as well.
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]

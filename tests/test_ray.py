@@ -23,6 +23,7 @@ import pytest
 from containers import digests, pack_tree, repeat_tree
 from fastdata.converters import Encoding, packing
 from fastdata.converters.ray_executor import RayExecutor
+from hangs import HANG
 
 from fastdata import verify
 from fastdata.errors import DataError, UsageError
@@ -134,7 +135,7 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
     while process.poll() is None and len(list(out.glob(".packing/*.part"))) < 3:
         time.sleep(0.02)
     process.kill()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == -signal.SIGKILL, errors.decode()
     assert not (out / "_dataset.json").exists()
 
@@ -253,7 +254,7 @@ def test_without_ray(tree: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, "convert", "imagefolder", "--root", tree,
          "--out", tmp_path / "out", "--executor", "ray"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 2
     assert "pip install 'fastdata-torch[ray]'" in done.stderr

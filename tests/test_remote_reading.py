@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 import torch
 from flaky_proxy import wait_until
+from hangs import HANG
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
 from version1 import make_version_1
@@ -400,7 +401,7 @@ def test_the_interpreter_exits_in_the_middle(gcs: Bucket, tmp_path: Path, kind: 
         command = [sys.executable, "-c", _EXIT, f"{bucket.url}/shards"]
         command += [repr(bucket.storage_options)]
         command += ["ranges" if kind == "ranges" else str(tmp_path / "cache")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
         assert done.stdout == "ends\n", done.stderr
         assert done.returncode == (kind == "cache")
         assert ("mine" in done.stderr) == (kind == "cache")

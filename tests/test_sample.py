@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hangs import HANG
 from numpy.typing import NDArray
 from PIL import Image, JpegImagePlugin
 
@@ -307,7 +308,7 @@ def interrupt(out: Path, workers: int, number: int, kill: signal.Signals) -> str
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(kill)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=HANG)
     assert process.returncode in (-kill, 130)
     return error
 

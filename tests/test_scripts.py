@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hangs import HANG
 from PIL import Image
 
 SAMPLES = 8  # of each split, every one of a class of its own; two batches
@@ -79,7 +80,7 @@ def test_a_script_runs_unmodified(images: Path, tmp_path: Path, name: str) -> No
     command = [sys.executable, runner, report, script, *arguments.format(data=images).split()]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=500, env=environment, cwd=tmp_path
+        command, capture_output=True, text=True, timeout=HANG, env=environment, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     passes = json.loads(report.read_text())

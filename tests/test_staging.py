@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from containers import edit_manifest, load_manifest
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
+from hangs import HANG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -626,7 +627,7 @@ MOMENTS = [
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_then_run_again(dataset: Path, place: Path, moment: str) -> None:
     process = start(dataset, moment)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG)
     assert process.returncode == -signal.SIGKILL
     assert find_staged(dataset) is None
     names = sorted(path.suffix for path in own_folder(place).iterdir())
@@ -642,17 +643,17 @@ def test_killed_run_is_resumed_by_blocks(make: Callable[[str], Path]) -> None:
     total = sum(path.stat().st_size for path in dataset.iterdir()) - len(
         (dataset / MANIFEST_NAME).read_bytes()
     )
-    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=60)
+    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
     assert stage(dataset).copied_bytes == 0
     unstage(dataset)
-    start(dataset, 'hook(copying, "_write", kill(60))').communicate(timeout=60)
+    start(dataset, 'hook(copying, "_write", kill(60))').communicate(timeout=HANG)
     copied = stage(dataset).copied_bytes
     # 59 chunks of at most 1000 bytes were written, some of them in blocks not completed.
     assert total - 59_000 <= copied < total
 
 
 def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> None:
-    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=60)
+    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
     (partial,) = own_folder(place).glob("*.partial")
     rng = random.Random(1)
     for path in partial.rglob("*"):
@@ -669,7 +670,7 @@ def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> 
 
 def test_two_processes_stage_once(dataset: Path) -> None:
     processes = [start(dataset, 'hook(copying, "_write", slowly)') for _ in range(3)]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=HANG) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     assert sorted(out.split()[-1] for out, _ in outputs) == ["copied", "reused", "reused"]
     copy = find_staged(dataset)
@@ -693,7 +694,7 @@ def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> Non
             assert result.exit_code == 0, result.output
             assert result.stderr == "waiting for another process that is staging it\n"
             assert "staged already" in result.stdout
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG)
         unstage(dataset)
     assert CliRunner().invoke(cli, ["stage", str(dataset)]).stderr == ""
 
@@ -876,7 +877,7 @@ def test_lock_has_one_holder(place: Path) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_unstage_after_a_kill(make: Callable[[str], Path], place: Path, moment: str) -> None:
     dataset = make("lmdb")
-    start(dataset, moment).communicate(timeout=60)
+    start(dataset, moment).communicate(timeout=HANG)
     assert len(unstage(dataset).paths) == 1
     assert list(place.iterdir()) == []
 

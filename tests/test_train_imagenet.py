@@ -21,6 +21,7 @@ import training_models
 import training_ranks
 from fastdata.examples import train_imagenet
 from fastdata.examples.train_imagenet import Config, Mix, Trainer, Writer, join, parse
+from hangs import HANG
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision_stub import import_torchvision
@@ -280,7 +281,7 @@ sys.exit(max(task.wait() for task in tasks))
     batch = Path(train_imagenet.__file__).with_suffix(".slurm")
     environ = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"} | told
     command = ["bash", str(batch), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
 
 
