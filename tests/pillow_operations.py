@@ -65,8 +65,9 @@ def _perspective(image: Image.Image, values: Values) -> Image.Image:
     return image.transform(image.size, method, values[:8], interpolation, fillcolor=fill)
 
 
-def _blur(image: Image.Image, values: Values) -> Image.Image:
-    pixels = np.asarray(image).astype(float)
+def blurred(image: np.ndarray, values: Values) -> np.ndarray:
+    """Exact pixels of a Gaussian blur, not rounded."""
+    pixels = image.astype(float)
     for axis, (kernel, sigma) in enumerate([(values[1], values[3]), (values[0], values[2])]):
         half = int(kernel) // 2
         weights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
@@ -75,7 +76,11 @@ def _blur(image: Image.Image, values: Values) -> Image.Image:
             np.pad(pixels, margins, "reflect"), 2 * half + 1, axis
         )
         pixels = windows @ (weights / weights.sum())
-    return Image.fromarray(pixels.round().astype(np.uint8))
+    return pixels
+
+
+def _blur(image: Image.Image, values: Values) -> Image.Image:
+    return Image.fromarray(blurred(np.asarray(image), values).round().astype(np.uint8))
 
 
 def _pad(image: Image.Image, values: Values) -> Image.Image:
@@ -121,8 +126,8 @@ OPERATIONS: dict[str, Operation] = {
     "equalize": lambda image, values: ImageOps.equalize(image),
     "invert": lambda image, values: ImageOps.invert(image),
     "permute": _permute,
-    "gaussian_blur": _blur,
     "box_blur": lambda image, values: image.filter(ImageFilter.GaussianBlur(values[0])),
+    "gaussian_blur": _blur,
     "pad": _pad,
     "crop": _crop,
     "resize": _resize,

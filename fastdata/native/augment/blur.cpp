@@ -14,10 +14,10 @@ namespace {
 
 struct BlurWeights {
   int radius;
-  uint16_t weights[kMaxBlurKernel / 2 + 1];
+  float weights[kMaxBlurKernel / 2 + 1];
 };
 
-/// torchvision's _get_gaussian_kernel1d, in integers; weights that come to nothing are dropped.
+/// torchvision's _get_gaussian_kernel1d; weights that a sum of floats loses are dropped.
 BlurWeights blur_weights(int kernel, double sigma) {
   BlurWeights blur{};
   double sum = 0;
@@ -26,15 +26,11 @@ BlurWeights blur_weights(int kernel, double sigma) {
     return portable_exp(std::max(-0.5 * (t / sigma) * (t / sigma), -700.0));
   };
   for (int t = -half; t <= half; t++) sum += density(t);
-  int left = 1 << 15;
-  for (int t = 1; t <= half; t++) {
-    const auto weight = static_cast<uint16_t>(std::lround(density(t) / sum * (1 << 16)));
-    if (weight == 0) break;
-    blur.weights[t] = weight;
+  for (int t = 0; t <= half; t++) {
+    blur.weights[t] = static_cast<float>(density(t) / sum);
+    if (blur.weights[t] < 0x1p-24f) break;
     blur.radius = t;
-    left -= weight;
   }
-  blur.weights[0] = static_cast<uint16_t>(left);
   return blur;
 }
 
@@ -56,22 +52,32 @@ Status gaussian_blur(const Call& call, Canvas& canvas) {
     return {Code::bad_parameters, "half the kernel is as large as the image"};
   const BlurWeights across = blur_weights(kernel[0], call.values[2]);
   const BlurWeights down = blur_weights(kernel[1], call.values[3]);
+  if (across.radius == 0 && down.radius == 0) return {};
   Planes next;
   if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
 
-  const size_t margin = round_up(static_cast<size_t>(across.radius), 32);
-  uint16_t* row = canvas.scratch.reserve<uint16_t>(image.stride + 2 * margin) + margin;
-  const uint8_t* rows[kMaxBlurKernel];
+  // The horizontal pass of the rows that the vertical one needs, and a row with its margins.
+  const int reach = down.radius, count = 2 * reach + 1;
+  const size_t margin = round_up(static_cast<size_t>(across.radius), 64), n = image.stride;
+  float* rows = canvas.scratch.reserve<float>((count + 2) * n + 2 * margin);
+  float *sums = rows + count * n, *row = sums + n + margin;
+  const float *beside[kMaxBlurKernel], *above[kMaxBlurKernel];
+  for (int t = 0; t <= 2 * across.radius; t++) beside[t] = row + t - across.radius;
   for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < image.height; y++) {
-      for (int t = -down.radius; t <= down.radius; t++)
-        rows[down.radius + t] = image.row(c, mirrored(y + t, image.height));
-      kernels().blur_columns(rows + down.radius, down.weights, down.radius, image.stride, row);
-      for (int t = 1; t <= across.radius; t++) {
-        row[-t] = row[t];
-        row[image.width - 1 + t] = row[image.width - 1 - t];
+    for (int y = 0, done = 0; y < image.height; y++) {
+      for (; done < std::min(y + reach + 1, image.height); done++) {
+        kernels().to_floats(image.row(c, done), n, row);
+        for (int t = 1; t <= across.radius; t++) {
+          row[-t] = row[t];
+          row[image.width - 1 + t] = row[image.width - 1 - t];
+        }
+        kernels().blur_row(beside + across.radius, across.weights, across.radius, n, 0,
+                           rows + done % count * n);
       }
-      kernels().blur_row(row, across.weights, across.radius, image.stride, next.row(c, y));
+      for (int t = 0; t < count; t++)
+        above[t] = rows + mirrored(y + t - reach, image.height) % count * n;
+      kernels().blur_row(above + reach, down.weights, reach, n, 0.5f, sums);
+      kernels().to_bytes(sums, n, next.row(c, y));
     }
   canvas.swap();
   return {};

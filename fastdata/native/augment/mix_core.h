@@ -79,48 +79,5 @@ void sharpen(const uint8_t* above, const uint8_t* row, const uint8_t* below, int
   out[n - 1] = row[n - 1];
 }
 
-// Vectors of words for 64 pixels, a row's unit.
-constexpr int kBlurVectors = 64 / kWordLanes;
-
-FASTDATA_INLINE void add_product(I& sum, I pair, I weight) {
-  sum = add16(sum, mulhi_u16(pair, weight));
-}
-
-void blur_columns(const uint8_t* const* rows, const uint16_t* weights, int radius, size_t n,
-                  uint16_t* out) {
-  for (size_t x = 0; x < n; x += 64) {
-    I sums[kBlurVectors];
-    for (I& sum : sums) sum = set16(blur_bias(radius));
-    for (int t = 0; t <= radius; t++) {
-      const uint8_t* above = rows[-t] + x;
-      const uint8_t* below = rows[t] + x;
-      const I weight = set16(weights[t]);
-      for (int i = 0; i < kBlurVectors; i++) {
-        const I pair =
-            add16(load_u8_to_16(above + i * kWordLanes), load_u8_to_16(below + i * kWordLanes));
-        add_product(sums[i], sll16<kBlurBits>(pair), weight);
-      }
-    }
-    for (int i = 0; i < kBlurVectors; i++) store(out + x + i * kWordLanes, sums[i]);
-  }
-}
-
-void blur_row(const uint16_t* row, const uint16_t* weights, int radius, size_t n, uint8_t* out) {
-  for (size_t x = 0; x < n; x += 64) {
-    I sums[kBlurVectors];
-    for (I& sum : sums) sum = set16(blur_bias(radius) + (1 << (kBlurBits - 1)));
-    for (int t = 0; t <= radius; t++) {
-      const I weight = set16(weights[t]);
-      for (int i = 0; i < kBlurVectors; i++) {
-        const uint16_t* at = row + x + i * kWordLanes;
-        add_product(sums[i], add16(load(at - t), load(at + t)), weight);
-      }
-    }
-    for (int i = 0; i < kBlurVectors; i += 2)
-      store_16_to_u8(out + x + i * kWordLanes, srl16<kBlurBits>(sums[i]),
-                     srl16<kBlurBits>(sums[i + 1]));
-  }
-}
-
 }  // namespace
 }  // namespace fastdata

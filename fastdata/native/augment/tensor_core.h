@@ -150,6 +150,10 @@ void add_weighted(const uint8_t* __restrict pixels, size_t n, float weight,
   for (size_t i = 0; i < n; i++) sums[i] = sums[i] + weight * static_cast<float>(pixels[i]);
 }
 
+void to_floats(const uint8_t* __restrict pixels, size_t n, float* __restrict out) {
+  for (size_t i = 0; i < n; i++) out[i] = static_cast<float>(pixels[i]);
+}
+
 void to_bytes(const float* __restrict sums, size_t n, uint8_t* __restrict out) {
   for (size_t i = 0; i < n; i++) out[i] = truncated_byte(sums[i]);
 }

@@ -80,7 +80,6 @@ struct Kernels {
   void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int n,
                   float factor, uint8_t* out);
   void (*reverse)(const uint8_t* row, int n, uint8_t* out);
-  BlurColumns blur_columns;
   BlurRow blur_row;
   // Sums `count` rows: the first and the last times one weight, the others times the other.
   void (*box_row)(const uint8_t* const* taps, int count, size_t n, uint32_t weight,
@@ -102,6 +101,7 @@ struct Kernels {
                          const uint8_t* below, int n, float factor, float rest, uint8_t* out);
   void (*tensor_turn_hue)(bool second, uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float turn);
   void (*add_weighted)(const uint8_t* pixels, size_t n, float weight, float* sums);
+  void (*to_floats)(const uint8_t* pixels, size_t n, float* out);
   void (*to_bytes)(const float* sums, size_t n, uint8_t* out);  // truncated
   GridRow grid_row;
 };

@@ -28,6 +28,7 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
+#include "augment/blur_core.h"
 #include "augment/box_core.h"
 #include "augment/point_core.h"
 #include "augment/mix_core.h"

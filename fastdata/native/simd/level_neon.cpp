@@ -22,6 +22,7 @@
 #include "resample/normalise_core.h"
 #include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
+#include "augment/blur_core.h"
 #include "augment/box_core.h"
 #include "augment/point_core.h"
 #include "augment/mix_core.h"

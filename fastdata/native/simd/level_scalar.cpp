@@ -13,7 +13,15 @@
 #include "resample/normalise_core.h"
 #include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
+
+namespace fastdata {
+namespace {
+constexpr int kVectorBytes = 16;  // any processor's, where the compiler makes vectors
+}
+}  // namespace fastdata
+
 #include "augment/look_up_core.h"
+#include "augment/blur_core.h"
 #include "augment/box_core.h"
 #include "augment/point_core.h"
 #include "augment/mix_scalar.h"

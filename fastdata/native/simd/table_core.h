@@ -39,7 +39,6 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .turn_hue = turn_hue,
       .sharpen = sharpen,
       .reverse = reverse,
-      .blur_columns = blur_columns,
       .blur_row = blur_row,
       .box_row = box_row,
       .normals = normals,
@@ -51,6 +50,7 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .tensor_sharpen = tensor_sharpen,
       .tensor_turn_hue = tensor_turn_hue,
       .add_weighted = add_weighted,
+      .to_floats = to_floats,
       .to_bytes = to_bytes,
       .grid_row = grid_row,
   };
