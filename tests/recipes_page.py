@@ -45,9 +45,10 @@ the original transform, where that was [measured](results/recipes-originals.json
 (`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, two threads beside two
 workers, lowest and highest in brackets. {about}
 
-torchvision's reference scripts hold their pipelines in `ClassificationPresetTrain` and `…Eval`,
-classes of a script that no package has: known are objects whose `__call__` is, instruction by
-instruction, `return self.transforms(img)`, and which hold a Compose. A processor of
+Classes and functions of a script, such as torchvision's `ClassificationPresetTrain`, MoCo's
+`TwoCropsTransform` or DINO's `DataAugmentationDINO`, are known by what they do: their code is run
+once on symbols, as [the loader's page](loader.md#functions-and-classes-of-a-script) says. A
+processor of
 transformers makes a dict of batches; here it stands for the image in it, `pixel_values[0]`, or for
 the frame, `pixel_values[0, 0]`, where it is for videos. Where such a processor resizes tensors with
 a bicubic filter, its pixels differ from Pillow's by two or three levels here and there, and by up

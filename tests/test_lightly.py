@@ -101,9 +101,11 @@ def test_lightlys_blur_and_solarisation_are_pillows(lightly: Any) -> None:
     assert len(drawn) == 300 and 0.5 <= min(drawn) < 0.55 and 1.45 < max(drawn) <= 1.5
 
 
-def test_what_lightly_makes_one_view_of_says_what_to_hand_over(lightly: Any) -> None:
-    found = compile_recipe(lightly.MAETransform())
-    assert not isinstance(found, Recipe) and "hand over that, its 'transform'" in found.reason
+def test_what_lightly_makes_one_view_of_is_a_list_of_one(lightly: Any) -> None:
+    transform = lightly.MAETransform()
+    assert len(transform(Image.new("RGB", (300, 200)))) == 1
+    views, _ = next(iter(DataLoader(images(transform), 2, require_native=True)))
+    assert [view.shape for view in views] == [(2, 3, 224, 224)]
 
 
 def test_dinov2s_augmentation_is_native_and_a_dict(dinov2: Any) -> None:

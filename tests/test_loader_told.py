@@ -191,6 +191,7 @@ class Wrapping(nn.Module):
         )
 
     def forward(self, image: Image.Image) -> Any:
+        image.load()
         return self.transform(image)
 
 
@@ -199,7 +200,8 @@ def test_explain_tells_what_to_do_about_a_module_that_wraps_a_compose() -> None:
         loader = DataLoader(images("lmdb", baseline(2), Wrapping()), batch_size=2)
     words = loader.explain()
     assert words.startswith("torch: ") and "Wrapping" in words
-    assert "It wraps a Compose: hand over that, its 'transform', itself." in words
+    assert "if it makes one, give it transform.transform." in words
+    assert "give the dataset fastdata.transforms.Views(transform.transform, count=2)" in words
     fixed = DataLoader(images("lmdb", baseline(2), Wrapping().transform), batch_size=2)
     assert fixed.explain().startswith("native")
 
@@ -358,7 +360,7 @@ SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
         "add fastdata.transforms.CenterCrop",
     ),
     "a tail": (lambda: native(unknown(ELASTIC)), {}, "workers", "ElasticTransform", "Leave it out"),
-    "a wrapped Compose": (lambda: native(Wrapping()), {}, "torch", "Wrapping", "hand over that"),
+    "a wrapped Compose": (lambda: native(Wrapping()), {}, "torch", "Wrapping", "Views(transform."),
     "a subclass": (
         lambda: Inherited(native().path, CROP),
         {},

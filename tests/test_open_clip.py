@@ -93,7 +93,7 @@ def test_a_function_of_open_clips_is_known_by_what_it_is(module: Any) -> None:
     crop = tv.CenterCrop(32)
     recipe = compile_recipe(tv.Compose([crop, module._convert_to_rgb, tv.ToTensor()]))
     assert isinstance(recipe, Recipe) and not recipe.tail
-    recipe = compile_recipe(tv.Compose([crop, lambda image: image, tv.ToTensor()]))
+    recipe = compile_recipe(tv.Compose([crop, lambda image: image.rotate(3), tv.ToTensor()]))
     assert isinstance(recipe, Recipe) and len(recipe.tail) == 2
 
 

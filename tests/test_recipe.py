@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -389,7 +390,7 @@ def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:
 
 
 def blur(image: Any) -> Any:
-    return image
+    return image.rotate(3)
 
 
 class Odd(CenterCrop):
@@ -436,25 +437,62 @@ class Preset:
         self.augment = Compose([RandomResizedCrop(8)])
 
     def __call__(self, image: Any) -> Any:
+        print(image)
         return self.augment(image)
+
+
+class Pair(Preset):
+    """As training recipes have them: one that makes two views by two pipelines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prime = Compose([CenterCrop(8)])
+
+
+class Crops(Preset):
+    """As training recipes have them: one that makes several views by a list of pipelines."""
+
+    def __init__(self) -> None:
+        self.trans = [Compose([CenterCrop(8)])] * 3
 
 
 def test_steps_that_are_not_known_are_told_from_those_that_only_follow_them() -> None:
     recipe = recipe_of([RandomResizedCrop(8), blur, Preset(), len])
-    assert [(unknown.name, unknown.reason) for unknown in recipe.unknown] == [
-        (name, "it is not a transform that fastdata knows") for name in ("blur", "Preset", "len")
-    ]
-    first, second, _ = recipe.unknown
+    first, second, third = recipe.unknown
+    assert [unknown.name for unknown in recipe.unknown] == ["blur", "Preset", "len"]
+    assert first.reason.startswith("it is not a transform that fastdata knows: line ")
+    assert first.reason.endswith(" of test_recipe.py takes 'rotate' of the image")
+    assert second.reason.endswith(" of test_recipe.py uses print, which is not known")
+    assert third.reason == "it is not a transform that fastdata knows"
     assert "batch_transform" in first.hint
-    assert second.hint == "It wraps a Compose: hand over that, its 'augment', itself."
     assert recipe_of(RandomResizedCrop(8)).unknown == ()
 
 
-def test_what_wraps_a_compose_is_to_be_unwrapped() -> None:
-    refusal = compile_recipe(Preset())
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            Preset,
+            "If it makes two views of each image, give the dataset fastdata.transforms.Views("
+            "transform.augment, count=2), where transform is your Preset; if it makes one, give it "
+            "transform.augment.",
+        ),
+        (
+            Pair,
+            "give the dataset fastdata.transforms.Views(transform.augment, transform.prime), where "
+            "transform is your Pair.",
+        ),
+        (Crops, "Views(*transform.trans), where transform is your Crops."),
+    ],
+)
+def test_what_holds_pipelines_is_to_be_written_as_views(kind: Any, words: str) -> None:
+    refusal = compile_recipe(kind())
     assert isinstance(refusal, Refusal)
-    assert "hand over that, its 'augment', itself" in refusal.reason
-    assert [unknown.name for unknown in refusal.unknown] == ["Preset"]
+    assert refusal.reason.endswith(words) and "uses print, which is not known" in refusal.reason
+    assert [unknown.name for unknown in refusal.unknown] == [kind.__name__]
+    code = re.findall(r"fastdata\.transforms\.(Views\(.*?\))[,;]", refusal.reason)[0]
+    views = recipe_of(eval(code, {"Views": Views, "transform": kind()})).programs
+    assert len(views) == (3 if kind is Crops else 2) and {view.size for view in views} == {(8, 8)}
 
 
 # --- views -----------------------------------------------------------------------------------

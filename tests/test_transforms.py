@@ -186,7 +186,7 @@ def test_callables_of_others_are_called_after_ours() -> None:
 def test_what_cannot_be_composed_says_which_and_why() -> None:
     image = noise(40, 40)
     with pytest.raises(UsageError, match=r"CenterCrop\(5 x 5\) comes after <lambda>"):
-        Compose([CenterCrop(10), lambda tensor: tensor, CenterCrop(5)])(image)
+        Compose([CenterCrop(10), lambda tensor: tensor.clone(), CenterCrop(5)])(image)
     with pytest.raises(UsageError, match=r"CenterCrop.* not a PIL image"):
         CenterCrop(3)(torch.zeros(3, 4, 4))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="40 x 40 pixels, less than RandomCrop's 50 x 50"):

@@ -274,7 +274,7 @@ class LoaderConfig:
 
     def _collates_bytes(self, recipe: Recipe | Refusal) -> bool:
         """Whether the ``collate_fn`` is timm's, and has what it is made for."""
-        if isinstance(recipe, Refusal) or recipe.groups is not None:
+        if isinstance(recipe, Refusal) or recipe.form is not None:
             return False
         output = recipe.programs[0].output
         if output.dtype != "uint8" or output.as_pil:

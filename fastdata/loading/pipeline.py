@@ -349,7 +349,7 @@ class Pipeline:
 
     def image(self, batch: Batch) -> Any:
         """A finished batch's images: a tensor, or what `Views` make of such."""
-        return self._settings.recipe.image([view.memory.tensor for view in batch.views])
+        return self._settings.recipe.image([view.memory.tensor for view in batch.views], True)
 
     def cancel(self, batch: Batch) -> None:
         """Gives a batch up."""

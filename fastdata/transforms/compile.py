@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import UsageError
+from fastdata.text import human_count
 from fastdata.transforms import geometry, pixels
 from fastdata.transforms import libraries as translation
 from fastdata.transforms.augmentations import (
@@ -42,7 +43,7 @@ from fastdata.transforms.descriptions import (
     Compose,
     CornerCrop,
     FiveCrop,
-    Groups,
+    Form,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
@@ -51,10 +52,11 @@ from fastdata.transforms.descriptions import (
     Resize,
     ResizeKeepRatio,
     Schedule,
+    Stack,
     TenCrop,
     Transform,
     Views,
-    in_groups,
+    in_form,
 )
 from fastdata.transforms.geometry import Geometry
 
@@ -211,27 +213,33 @@ class Recipe:
         programs: One for each view of a sample; one alone unless the pipeline has `Views`.
         tail: What is to be called for each sample, in order, after that; with its tensor, or with
             what its `Views` make.
-        groups: As `Views` have them; None where there are no Views.
+        form: As `Views` have it; None where there are no Views.
         unknown: The steps that the core cannot do; the tail holds what follows them, too.
     """
 
     programs: tuple[Program, ...]
     tail: tuple[Callable[[Any], Any], ...] = ()
     unknown: tuple[Unknown, ...] = ()
-    groups: Groups | None = None
+    form: Form | None = None
 
-    def image(self, views: list[Any]) -> Any:
-        """What stands in an image's place: its one view, their list, or a dict of lists."""
-        return views[0] if self.groups is None else in_groups(views, self.groups)
+    def image(self, views: list[Any], batched: bool = False) -> Any:
+        """What stands in an image's place: its one view, or several in their form.
+
+        Args:
+            views: Of a sample, or of a batch.
+            batched: Whether they are of a batch.
+        """
+        return views[0] if self.form is None else in_form(views, self.form, batched)
 
     def describe(self) -> str:
         """The pipeline in one line of words."""
         views = [program.describe() for program in self.programs]
         alike = [(view, len(list(same))) for view, same in groupby(views)]
         line = " | ".join(view if count == 1 else f"{count} of {view}" for view, count in alike)
-        if self.groups is not None:
-            names = ", ".join(f"{len(which)} {name}" for name, which in self.groups if which)
-            head = f"{len(views)} views{f' ({names})' if names else ''}"
+        if self.form is not None:
+            named = self.form.items() if isinstance(self.form, dict) else ()
+            names = ", ".join(f"{_count(which)} {name}" for name, which in named if _count(which))
+            head = f"{human_count(len(views), 'view')}{f' ({names})' if names else ''}"
             line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
         calls = [call for call in self.tail if call is not _tensor_image()]
         if calls:
@@ -262,8 +270,8 @@ def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusa
         )
     if isinstance(transform, Schedule):
         transform = transform.current
-    views, tail, groups = read(transform, size)
-    several = groups is not None
+    views, tail, form = read(transform, size)
+    several = form is not None
     if reason := misplaced(views, tail):
         # Ours ask the same when they are called; torchvision's Compose calls them one by one.
         fails = isinstance(transform, Transform) or any(view.fails for view in views)
@@ -290,18 +298,18 @@ def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusa
         )
     if several:
         unknown = tuple(_unknown(call) for call in tail)
-        return Recipe(tuple(programs), tuple(tail), unknown, groups)
+        return Recipe(tuple(programs), tuple(tail), unknown, form)
     return Recipe(tuple(programs), view.tail_calls(), view.unknown())
 
 
 def read(
     transform: Any, size: _Pair | None = None
-) -> tuple[list[Reading], list[Callable[[Any], Any]], Groups | None]:
+) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """A pipeline as far as it can be composed, for images of one size or of any.
 
     Returns:
         What becomes of each view; what comes after `Views` and is called with what they make; and
-        their groups, or None if the pipeline has no `Views`.
+        their form, or None if the pipeline has no `Views`.
     """
     items = list(_flat(transform, True))
     own = isinstance(transform, Transform)
@@ -311,24 +319,42 @@ def read(
     makes = _views(items[at][0])
     before = Reading(items[:at], own, size)
     shared = [*before.steps, *before.pixels, *before.erasures]
-    readings = []
+    form: Form
     if isinstance(makes, (FiveCrop, TenCrop)):
         if any(map(pixels.is_random, shared)):
             return [Reading(items, own, size)], [], None
         # Those of torchvision's are still what it was given: a PIL image, or a tensor.
         ours = True if makes is items[at][0] else None
-        kept = own or makes is transform
-        for steps in makes.views:
-            readings.append(Reading([*items[:at], *((step, ours) for step in steps)], kept, size))
+        pipelines = [[(step, ours) for step in steps] for steps in makes.views]
+        kept = [own or makes is transform] * len(pipelines)
+        form = list(range(len(pipelines))) if ours else tuple(range(len(pipelines)))
     else:
         assert makes is not None
-        for view in makes.transforms:
-            kept = isinstance(view, Transform) if type(transform) is Views else own
-            readings.append(Reading([*items[:at], *_flat(view, True)], kept, size))
-    for reading in readings:
-        reading.shared = shared
-    groups = makes.groups if isinstance(makes, Views) else ()
-    return readings, [one for one, _ in items[at + 1 :] if one is not _RETURNED], groups
+        pipelines = [list(_flat(view, True)) for view in makes.transforms]
+        given = type(transform) is Views
+        kept = [isinstance(view, Transform) if given else own for view in makes.transforms]
+        form = makes.form
+
+    def readings(pipelines: list[list[Any]], kept: list[bool]) -> list[Reading]:
+        found = [
+            Reading([*items[:at], *pipeline], own, size)
+            for pipeline, own in zip(pipelines, kept, strict=True)
+        ]
+        for reading in found:
+            reading.shared = shared
+        return found
+
+    views = readings(pipelines, kept)
+    tail = [one for one, _ in items[at + 1 :] if one is not _RETURNED]
+    while tail and (followed := translation.follow(tail[0], form)) is not None:
+        made, after = followed
+        longer = [[*pipelines[number], *_flat(steps, False)] for number, steps in made]
+        whose = [kept[number] for number, _ in made]
+        further = readings(longer, whose)
+        if any(view.tail for view in further):
+            break
+        views, pipelines, kept, form, tail = further, longer, whose, after, tail[1:]
+    return views, tail, form
 
 
 def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
@@ -348,6 +374,14 @@ def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
     if late is not None:
         return f"{name_of(late)} comes after Views. Put it into each of them."
     return ""
+
+
+def _count(form: Form) -> int:
+    """How many views a form has."""
+    if isinstance(form, int):
+        return 1
+    several = form.images if isinstance(form, Stack) else form
+    return sum(map(_count, several.values() if isinstance(several, dict) else several))
 
 
 class Reading:
@@ -383,16 +417,13 @@ class Reading:
         self.std: _Values | None = None
         self.channels_last = True
         for one, ours in items:
-            if one is _RETURNED:
-                if not self.tail and self.kind in ("pil", "own"):
-                    self.kind = "own" if ours else "tensor"
-                continue
             if not self.tail:
                 reason = self._add(one, ours)
                 if reason is None:
                     continue
                 self.why = reason
-            self.tail.append(one)
+            if one is not _RETURNED:
+                self.tail.append(one)
 
     @property
     def misplaced(self) -> Transform | None:
@@ -450,6 +481,10 @@ class Reading:
 
     def _add(self, transform: Any, ours: bool | None) -> str | None:
         """Take the next transform for the core; return why it cannot be done, or None."""
+        if transform is _RETURNED:
+            if self.kind in ("pil", "own"):
+                self.kind = "own" if ours else "tensor"
+            return None
         own = isinstance(transform, (Normalize, RandomErasing, ResizeKeepRatio, *_CONTAINERS))
         if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
             if self.kind not in ("pil", "own") and ours is not None:
@@ -477,12 +512,20 @@ class Reading:
                 return reason
         return None
 
-    def _take(self, found: Transform | translation.Conversion) -> str | None:
-        """Take a step that was translated."""
+    def _take(self, found: Any) -> str | None:
+        """Take a step that was translated, or a transform that a user's function calls."""
         if isinstance(found, Normalize):
             return self._normalise(found)
         if isinstance(found, Transform):
             return self._compose(found)
+        if not isinstance(found, translation.Conversion):
+            for one, ours in _flat(found, False):
+                reason = self._add(one, ours)
+                if reason is not None:
+                    return f"it calls {name_of(one)}: {reason}"
+            return None
+        if found.only == "pil" and self.kind not in ("pil", "own"):
+            return "what it does is known of PIL images, and it has a tensor here"
         if found.kind is not None:
             self.kind = found.kind
             self.channels_last = False
@@ -566,12 +609,26 @@ class Reading:
                 return translation.HAS_TENSOR
             return self._resolved(part)
         found = translation.translate(part, self.kind, self.dtype)
-        if isinstance(found, translation.Conversion):
-            same = found.kind in (None, self.kind) and found.dtype in (None, self.dtype)
-            return pixels.Nothing() if same else "it converts some of the images only"
-        if isinstance(found, tuple):
-            return "it does several things, and stands in another transform"
-        return found if isinstance(found, str) else self._resolved(found)
+        if isinstance(found, str):
+            return found
+        return self._held(found if isinstance(found, tuple) else (found,))
+
+    def _held(self, found: Sequence[Any]) -> Transform | str:
+        """Steps that were translated, of what a container holds."""
+        steps: list[Transform] = []
+        for one in found:
+            if isinstance(one, translation.Conversion):
+                same = one.kind in (None, self.kind) and one.dtype in (None, self.dtype)
+                if not same or (one.only == "pil" and self.kind not in ("pil", "own")):
+                    return "it converts some of the images only"
+                continue
+            step = self._resolved(one) if isinstance(one, Transform) else self._part(one)
+            if isinstance(step, str):
+                return step
+            steps.append(step)
+        if len(steps) == 1:
+            return steps[0]
+        return Compose(tuple(steps)) if steps else pixels.Nothing()
 
     def _erase(self, step: RandomErasing) -> str | None:
         values: Any = step.value
@@ -705,20 +762,39 @@ def _tensor_image() -> Any:
     return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
 
 
-def _unknown(transform: Any, reason: str = translation.NOT_KNOWN) -> Unknown:
+def _unknown(transform: Any, reason: str = "") -> Unknown:
     hint = _wrapping_hint(transform) or (
         "Leave it out, or do it to whole batches, with the loader's batch_transform."
     )
-    return Unknown(name_of(transform), reason, hint)
+    found = "" if reason else translation.translate(transform, "pil", "uint8")
+    if isinstance(found, str) and found.startswith(translation.NOT_KNOWN):
+        reason = found
+    return Unknown(name_of(transform), reason or translation.NOT_KNOWN, hint)
 
 
 def _wrapping_hint(transform: Any) -> str:
-    """What to do about an object that holds a Compose, as recipes' presets do; "" for others."""
-    held = {**getattr(transform, "__dict__", {}), **getattr(transform, "_modules", {})}
-    for name, value in held.items():
-        if type(value) is Compose or translation.parts(value) is not None:
-            return f"It wraps a {type(value).__name__}: hand over that, its {name!r}, itself."
-    return ""
+    """What to do about an object that holds pipelines, as recipes' classes do; "" for others."""
+    attributes = getattr(transform, "__dict__", {})
+    held = []
+    for name, value in {**attributes, **attributes.get("_modules", {})}.items():
+        several = isinstance(value, (list, tuple)) and bool(value)
+        if all(map(_is_pipeline, value)) if several else _is_pipeline(value):
+            held.append(f"{'*' if several else ''}transform.{name}")
+    if not held:
+        return ""
+    whose = f"where transform is your {name_of(transform)}"
+    if len(held) > 1 or held[0].startswith("*"):
+        views = f"fastdata.transforms.Views({', '.join(held)})"
+        return f"If these are the views that it makes, give the dataset {views}, {whose}."
+    return (
+        f"If it makes two views of each image, give the dataset fastdata.transforms.Views({held[0]}"
+        f", count=2), {whose}; if it makes one, give it {held[0]}."
+    )
+
+
+def _is_pipeline(value: Any) -> bool:
+    """Whether an object is a Compose, or stands for one."""
+    return type(value) is Compose or translation.parts(value) is not None
 
 
 def name_of(transform: Any) -> str:

@@ -24,10 +24,12 @@ class Conversion:
     Attributes:
         kind: ``tensor``, ``image`` (torchvision's tensor image) or ``array``; None: as before.
         dtype: As ``Output.dtype`` has it; None: as before.
+        only: ``pil``: what follows is known of PIL images alone; None: of anything.
     """
 
     kind: str | None = None
     dtype: str | None = None
+    only: str | None = None
 
 
 #: What a transform does, in order; or why that is not known, in words.

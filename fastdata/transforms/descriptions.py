@@ -32,8 +32,8 @@ Size: TypeAlias = "int | Sequence[int]"
 
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
 
-#: Names of views, each with their numbers; none for a list.
-Groups: TypeAlias = "tuple[tuple[str, range], ...]"
+#: Views by their numbers, in lists, tuples, dicts and `Stack`.
+Form: TypeAlias = "int | list[Form] | tuple[Form, ...] | dict[Any, Form] | Stack"
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
@@ -319,11 +319,11 @@ class Views(Transform):
 
     Attributes:
         transforms: One for each view.
-        groups: The name of each group, and the numbers of its views; none for a list.
+        form: The views' numbers, in a list or a dict of lists.
     """
 
     transforms: tuple[Callable[[Any], Any], ...]
-    groups: Groups
+    form: Form
 
     def __init__(self, *transforms: Any, count: int | None = None, **groups: Any) -> None:
         if count is not None:
@@ -339,12 +339,12 @@ class Views(Transform):
                 f"Views: there are transforms without a name beside {', '.join(groups)}.",
                 "Give names to all of them, or to none.",
             )
-        views, named = _repeated(transforms), []
+        views, named = _repeated(transforms), {}
         for name, group in groups.items():
             several = isinstance(group, (list, tuple)) and not _has_count(group)
             first = len(views)
             views += _repeated(group if several else [group])
-            named.append((name, range(first, len(views))))
+            named[name] = list(range(first, len(views)))
         if len(views) < (1 if named else 2):
             raise UsageError(
                 f"Views makes {len(views)}, which needs no list.",
@@ -352,23 +352,51 @@ class Views(Transform):
             )
         _check_callable("Views", views)
         object.__setattr__(self, "transforms", tuple(views))
-        object.__setattr__(self, "groups", tuple(named))
+        object.__setattr__(self, "form", named or list(range(len(views))))
 
     @classmethod
-    def grouped(cls, transforms: Iterable[Callable[[Any], Any]], groups: Groups) -> Views:
-        """Views in groups that may have some in common."""
-        views = cls(*transforms)
-        object.__setattr__(views, "groups", groups)
+    def arranged(cls, pipelines: Sequence[Any], form: Form) -> Views:
+        """Views in any form, each a pipeline for the compiler; never called."""
+        views = cls.__new__(cls)
+        object.__setattr__(views, "transforms", tuple(pipelines))
+        object.__setattr__(views, "form", form)
         return views
 
     def __call__(self, image: Image.Image) -> list[Any] | dict[str, list[Any]]:
         """Each view of one image; as :meth:`Transform.__call__`."""
-        return in_groups([transform(image) for transform in self.transforms], self.groups)
+        views = [transform(image) for transform in self.transforms]
+        return in_form(views, self.form)  # type: ignore[no-any-return]
 
 
-def in_groups(views: list[Any], groups: Groups) -> list[Any] | dict[str, list[Any]]:
-    """Views in the form that `Views` of such groups have."""
-    return {name: [views[number] for number in which] for name, which in groups} or views
+@dataclass(frozen=True)
+class Stack:
+    """Several views made one tensor of, the views being its first dimension.
+
+    Attributes:
+        images: Their numbers.
+    """
+
+    images: tuple[Form, ...]
+
+
+def in_form(views: Sequence[Any], form: Form, batched: bool = False) -> Any:
+    """Views in a form.
+
+    Args:
+        views: Of a sample, or of a batch.
+        form: Of their numbers.
+        batched: Whether they are of a batch: then tuples are lists, as torch collates them.
+    """
+    if isinstance(form, int):
+        return views[form]
+    if isinstance(form, Stack):
+        import torch
+
+        return torch.stack([in_form(views, one) for one in form.images], int(batched))
+    if isinstance(form, dict):
+        return {name: in_form(views, one, batched) for name, one in form.items()}
+    found = [in_form(views, one, batched) for one in form]
+    return found if batched or isinstance(form, list) else tuple(found)
 
 
 def _has_count(view: Any) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastdata.transforms import dinov2, lightly, open_clip, timm, torchvision, transformers
+from fastdata.transforms import dinov2, lightly, open_clip, timm, torchvision, transformers, users
 from fastdata.transforms.conversion import FAILS, HAS_TENSOR, NOT_KNOWN, Conversion, Found
-from fastdata.transforms.descriptions import FiveCrop, TenCrop, Views
+from fastdata.transforms.descriptions import FiveCrop, Form, Normalize, Stack, TenCrop
 
 __all__ = [
     "FAILS",
@@ -27,18 +27,19 @@ _OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
     transformers.translate,
     lightly.translate,
     dinov2.translate,
+    users.translate,
 )
 
 
 def parts(transform: Any) -> Sequence[Any] | None:
     """The transforms that one calls one after the other, as a Compose does; None for others."""
     found = torchvision.parts(transform)
-    return lightly.parts(transform) if found is None else found
+    return users.parts(transform) if found is None else found
 
 
-def views(transform: Any) -> Views | FiveCrop | TenCrop | None:
-    """A transform that makes several views, in ours; None for anything else."""
-    return torchvision.views(transform) or lightly.views(transform) or dinov2.views(transform)
+def views(transform: Any) -> FiveCrop | TenCrop | None:
+    """A FiveCrop or TenCrop, in ours; None for anything else."""
+    return torchvision.views(transform)
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found:
@@ -60,7 +61,20 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
     return torchvision.translate(transform, kind, dtype)
 
 
+def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+    """What a transform does to several views, each by itself; None: that is not known.
+
+    As `fastdata.transforms.users.follow`.
+    """
+    if isinstance(form, Stack) and isinstance(translate(transform, "tensor", "float32"), Normalize):
+        numbers = {number for number in form.images if isinstance(number, int)}
+        return [(number, [transform]) for number in sorted(numbers)], form
+    return users.follow(transform, form)
+
+
 def is_known(transform: Any) -> bool:
     """Whether there is something in these files for a transform of this type."""
     others = (other(transform, "pil", "uint8") for other in _OTHERS)
-    return torchvision.is_known(transform) or any(found is not None for found in others)
+    return torchvision.is_known(transform) or any(
+        found is not None and not str(found).startswith(NOT_KNOWN) for found in others
+    )

@@ -6,52 +6,16 @@ is never imported here. Its blur and its solarisation call Pillow, and pixels ar
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms.augmentations import RandomApply, RandomSolarize
 from fastdata.transforms.conversion import Conversion, Found, name_in
-from fastdata.transforms.descriptions import Transform, Views
+from fastdata.transforms.descriptions import Transform
 from fastdata.transforms.pixels import Operation, Random
 
 _MODULE = "lightly.transforms"
-
-#: Those that call what they hold, and nothing else.
-_WRAPPERS = frozenset(
-    {
-        "BYOLView1Transform",
-        "BYOLView2Transform",
-        "DINOViewTransform",
-        "IBOTViewTransform",
-        "MSNViewTransform",
-        "RandomRotateDegrees",
-        "SimCLRViewTransform",
-        "SimSiamViewTransform",
-        "SmoGViewTransform",
-        "SwaVViewTransform",
-        "TiCoView1Transform",
-        "TiCoView2Transform",
-        "ToTensor",
-        "VICRegViewTransform",
-    }
-)
-
-
-def views(transform: Any) -> Views | None:
-    """A transform to several views, in ours; None for anything else."""
-    module = sys.modules.get(f"{_MODULE}.multi_view_transform")
-    base = getattr(module, "MultiViewTransform", None)
-    if base is None or not isinstance(transform, base):
-        return None
-    known = type(transform).__call__ is base.__call__ and len(transform.transforms) > 1
-    return Views(*transform.transforms) if known else None
-
-
-def parts(transform: Any) -> Sequence[Any] | None:
-    """What a transform calls and nothing else; None for anything else."""
-    return (transform.transform,) if name_in(transform, _MODULE) in _WRAPPERS else None
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:

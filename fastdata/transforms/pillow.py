@@ -16,7 +16,7 @@ from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms import geometry, pixels
 from fastdata.transforms.compile import Output, Reading, misplaced, name_of, read
-from fastdata.transforms.descriptions import Transform, in_groups
+from fastdata.transforms.descriptions import Transform, in_form
 from fastdata.transforms.geometry import Geometry
 
 #: What to do about an image that is smaller than a random crop.
@@ -85,11 +85,11 @@ def call(transform: Transform, image: Any) -> Any:
             f"{name_of(transform)} was given a {type(image).__name__}, not a PIL image.",
             "Put it before what makes tensors of images.",
         )
-    views, tail, groups = read(transform)
+    views, tail, form = read(transform)
     if reason := misplaced(views, tail):
         raise UsageError(reason, "Change the order of the transforms.")
     results = [_view(view, image) for view in views]
-    result = results[0] if groups is None else in_groups(results, groups)
+    result = results[0] if form is None else in_form(results, form)
     for function in tail:
         result = function(result)
     return result

@@ -49,30 +49,7 @@ def parts(transform: Any) -> Sequence[Any] | None:
     torch = sys.modules.get("torch")
     if torch is not None and type(transform) is torch.nn.Sequential:
         return tuple(transform)
-    held = _held(transform)
-    return None if held is None else parts(held)
-
-
-def _calls_its_transforms(self: Any, img: Any) -> Any:
-    return self.transforms(img)
-
-
-def _held(transform: Any) -> Any:
-    """What a preset of torchvision's reference scripts holds; None for anything else.
-
-    Their ``ClassificationPresetTrain`` and ``ClassificationPresetEval`` are in no package, so their
-    names say nothing: what they do when called is compared, instruction by instruction.
-    """
-    kind = type(transform)
-    found = getattr(kind.__call__, "__code__", None)
-    known = _calls_its_transforms.__code__
-    for aspect in ("co_code", "co_names", "co_argcount", "co_kwonlyargcount"):
-        if getattr(found, aspect, None) != getattr(known, aspect):
-            return None
-    own = any("__getattribute__" in vars(base) for base in kind.__mro__[:-1])
-    if own or hasattr(kind, "transforms"):
-        return None
-    return getattr(transform, "__dict__", {}).get("transforms")
+    return None
 
 
 def views(transform: Any) -> FiveCrop | TenCrop | None:

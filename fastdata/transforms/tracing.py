@@ -1,0 +1,543 @@
+"""Runs a user's function on symbols to learn what it does to an image, or why that is not known.
+
+A small class or function of a training script is run once for each course it can take, with a
+symbol in the image's place. What it calls is recorded: methods of Pillow's images, functions of
+Pillow and torchvision, other transforms. A comparison with a random number takes each branch in
+turn, with its probability. Views of one image, made by several transforms, are recorded as such.
+
+Why the record is all that the code does: the function is rebuilt from its own code with other
+globals and no builtins, so that each value it meets is one of
+
+- a constant; a copy of one that a global, a closure, a default or an attribute holds;
+- a container that the code itself has made, or an unchangeable copy of one that it reads;
+- a symbol, whose every operation is recorded or raises `Unknown`;
+- one of the builtins in `_BUILTINS`, which compute with what they are given and do no more.
+
+Code that could go around this is refused before it runs: names with two underscores, imports,
+classes, handlers of exceptions, generators, ``while``, assignments to globals and outer variables,
+``is`` with anything but None. Setting an attribute or an item of what it has not made raises. So
+by induction the code changes nothing, reads nothing else, and ends; and its result depends on the
+image and on the recorded draws alone. Functions of libraries are known by identity, as objects that
+belong to their module still: one that was replaced is the user's.
+
+Where the proof ends: attributes and globals are read when a pipeline is compiled, which a loader
+does again before each epoch; code that other code changes in between is not seen. What a
+transform that is called does is not proved here: the compiler knows it, or traces it in turn.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import enum
+import functools
+import inspect
+import operator
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from fastdata.transforms import torchvision, tracing_calls
+from fastdata.transforms.conversion import name_in
+from fastdata.transforms.descriptions import Stack, Transform
+from fastdata.transforms.symbols import (
+    CONSTANTS,
+    Awaited,
+    Call,
+    FixedDict,
+    FixedList,
+    Held,
+    Image,
+    Kind,
+    Known,
+    Later,
+    Module,
+    Node,
+    Number,
+    Object,
+    Stacked,
+    Symbol,
+    Unknown,
+    has_symbols,
+    held_by,
+    name_of,
+    package,
+    plain,
+    returned,
+)
+
+_PATHS = 64  # of one function, at most
+_DEPTH = 20  # of calls in calls
+_LENGTH = 10_000  # of a range
+
+
+@dataclass
+class Path:
+    """One course that code can take.
+
+    Attributes:
+        result: What it returns: a `Node`, a `Later`, a constant, a `Stack`, or lists, tuples and
+            dicts of them.
+        decisions: The weights of each choice, and which was taken.
+        draws: The interval that each draw is uniform in, on this course.
+    """
+
+    result: Any
+    decisions: list[tuple[tuple[float, ...], int]]
+    draws: list[tuple[float, float]]
+
+
+def trace(function: Any, given: Any = 0) -> list[Path] | str:
+    """Every course that a function of the user's can take, or why they are not known.
+
+    Args:
+        function: A function, or an object of a class that has a ``__call__`` or ``forward``.
+        given: What it gets: an image's number, or a form of several (`descriptions.Form`).
+
+    Returns:
+        Its courses; or a reason in words, "" if it is no code of the user's.
+    """
+    if not is_users(function) and tracing_calls.find(function) is None:
+        return ""
+    paths: list[Path] = []
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        run = _Run(waiting.pop())
+        try:
+            result = returned(run.call(function, (_given(run, given),), {}))
+        except Unknown as error:
+            return f"{error.place or _where(error)} {error}"
+        except Exception as error:
+            return f"{_where(error)} raises {type(error).__name__}: {error}"
+        if run.unsure and run.tests_none:
+            return f"it tests for None what {run.unsure} returns"
+        paths.append(Path(result, run.decisions, run.draws))
+        for at in range(len(run.script), len(run.decisions)):
+            taken = [which for _, which in run.decisions[:at]]
+            more = range(1, len(run.decisions[at][0]))
+            waiting += [[*taken, which] for which in more]
+        if len(paths) + len(waiting) > _PATHS:
+            return f"it has more than {_PATHS} courses"
+    return paths
+
+
+def _given(run: _Run, form: Any) -> Any:
+    """Symbols of a form of images."""
+    if isinstance(form, int):
+        return Symbol(Image(run, Node(None, form)))
+    if isinstance(form, Stack):
+        return Symbol(Stacked(run, tuple(_given(run, one) for one in form.images)))
+    if isinstance(form, dict):
+        return {key: _given(run, one) for key, one in form.items()}
+    return type(form)(_given(run, one) for one in form)
+
+
+def is_users(function: Any) -> bool:
+    """Whether it is code of a script's, rather than a library's that fastdata knows."""
+    return _code(function) is not None
+
+
+def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
+    """The Python function that calling an object runs, and what comes before the arguments."""
+    if isinstance(function, functools.partial):
+        return _code(function.func)
+    if (called := lambda_of(function)) is not None:
+        return _code(called)
+    if isinstance(function, types.FunctionType):
+        return function, ()
+    if isinstance(function, types.MethodType):
+        found = function.__func__
+        return (found, (function.__self__,)) if isinstance(found, types.FunctionType) else None
+    kind = type(function)
+    if package(kind) in _LIBRARIES or isinstance(function, Transform):
+        return None
+    called = inspect.getattr_static(kind, "__call__", None)
+    torch = sys.modules.get("torch")
+    if torch is not None and called is torch.nn.Module.__call__:
+        if "forward" in vars(function) or _hooked(function):
+            return None
+        called = inspect.getattr_static(kind, "forward", None)
+    if not isinstance(called, types.FunctionType):
+        return None
+    return called, (function,)
+
+
+def lambda_of(function: Any) -> Any:
+    """The function that a Lambda of torchvision's calls; None for anything else."""
+    if name_in(function, "torchvision.transforms") == "Lambda":
+        return function.lambd
+    if name_in(function, "torchvision.transforms.v2") == "Lambda" and function.types == (object,):
+        return function.lambd
+    return None
+
+
+#: Packages whose transforms are known by their type, or not at all.
+_LIBRARIES = frozenset(
+    ("torchvision", "timm", "open_clip", "transformers", "torch", "numpy", "albumentations")
+)
+
+
+def _hooked(module: Any) -> bool:
+    """Whether calling a module of torch's does more than its ``forward``."""
+    hooks = sys.modules["torch.nn.modules.module"]
+    own = [f"_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")]
+    everybodys = [f"_global{name}" for name in own]
+    return (
+        any(getattr(module, name, None) for name in own)
+        or any(getattr(hooks, name, None) for name in everybodys)
+        or getattr(module, "_compiled_call_impl", None) is not None
+    )
+
+
+def _where(error: BaseException) -> str:
+    """The line of traced code that an error comes from."""
+    found, at = "", error.__traceback__
+    while at is not None:
+        if isinstance(at.tb_frame.f_globals, _Names):
+            file = PurePath(at.tb_frame.f_code.co_filename).name
+            found = f"line {at.tb_lineno} of {file}"
+        at = at.tb_next
+    return found or "it"
+
+
+# --- code that is not run --------------------------------------------------------------------
+
+_FORBIDDEN = {
+    "IMPORT_NAME": "imports a module",
+    "LOAD_BUILD_CLASS": "makes a class",
+    "STORE_GLOBAL": "sets a global",
+    "DELETE_GLOBAL": "deletes a global",
+    "STORE_ATTR": "sets an attribute",
+    "DELETE_ATTR": "deletes an attribute",
+    "PUSH_EXC_INFO": "handles exceptions",
+    "SETUP_FINALLY": "handles exceptions",
+    "SETUP_WITH": "handles exceptions",
+    "SETUP_ASYNC_WITH": "handles exceptions",
+}
+
+
+@lru_cache(maxsize=1024)
+def _forbidden(code: types.CodeType) -> tuple[str, str]:
+    """Why code could do what symbols do not see, and where; ("", "") if it cannot."""
+    outer = set(code.co_freevars)
+    file = PurePath(code.co_filename).name
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return "is a generator", f"line {code.co_firstlineno} of {file}"
+    for part in _codes(code):
+        line = part.co_firstlineno
+        before = None
+        steps = list(dis.get_instructions(part))
+        loops = {one.offset for one in steps if one.opname == "FOR_ITER"}
+        # A jump to a long FOR_ITER goes to the arguments before it.
+        for wide, one in reversed(list(pairwise(steps))):
+            if wide.opname == "EXTENDED_ARG" and one.offset in loops:
+                loops.add(wide.offset)
+        for one in steps:
+            if one.starts_line is not None and not isinstance(one.starts_line, bool):
+                line = one.starts_line
+            line = getattr(one, "line_number", None) or line
+            if reason := _forbidden_step(one, before, loops, outer):
+                return reason, f"line {line} of {file}"
+            before = one
+    return "", ""
+
+
+def _forbidden_step(one: Any, before: Any, loops: set[int], outer: set[str]) -> str:
+    name = one.opname
+    if name in _FORBIDDEN:
+        return _FORBIDDEN[name]
+    if name in ("STORE_DEREF", "DELETE_DEREF") and one.argval in outer:
+        return f"sets {one.argval!r} of an outer function"
+    if isinstance(one.argval, str) and name != "LOAD_CONST":
+        hidden = one.argval.startswith(("__", "gi_", "cr_", "ag_", "f_", "tb_", "func_"))
+        if hidden and name.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")):
+            return f"uses {one.argval!r}"
+    if name == "IS_OP" and not (before.opname == "LOAD_CONST" and before.argval is None):
+        return "asks whether two things are one"
+    jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
+    if jumps and one.argval <= one.offset and one.argval not in loops:
+        return "has a loop that is not for"
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def _tests_none(code: types.CodeType) -> bool:
+    return any(
+        one.opname == "IS_OP" or one.opname.endswith("NONE")
+        for part in _codes(code)
+        for one in dis.get_instructions(part)
+    )
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+# --- a course of the code --------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """One course: the choices that it is to take, and those that it has taken."""
+
+    script: list[int]
+    decisions: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
+    draws: list[tuple[float, float]] = field(default_factory=list)
+    depth: int = 0
+    unsure: str = ""  # a transform was called of which nothing is known
+    tests_none: bool = False
+
+    def choose(self, weights: tuple[float, ...]) -> int:
+        """Which of several, with such weights."""
+        at = len(self.decisions)
+        which = self.script[at] if at < len(self.script) else 0
+        self.decisions.append((weights, which))
+        return which
+
+    def uniform(self, low: Any, high: Any, kind: type[Number] = Number) -> Any:
+        """A draw between two constants."""
+        ends = float(plain(low)), float(plain(high))
+        self.draws.append((min(ends), max(ends)))
+        return Symbol(kind(self, len(self.draws) - 1))
+
+    def below(self, number: Number, bound: float) -> bool:
+        """Whether a random number is below another: a choice, after which it lies on one side."""
+        if number.times == 0:
+            return number.plus < bound
+        at = (bound - number.plus) / number.times
+        low, high = self.draws[number.draw]
+        part = min(max((at - low) / (high - low), 0.0), 1.0) if high > low else float(at > low)
+        lower = part > 0 if part in (0.0, 1.0) else self.choose((part, 1 - part)) == 0
+        if low < at < high:
+            self.draws[number.draw] = (low, at) if lower else (at, high)
+        return lower == (number.times > 0)
+
+    def wrap(self, value: Any, words: str) -> Any:
+        """A value of the script's, as traced code gets it."""
+        if type(value) in CONSTANTS or isinstance(value, np.generic):
+            return value
+        if isinstance(value, enum.Enum) and package(type(value)) in (*_LIBRARIES, "PIL"):
+            return value
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, (torch.dtype, torch.device)):
+            return Symbol(Held(self, words, value))
+        if type(value) in (list, tuple):
+            kind = FixedList if type(value) is list else tuple
+            return kind(self.wrap(one, f"an item of {words}") for one in value)
+        if type(value) is dict:
+            return FixedDict(
+                (key, self.wrap(one, f"an item of {words}")) for key, one in value.items()
+            )
+        known = tracing_calls.find(value)
+        if known is not None:
+            return Symbol(Known(self, words, known))
+        if isinstance(value, types.ModuleType):
+            return Symbol(Module(self, words, value))
+        if isinstance(value, type):
+            return Symbol(Kind(self, words, value))
+        return Symbol(Object(self, words, value))
+
+    def call(self, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What calling an object returns."""
+        if (known := tracing_calls.find(real)) is not None:
+            return known(self, *args, **kwargs)
+        if (called := lambda_of(real)) is not None and not self.depth:
+            return self.call(called, args, kwargs)
+        if isinstance(real, functools.partial):
+            given = [self.wrap(one, "an argument") for one in real.args]
+            named = {name: self.wrap(one, name) for name, one in real.keywords.items()}
+            return self.call(real.func, (*given, *args), {**named, **kwargs})
+        code = _code(real)
+        one = args[0] if len(args) == 1 and not kwargs else None
+        is_image = isinstance(one, Symbol) and isinstance(held_by(one), Image)
+        # A method is a part of this code; anything else that takes an image is its own transform.
+        if self.depth and is_image and not isinstance(real, types.MethodType):
+            return self.transform(real, one)
+        if code is not None and (not self.depth or isinstance(real, _FUNCTIONS)):
+            return self.inline(code[0], code[1], args, kwargs)
+        if code is not None and not has_symbols(args) and not has_symbols(kwargs):
+            later = tuple((name, plain(value)) for name, value in kwargs.items())
+            return Symbol(Awaited(self, Later(real, tuple(map(plain, args)), later)))
+        if code is not None:
+            return self.inline(code[0], code[1], args, kwargs)
+        raise Unknown(f"calls {name_of(real)}, which is not known")
+
+    def method(self, image: Image, name: str) -> Any:
+        """A method of Pillow's images; None: it is not known."""
+        if name not in tracing_calls.METHODS or not tracing_calls.pillow_is_own(name):
+            return None
+        image.on_pil()
+        return functools.partial(tracing_calls.METHODS[name], image)
+
+    def transform(self, real: Any, image: Any) -> Any:
+        """What a transform makes of an image."""
+        parts = torchvision.parts(real)
+        if parts is not None:
+            for part in parts:
+                image = self.call(part, (image,), {})
+            return image
+        held = held_by(image)
+        if held.node.mode == "L":
+            raise Unknown(f"gives {name_of(real)} an image of mode L")
+        courses = trace(real)
+        if isinstance(courses, list):
+            if len(courses) == 1 and not isinstance(courses[0].result, Node):
+                return self._grafted(courses[0], held)
+            if not all(isinstance(course.result, Node) for course in courses):
+                raise Unknown(f"calls {name_of(real)}, whose result depends on chance")
+            modes = {course.result.mode for course in courses}
+            return held.then(real, modes.pop() if len(modes) == 1 else None)
+        kind = type(real)
+        if package(kind) not in _LIBRARIES and not isinstance(real, Transform):
+            self.unsure = name_of(real)
+        kept = kind.__name__ in _KEEP_THE_MODE and package(kind) == "torchvision"
+        return held.then(real, held.node.mode if kept else None)
+
+    def _grafted(self, course: Path, image: Image) -> Any:
+        """What another transform returned, as made of an image."""
+        offset = len(self.draws)
+        self.draws += course.draws
+        nodes: dict[int, Node] = {}
+
+        def graft(value: Any) -> Any:
+            if isinstance(value, Node):
+                last = image.node
+                for node in value.chain()[1:]:
+                    step = _shifted(node.step, self, offset)
+                    last = nodes.setdefault(id(node), Node(last, step, node.mode))
+                return Symbol(Image(self, last))
+            if isinstance(value, Later):
+                return Symbol(Awaited(self, value))
+            if isinstance(value, Stack):
+                return Symbol(Stacked(self, tuple(map(graft, value.images))))
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(graft, value))
+            if isinstance(value, dict):
+                return {key: graft(one) for key, one in value.items()}
+            return value
+
+        return graft(course.result)
+
+    def inline(
+        self,
+        function: types.FunctionType,
+        before: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a function of the user's on symbols."""
+        reason, place = _forbidden(function.__code__)
+        if reason:
+            raise Unknown(reason, place)
+        if self.depth >= _DEPTH:
+            raise Unknown(f"calls functions in functions, more than {_DEPTH}")
+        self.tests_none = self.tests_none or _tests_none(function.__code__)
+        defaults = tuple(self.wrap(one, "a default") for one in function.__defaults__ or ())
+        cells = (
+            types.CellType(self.wrap(cell.cell_contents, name))
+            for name, cell in zip(
+                function.__code__.co_freevars, function.__closure__ or (), strict=True
+            )
+        )
+        rebuilt = types.FunctionType(
+            function.__code__,
+            _Names(self, function.__globals__),
+            function.__name__,
+            defaults,
+            tuple(cells),
+        )
+        rebuilt.__kwdefaults__ = {
+            name: self.wrap(one, name) for name, one in (function.__kwdefaults__ or {}).items()
+        }
+        self.depth += 1
+        try:
+            return rebuilt(*(self.wrap(one, "self") for one in before), *args, **kwargs)
+        finally:
+            self.depth -= 1
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+
+#: Transforms of torchvision's that make PIL images of the mode of those that they are given.
+_KEEP_THE_MODE = frozenset(
+    {
+        *("AutoAugment", "CenterCrop", "ColorJitter", "GaussianBlur", "Pad", "RandAugment"),
+        *("RandomAdjustSharpness", "RandomAffine", "RandomAutocontrast", "RandomCrop"),
+        *("RandomEqualize", "RandomHorizontalFlip", "RandomInvert", "RandomPerspective"),
+        *("RandomPosterize", "RandomResizedCrop", "RandomRotation", "RandomSolarize"),
+        *("RandomVerticalFlip", "Resize", "TrivialAugmentWide"),
+    }
+)
+
+
+def _shifted(step: Any, run: _Run, offset: int) -> Any:
+    """A step of another course, whose draws have other numbers in this one."""
+    if not isinstance(step, Call):
+        return step
+    values = (
+        Number(run, value.draw + offset, value.times, value.plus)
+        if isinstance(value, Number)
+        else value
+        for value in step.values
+    )
+    return Call(step.name, tuple(values))
+
+
+class _Names(dict):  # type: ignore[type-arg]
+    """The globals of traced code: those of the script, as symbols."""
+
+    def __init__(self, run: _Run, script: dict[str, Any]) -> None:
+        super().__init__(__builtins__={})
+        self._run = run
+        self._script = script
+
+    def __missing__(self, name: str) -> Any:
+        run, script = self._run, self._script
+        if name in script:
+            return run.wrap(script[name], name)
+        own = script.get("__builtins__")
+        found = vars(own) if isinstance(own, types.ModuleType) else own
+        if isinstance(found, dict) and found.get(name) is getattr(builtins, name, found):
+            if name == "isinstance":
+                return _is_instance
+            if name == "range":
+                return _short_range
+            if name in _BUILTINS:
+                return found[name]
+        raise Unknown(f"uses {name}, which is not known")
+
+
+_BUILTINS = frozenset(
+    {
+        *("abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "len", "list"),
+        *("map", "max", "min", "reversed", "round", "sorted", "str", "sum", "tuple", "zip"),
+        *("ValueError", "TypeError", "RuntimeError", "NotImplementedError", "AssertionError"),
+    }
+)
+
+
+def _is_instance(value: Any, kinds: Any) -> bool:
+    several = kinds if isinstance(kinds, tuple) else (kinds,)
+    real = tuple(plain(kind) if isinstance(kind, Symbol) else kind for kind in several)
+    if not all(isinstance(kind, type) for kind in real):
+        raise Unknown("asks for a type that is not known")
+    if isinstance(value, Symbol):
+        return bool(held_by(value).is_a(real))
+    return isinstance(value, real)
+
+
+def _short_range(*args: Any) -> range:
+    found = range(*map(operator.index, args))
+    if len(found) > _LENGTH:
+        raise Unknown(f"counts to more than {_LENGTH}")
+    return found

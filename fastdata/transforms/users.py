@@ -1,0 +1,339 @@
+"""Transforms of users' scripts in our terms: what `fastdata.transforms.tracing` finds out of them.
+
+A class that only calls other transforms stands for these, one that makes several views for `Views`,
+and one that calls Pillow for the operations of that. Pixels are Pillow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from fastdata.transforms import tracing
+from fastdata.transforms.augmentations import Grayscale, RandomApply, RandomChoice
+from fastdata.transforms.conversion import NOT_KNOWN, Conversion, Found
+from fastdata.transforms.descriptions import (
+    Compose,
+    Form,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    Stack,
+    Transform,
+    Views,
+)
+from fastdata.transforms.pixels import Nothing, Operation, Random
+from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, name_of
+from fastdata.transforms.tracing import Path
+
+_FLIPS = {"flip_horizontal": RandomHorizontalFlip(1.0), "flip_vertical": RandomVerticalFlip(1.0)}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a part of a user's function does to one image; never called.
+
+    Attributes:
+        name: Of the function.
+        steps: In our terms.
+    """
+
+    name: str
+    steps: tuple[Transform | Conversion, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, image: Any) -> Any:
+        """Raise TypeError; there to be taken for a transform."""
+        raise TypeError(f"{self.name} is described here, and not called")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Makes a user's result of views, and of what is called for each sample.
+
+    Attributes:
+        name: Of the user's function.
+        form: The result: a `View` stands for each of them, a `Later` for a call.
+    """
+
+    name: str
+    form: Any
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, views: Any) -> Any:
+        """Return the user's result for one sample's views."""
+        return _assembled(self.form, views)
+
+
+class View(NamedTuple):
+    """The place of a view in an `Assembly`."""
+
+    number: int
+
+
+def _assembled(form: Any, views: Any) -> Any:
+    if isinstance(form, View):
+        return views[form.number]
+    if isinstance(form, Later):
+        return form.function(*form.args, **dict(form.kwargs))
+    if isinstance(form, (list, tuple)):
+        return type(form)(_assembled(one, views) for one in form)
+    if isinstance(form, dict):
+        return {key: _assembled(one, views) for key, one in form.items()}
+    return form
+
+
+def parts(transform: Any) -> Sequence[Any] | None:
+    """The transforms that a user's function calls one after the other, and the views it makes.
+
+    None for a function that does more to an image than to call transforms, and for anything else.
+    """
+    if isinstance(transform, Steps):
+        return None
+    try:
+        courses = _courses(transform)
+        if _makes_one(courses):
+            steps = _merged(courses, 0)
+            return None if any(map(_is_ours, steps)) else steps
+        return _several(name_of(transform), courses) if courses else None
+    except Unknown:
+        return None
+
+
+def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+    """What a user's function does to an image; None for anything else.
+
+    As `fastdata.transforms.libraries.translate`.
+    """
+    if isinstance(transform, Steps):
+        return transform.steps
+    try:
+        courses = _courses(transform)
+        if not courses:
+            return None
+        if not _makes_one(courses):
+            _several(name_of(transform), courses)
+            return "it makes several views, and stands in another transform"
+        return tuple(_merged(courses, 0))
+    except Unknown as error:
+        return f"{NOT_KNOWN}: {error}"
+
+
+def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+    """What a user's function does to several views, each by itself.
+
+    Args:
+        transform: Anything.
+        form: What it gets.
+
+    Returns:
+        Which of its views each of the result's is made of, and how; and the result's form. None:
+        that is not known.
+    """
+    try:
+        courses = _courses(transform, form)
+        if len(courses) != 1:
+            return None
+        views = _Views(courses[0])
+        if not views.is_form:
+            return None
+        _check_apart(views.nodes, 1)
+        name = name_of(transform)
+        chains = [node.chain() for node in views.nodes]
+        made = [(chain[0].step, _items(name, chain[1:], courses[0])) for chain in chains]
+        return made, views.form
+    except Unknown:
+        return None
+
+
+def _courses(transform: Any, given: Form = 0) -> list[Path]:
+    """The courses of a function; none of what is no user's.
+
+    Raises:
+        Unknown: They are not known.
+    """
+    found = tracing.trace(transform, given)
+    if isinstance(found, list):
+        return found
+    if found:
+        raise Unknown(found)
+    return []
+
+
+def _makes_one(courses: Sequence[Path]) -> bool:
+    """Whether a function makes one image of one, whichever course it takes."""
+    return bool(courses) and all(isinstance(course.result, Node) for course in courses)
+
+
+def _is_ours(step: Any) -> bool:
+    return isinstance(step, Conversion) or (
+        isinstance(step, Transform) and not isinstance(step, Views)
+    )
+
+
+# --- one image -------------------------------------------------------------------------------
+
+
+def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
+    """What a function does to one image that takes one of several courses."""
+    if len(courses) == 1:
+        course = courses[0]
+        if course.result.mode == "L":
+            raise Unknown("it returns images of mode L")
+        nodes = course.result.chain()[1:]
+        _check_draws(nodes)
+        return [_step(node.step, course) for node in nodes]
+    weights = courses[0].decisions[depth][0]
+    options = [
+        _merged([one for one in courses if one.decisions[depth][1] == which], depth + 1)
+        for which in range(len(weights))
+    ]
+    first, count = options[0], 0
+    while all(len(one) > count and _same(one[count], first[count]) for one in options):
+        count += 1
+    rests = [option[count:] for option in options]
+    # Before the choice, as it is no part of an image's pixels.
+    told = [one for rest in rests for one in rest if isinstance(one, Conversion)]
+    rests = [[one for one in rest if not isinstance(one, Conversion)] for rest in rests]
+    return [*first[:count], *told[:1], *_chosen(rests, weights)]
+
+
+def _chosen(rests: list[list[Any]], weights: Sequence[float]) -> list[Transform]:
+    """One of several lists of transforms, as likely as their weights say."""
+    if not any(rests):
+        return []
+    done = [(rest, weight) for rest, weight in zip(rests, weights, strict=True) if rest]
+    if len(done) == 1:
+        (steps, p), *_ = done
+        if steps == [_FLIPS["flip_horizontal"]]:
+            return [RandomHorizontalFlip(p)]
+        return [RandomApply(tuple(steps), p)]
+    several = (Compose(tuple(rest)) if rest else Nothing() for rest in rests)
+    return [RandomChoice(tuple(several), tuple(weights))]
+
+
+def _same(one: Any, other: Any) -> bool:
+    ours = isinstance(one, (Transform, Conversion)) and type(one) is type(other)
+    return one is other or (ours and one == other)
+
+
+def _step(step: Any, course: Path) -> Any:
+    """A step in our terms, or the transform that it calls."""
+    if step is ON_PIL:
+        return Conversion(only="pil")
+    if not isinstance(step, Call):
+        return step
+    if step.name in _FLIPS:
+        return _FLIPS[step.name]
+    if step.name == "grayscale":
+        return Grayscale(3)
+    return Operation(step.name, tuple(_value(value, course) for value in step.values))
+
+
+def _value(value: Any, course: Path) -> float | Random:
+    if not isinstance(value, Number):
+        return float(value)
+    low, high = (value.times * end + value.plus for end in course.draws[value.draw])
+    return Random("uniform_double", min(low, high), max(low, high))
+
+
+def _check_draws(nodes: Sequence[Node]) -> None:
+    """Unknown: a draw is used twice."""
+    calls = [node.step for node in nodes if isinstance(node.step, Call)]
+    draws = [value.draw for call in calls for value in call.values if isinstance(value, Number)]
+    if len(draws) > len(set(draws)):
+        raise Unknown("it uses one random number twice")
+
+
+# --- several views ---------------------------------------------------------------------------
+
+
+class _Views:
+    """The images in what a function returns.
+
+    Attributes:
+        nodes: Each of them, once.
+        form: The result, with their numbers.
+        assembly: The result, as `Assembly` has it.
+        is_form: Whether there is nothing but images in it.
+    """
+
+    def __init__(self, course: Path) -> None:
+        self.nodes: list[Node] = []
+        self.is_form = True
+        self.form = self._numbered(course.result, int)
+        self.assembly = self._numbered(course.result, View)
+
+    def _numbered(self, value: Any, number: Any) -> Any:
+        if isinstance(value, Node):
+            if value.mode == "L":
+                raise Unknown("it returns images of mode L")
+            if not any(node is value for node in self.nodes):
+                self.nodes.append(value)
+            return number(next(n for n, node in enumerate(self.nodes) if node is value))
+        if isinstance(value, Stack):
+            return Stack(tuple(self._numbered(one, number) for one in value.images))
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._numbered(one, number) for one in value)
+        if isinstance(value, dict):
+            return {key: self._numbered(one, number) for key, one in value.items()}
+        self.is_form = False
+        return value
+
+
+def _several(name: str, courses: Sequence[Path]) -> list[Any]:
+    """What several views share, the views, and what is made of them for each sample."""
+    if len(courses) > 1:
+        raise Unknown("it makes several views, and chance decides which")
+    views = _Views(courses[0])
+    if not views.nodes:
+        raise Unknown("it returns no image")
+    if not views.is_form and "Stack" in repr(views.form):
+        raise Unknown("it returns a stack of images and more")
+    chains = [node.chain() for node in views.nodes]
+    shared = 1
+    if len(chains) > 1:
+        while all(len(one) > shared and one[shared] is chains[0][shared] for one in chains):
+            shared += 1
+    _check_apart(views.nodes, shared)
+    before = _items(name, chains[0][1:shared], courses[0])
+    made = [_items(name, chain[shared:], courses[0]) for chain in chains]
+    if views.is_form:
+        return [*before, Views.arranged(made, views.form)]
+    numbers: Form = list(range(len(made)))
+    return [*before, Views.arranged(made, numbers), Assembly(name, views.assembly)]
+
+
+def _check_apart(nodes: Sequence[Node], shared: int) -> None:
+    """Unknown: some views share what may be random, and not all of them."""
+    once: dict[int, Node] = {}
+    for node in nodes:
+        for one in node.chain()[shared:]:
+            fixed = one.step is ON_PIL or (isinstance(one.step, Call) and not _draws(one.step))
+            if id(one) in once and not fixed:
+                raise Unknown("some of its views share a step")
+            once[id(one)] = one
+    _check_draws(list(once.values()))
+
+
+def _draws(call: Call) -> bool:
+    return any(isinstance(value, Number) for value in call.values)
+
+
+def _items(name: str, nodes: Sequence[Node], course: Path) -> list[Any]:
+    """Steps as items of a pipeline: transforms, and `Steps` of ours between them."""
+    items: list[Any] = []
+    steps = (_step(node.step, course) for node in nodes)
+    for ours, several in groupby(steps, _is_ours):
+        if ours:
+            items.append(Steps(name, tuple(several)))
+        else:
+            items += several
+    return items
