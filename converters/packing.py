@@ -90,6 +90,7 @@ from fastdata.storage.manifest import (
     has_manifest,
 )
 from fastdata.storage.records import INDEX_NAME, write_index
+from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 from fastdata.version import VERSION
 
@@ -238,8 +239,12 @@ def pack(
             f"--local {redact(os.fspath(local))} is a URL", "Name a folder of this machine."
         )
     if is_url(out):
-        folder = Path(local) if local is not None else default_local(os.fspath(out))
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        if local is None:
+            folder = Path(os.path.realpath(default_local(os.fspath(out))))
+            make_cache_folder(folder)  # what is resumed there is believed
+        else:
+            folder = Path(local)
+            folder.parent.mkdir(parents=True, exist_ok=True)
         uploading = Uploading(os.fspath(out), storage_options, folder)
     elif local is not None:
         raise UsageError(f"--local {local} has no meaning with a folder as --out", "Leave it out.")

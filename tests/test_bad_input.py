@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import sources
 from click.testing import CliRunner, Result
-from containers import broken_jpeg
+from containers import broken_jpeg, pack_tree
 from fastdata.converters import Encoding, ImageFolder, pack
 from sources import (
     contents,
@@ -172,6 +172,37 @@ def require_ended(done: subprocess.CompletedProcess[str], exit_code: int, *parts
     assert "Traceback" not in done.stderr, done.stderr
     for part in parts:
         assert str(part) in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("command", ["index", "stage"])
+def test_a_folder_that_cannot_be_written_is_named_and_not_its_lock(
+    public: Path, command: str
+) -> None:
+    make_tree(public / "in", ["a/1.jpg"])
+    dataset = public / "set"
+    pack_tree(public / "in", dataset, "shards")
+    place = public / "place"
+    mine = public / "cache"
+    mine.mkdir()
+    os.chown(mine, NOBODY, NOBODY)
+    own = place / f"fastdata-{NOBODY}"
+    own.mkdir(parents=True)
+    os.chown(own, NOBODY, NOBODY)
+    own.chmod(0o555)
+    arguments = [command, str(dataset), *(["--to", str(place)] if command == "stage" else [])]
+    # As root first: another user may be unable to import what it takes.
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    shutil.rmtree(place / "fastdata-0", ignore_errors=True)
+    os.seteuid(NOBODY)
+    try:
+        result = CliRunner(env={"FASTDATA_CACHE_DIR": str(mine)}).invoke(cli, arguments)
+    finally:
+        os.seteuid(0)
+    folder = own if command == "stage" else dataset
+    assert result.exit_code == 1
+    assert f"{folder}: " in result.stderr and "Permission denied" in result.stderr
+    assert ".lock" not in result.stderr
 
 
 class TestNoPermission:

@@ -4,17 +4,21 @@ A short form; ``make campaign`` runs it at length. One process opens a dataset a
 its staged copy and by a cache folder, both below a folder that all users may write, as ``/dev/shm``
 is. Another process, of another user, plants folders, links, FIFOs and locks of the right names
 there, exchanges and removes them at any moment. What he plants has wrong labels and wrong images,
-and checksums that are right: CRC-32C can be forged.
+and checksums that are right: CRC-32C can be forged. Now and then the folder's permissions change:
+an ACL or his primary group lets the other user write there, or nothing does.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import json
 import os
 import random
 import shutil
 import signal
+import struct
 import tempfile
 import time
 import traceback
@@ -166,11 +170,64 @@ def memory(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def become(user: int) -> None:
+def become(user: int, group: int) -> None:
     """For good: this is a process of its own."""
     os.setgroups([])
-    os.setresgid(user, user, user)
+    os.setresgid(group, group, group)
     os.setresuid(user, user, user)
+
+
+def name_users(site: Path, group_of_another: int) -> bool:
+    """Has this process, which is a child, find both users in ``/etc/passwd``; False where it may
+    not mount.
+    """
+    lines = {
+        "passwd": f"me:x:{MYSELF}:{MYSELF}::/:/bin/sh\n"
+        f"other:x:{ANOTHER}:{group_of_another}::/:/bin/sh\n",
+        "group": f"me:x:{MYSELF}:\nother:x:{ANOTHER}:\n",
+    }
+    libc = ctypes.CDLL(None)
+    new_mounts, bind, private, recursive = 0x20000, 0x1000, 0x40000, 0x4000
+    if libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, private | recursive, None):
+        return False
+    for name, text in lines.items():
+        mine = site / f"{name}-{os.getpid()}"
+        mine.write_text(Path("/etc", name).read_text() + text)
+        if libc.mount(bytes(mine), f"/etc/{name}".encode(), None, bind, None):
+            return False
+    return True
+
+
+def set_acl(path: Path, tag: int, id_: int, mask: int = 7, default: bool = False) -> None:
+    """Lets a user (tag 2) or group (tag 8) write a folder, in bytes as the kernel has them."""
+    entries = [(1, 7, -1), (4, 5, -1), (tag, 7, id_), (16, mask, -1), (32, 5, -1)]
+    packed = b"".join(struct.pack("<HHi", *entry) for entry in sorted(entries))
+    name = "system.posix_acl_default" if default else "system.posix_acl_access"
+    try:
+        os.setxattr(path, name, b"\2\0\0\0" + packed)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        pytest.skip("this file system has no ACLs")
+
+
+def open_to_all(folder: Path) -> None:
+    """A folder as ``/dev/shm`` is, without an ACL."""
+    for name in ("system.posix_acl_access", "system.posix_acl_default"):
+        with suppress(OSError):
+            os.removexattr(folder, name)
+    folder.chmod(0o1777)
+
+
+def permit(folder: Path, kind: int) -> None:
+    """Has a folder of this user permit writing: to all, to nobody else, or to the other user."""
+    open_to_all(folder)
+    if kind >= 2:
+        folder.chmod([0o755, 0o775, 0o755, 0o755][kind - 2])
+    if kind == 4:
+        set_acl(folder, 2, ANOTHER)
+    if kind == 5:
+        set_acl(folder, 2, ANOTHER, default=True)
 
 
 def in_a_child(run: Callable[[], Any]) -> int:
@@ -265,6 +322,8 @@ class Victim:
     def step(self, draw: random.Random) -> None:
         dataset, memory = self.site / "set", self.site / "memory"
         if draw.randrange(20) == 0:
+            permit(memory, draw.randrange(6))
+        if draw.randrange(20) == 0:
             if draw.randrange(2):
                 stage(dataset)
                 self.counts["staged"] += 1
@@ -312,9 +371,10 @@ def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> No
     read = ImageDataset(dataset).read(range(len(images)))
     assert sum(one != other for one, other in zip(read, images, strict=True)) >= 6
     shutil.rmtree(own_folder(memory))
+    os.chown(memory, MYSELF, MYSELF)
 
     def attacker() -> None:
-        become(ANOTHER)
+        become(ANOTHER, MYSELF)
         planted = plant(poison, site, name, state)
         draw = random.Random(f"{SEED} attacker")
         while os.getppid() == parent:
@@ -330,11 +390,12 @@ def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> No
             time.sleep(0.03)
 
     def stage_first() -> None:
-        become(MYSELF)
+        become(MYSELF, MYSELF)
         stage(dataset)
 
     def victim() -> None:
-        become(MYSELF)
+        name_users(site, MYSELF)
+        become(MYSELF, MYSELF)
         warnings.simplefilter("ignore")
         draw = random.Random(f"{SEED} victim")
         me = Victim(site, images, labels)
@@ -359,6 +420,72 @@ def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> No
     assert counts["opens"] == OPENS and counts.get("poisoned", 0) == 0
     if OPENS > 1_000:  # of few, all may have met one trick
         assert all(counts[name] > 0 for name in ("from a copy", "cached", "refused"))
+
+
+#: Folders that the other user may write, and some that he may not, though it looks so.
+OPEN = ("a user's ACL", "a group's ACL", "an ACL above", "a default ACL", "his primary group")
+CLOSED = ("my ACL", "a masked ACL", "my own group", "a default ACL above")
+
+
+@pytest.mark.parametrize("kind", OPEN + CLOSED)
+def test_who_may_write_a_folder(site: Path, memory: Path, kind: str) -> None:
+    dataset = site / "set"
+    truth = ImageDataset(dataset, staged=False).read([0])
+    folder = memory / f"fastdata-{MYSELF}"
+    folder.mkdir()
+    memory.chmod(0o755)
+    for path in (memory, folder):
+        os.chown(path, MYSELF, MYSELF)
+    match kind:
+        case "a user's ACL":
+            set_acl(folder, 2, ANOTHER)
+        case "a group's ACL":
+            set_acl(folder, 8, ANOTHER)
+        case "an ACL above":
+            set_acl(memory, 2, ANOTHER)
+        case "a default ACL":
+            set_acl(folder, 2, ANOTHER, default=True)
+        case "my ACL":
+            set_acl(folder, 2, MYSELF)
+        case "a masked ACL":
+            set_acl(folder, 2, ANOTHER, mask=5)
+        case "a default ACL above":
+            folder.rmdir()
+            set_acl(memory, 2, ANOTHER, default=True)
+        case _:
+            folder.chmod(0o775)
+
+    def run() -> None:
+        another_s = MYSELF if kind == "his primary group" else ANOTHER
+        if not name_users(site, another_s):
+            (site / "may not mount").touch()
+            return
+        become(MYSELF, MYSELF)
+        if kind in CLOSED:
+            copy = stage(dataset).path
+            assert ImageDataset(dataset).location == copy
+            assert ImageDataset(f"file://{dataset}", cache=folder, remote=SMALL).read([0]) == truth
+            return
+        message = "default ACL" if kind == "a default ACL" else "can be written by others"
+        with pytest.raises(UsageError, match=message):
+            stage(dataset)
+        if kind == "a default ACL":  # folders that are made below have none
+            return
+        with pytest.raises(UsageError, match=message):
+            ImageDataset(f"file://{dataset}", cache=folder / "pieces", remote=SMALL)
+
+    assert ends_well(in_a_child(run), 240)
+    if (site / "may not mount").exists():
+        pytest.skip("may not mount a file over /etc/passwd")
+    if kind not in CLOSED:
+        return
+
+    def write() -> None:
+        become(ANOTHER, ANOTHER)
+        for path in (folder, *folder.rglob("*")):
+            assert not os.access(path, os.W_OK), path
+
+    assert ends_well(in_a_child(write), 240)
 
 
 def test_a_folder_of_pieces_that_another_user_made_first(site: Path, memory: Path) -> None:
@@ -399,3 +526,38 @@ def test_a_cached_file_of_another_user(site: Path, memory: Path, what: str) -> N
     again = far()
     assert again.labels.tolist() == truth.labels.tolist()
     assert again.read(range(9)) == truth.read(range(9))
+
+
+@pytest.mark.parametrize("name", ["usage", "reported", "000000-0.piece", "000000-0.partial"])
+@pytest.mark.parametrize("what", ["lock", "fifo", "link"])
+def test_what_another_user_left_in_a_cache(site: Path, memory: Path, name: str, what: str) -> None:
+    dataset = site / "set"
+    truth = ImageDataset(dataset, staged=False)
+    shown = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=True)
+
+    def far() -> ImageDataset:
+        return ImageDataset(f"file://{dataset}", cache=memory, remote=shown)
+
+    assert far().read(range(9)) == truth.read(range(9))
+    (folder,) = (memory / "fastdata-pieces").glob("*-*")
+    path = folder.parent / name if name == "usage" else folder / name
+    for piece in folder.glob("*.piece"):
+        piece.unlink()
+    path.unlink(missing_ok=True)
+    if what == "fifo":
+        os.mkfifo(path)
+    elif what == "link":
+        path.symlink_to(site / "set" / "_dataset.json")
+    else:
+        path.touch(0o666)
+    before = (site / "set" / "_dataset.json").read_bytes()
+    os.chown(path, ANOTHER, ANOTHER, follow_symlinks=False)
+    os.utime(path, (0, 0), follow_symlinks=False)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert far().read(range(9)) == truth.read(range(9))
+    finally:
+        os.close(descriptor)
+    assert (site / "set" / "_dataset.json").read_bytes() == before
+    assert name == "000000-0.partial" or path.lstat().st_uid == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import shutil
@@ -311,3 +312,111 @@ def test_a_table_that_lies_is_built_anew(tree: Path, tmp_path: Path) -> None:
     assert loader.stats().seek_points_built == 1
     assert torch.equal(epoch_of(loader), first)
     assert (loader.stats().bad_seek_points, found(loader)) == (0, (COUNT, 0))
+
+
+#: Another user, who need not exist.
+ANOTHER = 4243
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["his", "writable", "fifo", "link", "his folder", "open folder"])
+def test_a_file_of_another_user_is_not_believed(tree: Path, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    file = folder / "cache.arrow"
+    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    good = file.read_bytes()
+    match kind:
+        case "his":
+            os.chown(file, ANOTHER, ANOTHER)
+        case "writable":
+            file.chmod(0o666)
+        case "fifo":
+            file.unlink()
+            os.mkfifo(file)
+        case "link":
+            file.symlink_to(file.rename(tmp_path / "other"))
+        case "his folder":
+            os.chown(folder, ANOTHER, ANOTHER)
+        case "open folder":
+            folder.chmod(0o1777)
+    loader = loader_of(tree, seek_cache_file=file)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.equal(epoch_of(loader), first)
+    assert found(loader) == (0, COUNT)
+    assert any(
+        "cache.arrow: these seek points cannot be read" in str(one.message) for one in caught
+    )
+    if "folder" in kind:
+        assert any("cannot be saved" in str(one.message) for one in caught)
+        assert os.listdir(folder) == ["cache.arrow"]
+    else:  # the file is replaced
+        assert file.read_bytes() == good and file.lstat().st_uid == 0
+        loader = loader_of(tree, seek_cache_file=file)
+        assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
+
+
+@needs_root
+def test_those_of_the_images_owner_are_believed(tree: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "his"
+    folder.mkdir()
+    file = folder / "cache.arrow"
+    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    for path in (tree, folder, file):
+        os.chown(path, ANOTHER, ANOTHER)
+    loader = loader_of(tree, seek_cache_file=file)
+    assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["held", "fifo"])
+def test_a_lock_of_another_user_is_not_waited_for(tree: Path, tmp_path: Path, kind: str) -> None:
+    lock = tmp_path / "cache.arrow.lock"
+    os.mkfifo(lock) if kind == "fifo" else lock.touch()
+    lock.chmod(0o666)
+    os.chown(lock, ANOTHER, ANOTHER)
+    descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        loader = loader_of(tree, seek_cache_file=tmp_path / "cache.arrow")
+        with pytest.warns(UserWarning, match=rf"cannot be saved.*user .id {ANOTHER}. holds"):
+            epoch_of(loader)
+    finally:
+        os.close(descriptor)
+    assert torch.equal(epoch_of(loader), epoch_of(loader_of(tree)))
+
+
+def test_a_file_that_is_cut_while_it_is_read(tree: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cache.arrow"
+    cache = SeekCache(str(tree), file=file)
+    for number in range(20_000):
+        cache.put(str(tree / str(number)), Stamped(b"x" * 50, number, number))
+    cache.save()
+    good = file.read_bytes()
+
+    def read() -> None:
+        warnings.simplefilter("ignore")
+        while not (tmp_path / "done").exists():
+            SeekCache(str(tree), file=file)
+
+    process = multiprocessing.get_context("fork").Process(target=read)
+    process.start()
+    for _ in range(60):
+        os.truncate(file, 4096)
+        file.write_bytes(good)
+    (tmp_path / "done").touch()
+    process.join(240)
+    assert process.exitcode == 0
+
+
+def test_a_umask_that_lets_a_group_write(tree: Path, tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        file = tmp_path / "cache.arrow"
+        first = epoch_of(loader_of(tree, seek_cache_file=file))
+        loader = loader_of(tree, seek_cache_file=file)
+        assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
+    finally:
+        os.umask(before)

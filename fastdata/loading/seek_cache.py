@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +15,8 @@ from fastdata import _native
 from fastdata.decode.engine import DEFAULT_STRIDE
 from fastdata.errors import BusyError, warn
 from fastdata.storage.arrow import array
-from fastdata.storage.files import file_lock, whole_file
+from fastdata.storage.files import file_lock, open_descriptor, whole_file
+from fastdata.storage.trust import distrust, is_own_file
 
 #: Memory for seek points unless told otherwise: about 180,000 photographs of ImageNet's size.
 DEFAULT_BYTES = 256 << 20
@@ -78,19 +80,26 @@ class SeekCache:
         self.stride = stride
         self.full = False
         self._limit = limit
-        self._file = file
+        # Not the link itself: what it names may be exchanged after it was checked.
+        self._file = None if file is None else Path(os.path.realpath(file.parent), file.name)
+        self._trusted = [os.geteuid()]
+        with suppress(OSError):  # who can change the images can give wrong pixels anyway
+            self._trusted.append(os.stat(self._root).st_uid)
         self._entries: dict[str, Stamped] = {}
         self._bytes = 0
         self._unsaved = False
-        if file is not None:
+        if self._file is not None:
             try:
-                for path, entry in self._load():
+                for path, entry in self._load(self._file):
                     self.put(path, entry)
             except FileNotFoundError:
                 pass
             except _DAMAGED as error:
-                # It is a cache: it can be made again.
-                warn(f"{file}: these seek points cannot be read and are built anew: {error}")
+                # It is a cache: it can be built again.
+                warn(
+                    f"{file}: these seek points cannot be read and are built again: "
+                    f"{_reason(error)}"
+                )
             self._unsaved = False
 
     def __len__(self) -> int:
@@ -132,15 +141,16 @@ class SeekCache:
         except (OSError, BusyError) as error:
             warn(
                 f"{self._file}: the seek points cannot be saved, so the next run builds them "
-                f"anew: {getattr(error, 'strerror', None) or error}"
+                f"again: {_reason(error)}"
             )
         self._unsaved = False
 
     def _save(self, file: Path) -> None:
+        self._require_trusted(file.parent)
         with file_lock(file.with_name(file.name + ".lock"), patience=_PATIENCE):
             entries = self._entries
             with suppress(*_DAMAGED):  # then it is replaced
-                entries = dict(self._load()) | entries
+                entries = dict(self._load(file)) | entries
             paths = sorted(path for path in entries if _is_text(path))
             table = pa.Table.from_arrays(
                 [
@@ -152,17 +162,38 @@ class SeekCache:
                 ],
                 schema=_SCHEMA,
             )
-            with (
-                whole_file(file) as temporary,
-                pa.OSFile(str(temporary), "wb") as sink,
-                pa.ipc.new_file(sink, _SCHEMA) as writer,
-            ):
-                writer.write_table(table, 16_384)
+            with whole_file(file) as temporary:
+                temporary.unlink(missing_ok=True)  # a killed process of this number left it
+                with open(temporary, "xb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+                    os.fchmod(sink.fileno(), 0o644)  # whatever the umask: others may not write it
+                    writer.write_table(table, 16_384)
 
-    def _load(self) -> Iterator[tuple[str, Stamped]]:
-        assert self._file is not None
-        with pa.memory_map(str(self._file)) as source:
-            reader = pa.ipc.open_file(source)
+    def _require_trusted(self, folder: Path) -> None:
+        """Checks that nobody else could have put a file into a folder.
+
+        Raises:
+            OSError: Another user could.
+        """
+        folder.stat()  # a missing folder is not another user's
+        problem = distrust(folder, self._trusted)
+        if problem is not None:
+            raise OSError(errno.EPERM, f"{problem}; choose a folder that is yours alone")
+
+    def _open(self, file: Path) -> int:
+        """Opens the file, if its content can be believed: tables have checksums, no signatures."""
+        self._require_trusted(file.parent)
+        descriptor = open_descriptor(file, os.O_NOFOLLOW)
+        if not is_own_file(os.fstat(descriptor), self._trusted):
+            os.close(descriptor)
+            raise OSError(
+                errno.EPERM, "the file belongs to another user, or others can write it; remove it"
+            )
+        return descriptor
+
+    def _load(self, file: Path) -> Iterator[tuple[str, Stamped]]:
+        # Not mapped: where a mapped file is cut, the kernel ends the process.
+        with open(self._open(file), "rb") as source:
+            reader = pa.ipc.open_file(pa.PythonFile(source, "r"))
             if not reader.schema.equals(_SCHEMA, check_metadata=True):
                 raise ValueError("it is no file of seek points, or of another version")
             for number in range(reader.num_record_batches):
@@ -178,6 +209,10 @@ class SeekCache:
 
     def _relative(self, path: str) -> str:
         return path[len(self._root) :] if path.startswith(self._root) else path
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _is_text(path: str) -> bool:

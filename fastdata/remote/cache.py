@@ -39,7 +39,7 @@ from fastdata.storage.files import (
     sync,
     wait_for_lock,
 )
-from fastdata.storage.trust import is_own_file, make_cache_folder
+from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
 _NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
@@ -258,7 +258,7 @@ class PieceCache:
     def _lock(self, partial: Path) -> int | None:
         """Opens and locks the file of a piece to fill; None while another process has the lock."""
         with self._writing():
-            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
+            descriptor = open_own_file(partial, 0o600)  # others could hold the lock
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(partial.stat(), os.fstat(descriptor)):
@@ -293,6 +293,7 @@ class PieceCache:
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
                 file.write(_TRAILER.pack(_MAGIC, len(data), crc32c(data), 0))
+            os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
             with self._usage():  # whoever counts would see it under neither name
                 os.replace(partial, path)
@@ -306,7 +307,7 @@ class PieceCache:
     @contextlib.contextmanager
     def _usage(self) -> Iterator[None]:
         """Locks the count of the pieces' bytes, for all processes; `used` is -1 where unknown."""
-        descriptor = os.open(self._base / "usage", os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+        descriptor = open_own_file(self._base / "usage", 0o600)
         try:
             wait_for_lock(descriptor, _PATIENCE)
             text = os.pread(descriptor, 32, 0)
@@ -369,7 +370,8 @@ class PieceCache:
         mark = self._folder / "reported"
         with contextlib.suppress(OSError):
             if not mark.exists() or time.time() - mark.stat().st_mtime >= _REPORT_EVERY:
-                mark.touch()
+                os.close(open_own_file(mark, 0o600))
+                os.utime(mark)
                 return True
         return False
 
@@ -389,11 +391,8 @@ class PieceCache:
         )
 
 
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-
-
 def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _is_sound(descriptor: int, size: int) -> bool:

@@ -311,7 +311,7 @@ class RemoteBlobs:
 def _is_sound(path: Path, entry: FileEntry) -> bool:
     """Whether an index that was left here is the manifest's; compared once in a process."""
     try:
-        stat = path.stat()
+        stat = path.lstat()
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
         if _sound.get(path) != state:
             threads = 1 if stat.st_size < _LARGE else _CHECKING

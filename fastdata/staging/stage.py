@@ -233,7 +233,8 @@ def _make_own_folder(place: Path) -> Path:
     if problem is not None:
         raise UsageError(
             f"{place}: {problem}, who could change what is staged here",
-            "Choose another folder with --to, or have its permissions changed (chmod go-w).",
+            "Choose another folder with --to, or have its permissions changed (chmod go-w, "
+            "setfacl -b).",
         )
     return folder
 

@@ -46,7 +46,7 @@ from fastdata.storage.manifest import (
     Manifest,
     with_root,
 )
-from fastdata.storage.trust import distrust
+from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
 #: The folder of loose files in a copy of a `folder` dataset.
@@ -267,6 +267,8 @@ class Original(NamedTuple):
                 return f"{file.name}: {error.strerror}"
             if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
                 return f"{file.name} has {found.st_size} bytes, not {file.size}"
+            if not is_own_file(found, (self.owner,)):
+                return f"{file.name} belongs to another user, or can be written by others"
         return None
 
     def copied_text(self) -> bytes:

@@ -28,7 +28,7 @@ _MEMORY_LEFT = 1 << 30
 PARTIAL_SUFFIX = ".partial"
 
 
-def open_descriptor(path: str | os.PathLike[str]) -> int:
+def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
     """Opens a regular file for reading, and nothing else.
 
     A FIFO would wait for a writer, and a device may have no end. The native core has the same
@@ -36,6 +36,7 @@ def open_descriptor(path: str | os.PathLike[str]) -> int:
 
     Args:
         path: The file.
+        more_flags: Flags of ``os.open`` beside those for reading.
 
     Returns:
         Its descriptor, which the caller closes.
@@ -43,7 +44,8 @@ def open_descriptor(path: str | os.PathLike[str]) -> int:
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags | more_flags)
     try:
         _require_regular(os.fstat(descriptor), path)
     except BaseException:
@@ -264,8 +266,9 @@ def file_lock(
         patience: Seconds to wait for a holder who shows no progress; None for `PATIENCE`.
 
     Raises:
-        BusyError: ``busy``, or the holder has shown no progress for so long.
-        OSError: The lock file cannot be made.
+        BusyError: ``busy``, or the holder has shown no progress for so long, or another user
+            has made the lock file, who could hold it for ever.
+        OSError: The lock file cannot be made; it names the folder.
     """
     while True:
         with os.fdopen(_open_lock(path)) as file:
@@ -274,6 +277,7 @@ def file_lock(
             except BlockingIOError:
                 if busy is not None:
                     raise busy from None
+                _refuse_foreign(path, os.fstat(file.fileno()).st_uid)
                 if waiting is not None:
                     waiting()
                     waiting = None
@@ -340,13 +344,27 @@ def _holder(descriptor: int) -> str:
 
 
 def _open_lock(path: Path) -> int:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         # In a folder such as /dev/shm, Linux lets nobody open another user's file with O_CREAT.
         return os.open(path, flags)
     except FileNotFoundError:
+        pass
+    try:
         # For this user alone: whoever may open it may hold it for ever.
         return os.open(path, flags | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # users know the folder, not the lock
+        raise OSError(error.errno, error.strerror, os.fspath(path.parent)) from None
+
+
+def _refuse_foreign(path: Path, owner: int) -> None:
+    if owner not in (0, os.geteuid()):
+        raise BusyError(
+            f"{path}: another user (id {owner}) holds this lock",
+            "Wait for the process of that user, or remove the file.",
+        )
 
 
 def _is_open_file(path: Path, descriptor: int) -> bool:

@@ -6,11 +6,15 @@ checked by its path can be opened by its path: between the two, nobody else can 
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
 import stat
+import struct
 from collections.abc import Collection
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from fastdata.errors import UsageError
@@ -19,46 +23,106 @@ from fastdata.errors import UsageError
 def distrust(folder: Path, users: Collection[int]) -> str | None:
     """Why a folder may be the doing of users who are not trusted; None if it cannot be.
 
-    Every folder on the way must belong to one of ``users`` or to root, and be writable by its
-    owner alone, or by a group that is one user's own; those above ``folder`` may be sticky instead,
-    as ``/tmp`` is, where nobody can replace another user's entries.
+    Every folder on the way must belong to one of ``users`` or to root. Its mode and its POSIX ACL
+    must let nobody else write, but for groups that only these users are of. Folders above
+    ``folder`` may be sticky instead, as ``/tmp`` is, where nobody can replace another user's
+    entries. The default ACL of ``folder`` itself is checked, too: new files get it.
 
     Args:
         folder: Its absolute path, with no link in it (``os.path.realpath``).
         users: Ids of the users who are trusted.
     """
+    trusted = frozenset((*users, 0))
     unmapped = _unmapped_root()
+    # From above: once a folder is found safe, only trusted users can exchange what lies in it.
     for part in (*reversed(folder.parents), folder):
         try:
             found = part.lstat()
+            if not stat.S_ISDIR(found.st_mode):
+                return f"{part} is not a folder"
+            if found.st_uid not in trusted and (part == folder or found.st_uid != unmapped):
+                return f"{part} belongs to another user (id {found.st_uid})"
+            if found.st_mode & stat.S_ISVTX and part != folder:
+                continue
+            entries = _read_acl(part, _ACCESS_ACL) or _entries_of_mode(found.st_mode)
+            if _lets_others_write(entries, found.st_gid, trusted):
+                return f"{part} can be written by others than its owner"
+            inherited = _read_acl(part, _DEFAULT_ACL) if part == folder else []
+            if _lets_others_write(inherited, found.st_gid, trusted):
+                return f"{part} has a default ACL, by which others can write new files"
         except OSError as error:
             return f"{part}: {error.strerror}"
-        if not stat.S_ISDIR(found.st_mode):
-            return f"{part} is not a folder"
-        roots = (0,) if part == folder else (0, unmapped)
-        if found.st_uid not in users and found.st_uid not in roots:
-            return f"{part} belongs to another user (id {found.st_uid})"
-        others_write = found.st_mode & stat.S_IWOTH or (
-            found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, users)
-        )
-        if others_write and (part == folder or not found.st_mode & stat.S_ISVTX):
-            return f"{part} can be written by others than its owner"
     return None
 
 
-def _is_private(group: int, users: Collection[int]) -> bool:
-    """Whether a group is one that many systems make for each user, called as the user is.
+_ACCESS_ACL, _DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
+_ACL_VERSION = 2
+_ACL_ENTRY = struct.Struct("<HHI")  # tag, permissions, id: linux/posix_acl_xattr.h
+_USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x02, 0x04, 0x08, 0x10, 0x20
+_WRITE = 2
 
-    There the umask is 002, and whatever the user makes can be written by that group.
+Entries = list[tuple[int, int, int]]
+
+
+def _entries_of_mode(mode: int) -> Entries:
+    return [(_GROUP_OBJ, mode >> 3 & 7, 0), (_OTHER, mode & 7, 0)]
+
+
+def _read_acl(folder: Path, name: str) -> Entries:
+    """The entries (tag, permissions, id) of an ACL; none where a folder has no such ACL.
+
+    Raises:
+        OSError: It cannot be read, or its layout is unknown.
+    """
+    if not hasattr(os, "getxattr"):  # not Linux
+        return []
+    try:
+        data = os.getxattr(folder, name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP):
+            return []
+        raise
+    if data[:4] != _ACL_VERSION.to_bytes(4, "little") or len(data) % _ACL_ENTRY.size != 4:
+        raise OSError(errno.EINVAL, "its ACL has an unknown layout")
+    return list(_ACL_ENTRY.iter_unpack(data[4:]))
+
+
+def _lets_others_write(entries: Entries, group: int, trusted: frozenset[int]) -> bool:
+    """Whether an ACL lets users who are not trusted write; ``group`` is the folder's."""
+    mask = next((allowed for tag, allowed, _ in entries if tag == _MASK), _WRITE)
+    for tag, allowed, id_ in entries:
+        if tag == _OTHER and allowed & _WRITE:
+            return True
+        if not allowed & mask & _WRITE:
+            continue
+        if tag == _USER and id_ not in trusted:
+            return True
+        if tag == _GROUP_OBJ and not _is_private(group, trusted):
+            return True
+        if tag == _GROUP and not _is_private(id_, trusted):
+            return True
+    return False
+
+
+@cache
+def _is_private(group: int, trusted: frozenset[int]) -> bool:
+    """Whether only trusted users are of a group that is called as one of them is.
+
+    Many systems make such a group for each user. There the umask is 002, and that group can write
+    whatever the user makes. Another user may have it as his primary group, which its list of
+    members does not say. So all users are listed; where the system does not list even the owner
+    (directory services often list nobody), the group counts as shared.
     """
     try:
-        found = grp.getgrgid(group)
-        owner = pwd.getpwnam(found.gr_name)
+        named = grp.getgrgid(group)
+        owner = pwd.getpwnam(named.gr_name)
+        groups = [found for found in (named, *grp.getgrall()) if found.gr_gid == group]
+        users = {found.pw_uid for found in pwd.getpwall() if found.pw_gid == group}
     except (KeyError, OSError):
         return False
+    members = {name for found in groups for name in found.gr_mem}
     # In containers, everybody may be of root's group.
-    is_own = owner.pw_uid in users and owner.pw_gid == group and group != 0
-    return is_own and not set(found.gr_mem) - {found.gr_name}
+    return group != 0 and owner.pw_uid in users and users <= trusted and members <= {owner.pw_name}
 
 
 def _unmapped_root() -> int | None:
@@ -77,7 +141,9 @@ def _unmapped_root() -> int | None:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Makes a folder that this user alone can write, whatever the umask, unless it is there.
+    """Makes a folder that this user alone can write, unless it is there.
+
+    Neither the umask nor the default ACL of the folder above changes that.
 
     Folders on the way that are missing are made likewise.
     """
@@ -90,6 +156,9 @@ def make_own_folder(folder: Path) -> None:
     # By descriptor: where somebody else has made the folder above, he may have put a link here.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        for name in (_ACCESS_ACL, _DEFAULT_ACL) if hasattr(os, "removexattr") else ():
+            with suppress(OSError):  # there is none
+                os.removexattr(descriptor, name)
         os.fchmod(descriptor, 0o755)
     finally:
         os.close(descriptor)
@@ -107,14 +176,37 @@ def make_cache_folder(folder: Path) -> None:
     if problem is not None:
         raise UsageError(
             f"{folder}: {problem}, who could change what is cached here",
-            "Give cache= (or set FASTDATA_CACHE_DIR to) a folder of your own, and have its "
-            "permissions changed if need be (chmod go-w).",
+            "Give cache= (packing: --local) or FASTDATA_CACHE_DIR a folder of your own; have its "
+            "permissions changed if need be (chmod go-w, setfacl -b).",
         )
 
 
-def is_own_file(found: os.stat_result) -> bool:
-    """Whether a file is this user's or root's, and nobody else may write it.
+def is_own_file(found: os.stat_result, users: Collection[int] = ()) -> bool:
+    """Whether a regular file belongs to this user, root or ``users``, and no other may write it.
 
-    The folder may have been open to others when the file was put there.
+    The folder may have been open to others when the file was put there. The mode covers an ACL:
+    its mask takes the place of the group's permissions.
     """
-    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_uid in (0, os.geteuid(), *users)
+        and not found.st_mode & 0o022
+    )
+
+
+def open_own_file(path: Path, mode: int) -> int:
+    """Opens a file of a trusted folder to read and write; made if missing.
+
+    What another user put there, when the folder was open to him, is removed first.
+
+    Returns:
+        Its descriptor, which the caller closes.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(FileNotFoundError):
+        if not is_own_file(path.lstat()):
+            path.unlink()
+    return os.open(path, flags, mode)
