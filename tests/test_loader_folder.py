@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scans
 import torch
 import torch.utils.data
+from arithmetic_coding import Conditioning
 from loader_data import WITH_INDEX
 from PIL import Image
 from test_codecs import as_heic, assert_foretold, write_all_kinds
@@ -720,3 +724,97 @@ def test_small_images_in_torchs_workers(torchvision: Any, tv: Any, tree: Path) -
     loader = DataLoader(images(torchvision, tree, pipeline), 4, num_workers=1)
     with pytest.raises(UsageError, match=r"1\.JPEG: sample 1: .*61 x 133 pixels"):
         list(loader)
+
+
+@pytest.mark.parametrize("crop", ["centre", "then resized"])
+def test_a_crop_larger_than_pillow_takes_for_a_bomb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crop: str
+) -> None:
+    """The limit is for inputs; torchvision makes the same result by padding."""
+    write(tmp_path / "class" / "0.jpg", 100, 80)
+    write(tmp_path / "class" / "1.png", 70, 150)
+    transforms = import_torchvision().transforms
+    steps = [transforms.CenterCrop((200, 210))]
+    steps += [transforms.Resize(64)] if crop == "then resized" else []
+    folder = import_torchvision().datasets.ImageFolder(
+        tmp_path, transforms.Compose([*steps, transforms.PILToTensor()])
+    )
+    expected = [folder[0][0], folder[1][0]]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12_000)
+    (images, _), *_ = DataLoader(folder, 2)
+    assert torch.equal(images, torch.stack(expected))
+
+
+def cut_jpegs() -> dict[str, bytes]:
+    """Whole JPEGs of all kinds, and the same cut, padded, and with an end marker elsewhere."""
+    image = picture(260, 200, 5)
+    found: dict[str, bytes] = {}
+    options = [{}, {"progressive": True}, {"restart_marker_blocks": 3}, {"subsampling": 0}]
+    for number, some in enumerate(options):
+        out = BytesIO()
+        image.save(out, "JPEG", quality=85, **some)
+        found[f"{number}"] = out.getvalue()
+    rng = random.Random(3)
+    drawing = scans.drawn(200, 160, "4:2:0", rng)
+    coding = (Conditioning(), Conditioning())
+    one = scans.sequential(3, rng)
+    found["4"] = scans.write(drawing, one, progressive=False, conditioning=coding)
+    found["5"] = scans.write(drawing, scans.progression(3, rng), conditioning=coding)
+    large = BytesIO()
+    noise = np.random.default_rng(1).integers(0, 255, (700, 700, 3), np.uint8)
+    Image.fromarray(noise).save(large, "JPEG", quality=90)
+    found["6"] = large.getvalue()  # its seek points have checksums
+    thumbnail = b"\xff\xe2" + (len(found["0"]) + 2).to_bytes(2, "big") + found["0"]
+    found["7"] = found["2"][:2] + thumbnail + found["2"][2:]
+    for name, data in list(found.items()):
+        for part in (0.6, 0.9):
+            cut = data[: int(len(data) * part)]
+            found[f"{name} cut at {part}"] = cut
+            found[f"{name} cut at {part}, zeros"] = cut + bytes(len(data) - len(cut))
+            found[f"{name} cut at {part}, ended"] = cut + b"\xff\xd9"
+        found |= {f"{name} cut by {count}": data[:-count] for count in (1, 2, 3, 9)}
+        found[f"{name} and more"] = data + b"more" * 99
+        found[f"{name} and another"] = data + found["0"][:-2]
+        found[f"{name} without its end and more"] = data[:-2] + b"more" * 99
+    return found
+
+
+def accepted_by_pillow(data: bytes) -> bool:
+    try:
+        Image.open(BytesIO(data)).load()
+    except (OSError, SyntaxError):
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be decoded and were left out:UserWarning")
+@pytest.mark.parametrize("how", ["native", "without seek points", "alone"])
+def test_cut_jpegs_are_found_whatever_the_crop(tmp_path: Path, how: str) -> None:
+    whole = {}
+    for name, data in cut_jpegs().items():
+        path = tmp_path / "class" / f"{name}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        whole[str(path)] = accepted_by_pillow(data)
+    assert 30 < sum(whole.values()) < len(whole) - 60
+    transforms = import_torchvision().transforms
+    steps = [transforms.RandomResizedCrop(16, scale=(0.01, 0.05)), transforms.PILToTensor()]
+    folder = import_torchvision().datasets.ImageFolder(tmp_path, transforms.Compose(steps))
+    paths = [path for path, _ in folder.samples]
+    if how == "alone":
+        dataset = ImageDataset(folder)
+        for number, path in enumerate(paths):
+            if whole[path]:
+                dataset[number]
+            else:
+                with pytest.raises(SampleError):
+                    dataset[number]
+        return
+    cache = {"seek_cache_bytes": 0} if how == "without seek points" else {}
+    loader = DataLoader(
+        ImageDataset(folder, **cache), 16, on_error="skip", seed=1, num_workers=2, **WITH_INDEX
+    )
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        got = {paths[number] for _, _, numbers in loader for number in numbers.tolist()}
+        assert got == {path for path, good in whole.items() if good}

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <new>
 
+#include "jpeg/segments.h"
+
 namespace fastdata {
 namespace {
 
@@ -178,6 +180,11 @@ Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
 
 Status DecodeTask::decode(size_t i, Work& work) {
   Sample& sample = work.sample;
+  // Nothing else vouches for bytes without checksum and seek points, and a crop may not get to
+  // where they were cut. Pillow decodes all of it, and judges.
+  if (extents && !extents->extents[i].has_crc && !sample.raw.pixels &&
+      sample.seek_points.size == 0 && lacks_end(sample.jpeg))
+    return {Code::truncated, "the file has no end-of-image marker", sample.jpeg.size};
   if (stride > 0 && !sample.raw.pixels && sample.seek_points.size == 0) {
     std::vector<uint8_t>& table = built[i].table;
     try {

@@ -44,7 +44,7 @@ def render(
         size = tuple(cut.canvases[row].tolist())
     left, upper, right, lower = cut.boxes[row].tolist()
     if (left, upper, right, lower) != (0, 0, *image.size):
-        image = image.crop((left, upper, right, lower))
+        image = _cut(image, left, upper, (right - left, lower - upper))
     if cut.filters is not None:
         resample = geometry.FILTERS[cut.filters[row]]
     resized = size if cut.sizes is None else tuple(cut.sizes[row].tolist())
@@ -52,9 +52,19 @@ def render(
         image = image.resize(resized, Image.Resampling[resample.upper()])
     if resized != size or cut.windows is not None:
         x, y = (0, 0) if cut.windows is None else cut.windows[row].tolist()
-        image = image.crop((x, y, x + size[0], y + size[1]))
+        image = _cut(image, x, y, size)
     found: npt.NDArray[np.uint8] = np.array(image)
     return np.ascontiguousarray(found[:, ::-1]) if cut.flips[row] else found
+
+
+def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:
+    """Crop an RGB image, with zeros outside it.
+
+    Pillow's ``crop`` refuses large results as decompression bombs, which only inputs can be.
+    """
+    found = Image.new("RGB", size)
+    found.paste(image, (-left, -upper))
+    return found
 
 
 def rendered(cut: Geometry, row: int, image: npt.NDArray[np.uint8]) -> Geometry:

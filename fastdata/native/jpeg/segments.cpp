@@ -1,9 +1,32 @@
 #include "jpeg/segments.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace fastdata {
 
 Status short_segment(const Segment& s) {
   return {Code::bad_marker, "a marker segment ends early", s.offset()};
+}
+
+bool lacks_end(ByteSpan bytes) {
+  const uint8_t* data = bytes.data;
+  const size_t size = bytes.size;
+  if (size < 3 || data[0] != 0xFF || data[1] != kSoi || data[2] != 0xFF) return false;
+  if (data[size - 2] == 0xFF && data[size - 1] == kEoi) return false;
+  for (size_t at = 2; at + 1 < size;) {
+    const void* found = std::memchr(data + at, 0xFF, size - 1 - at);
+    if (!found) return true;
+    at = static_cast<const uint8_t*>(found) - data + 1;
+    const uint8_t marker = data[at];
+    if (marker == 0xFF) continue;  // a fill byte
+    at++;
+    if (marker == kEoi) return false;
+    if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kSoi)) continue;
+    if (at + 2 > size) return true;
+    at += std::max<size_t>(data[at] << 8 | data[at + 1], 2);
+  }
+  return true;
 }
 
 namespace {

@@ -75,6 +75,10 @@ class Segment {
 /// The segment whose marker must stand at `pos`, which moves to that marker's 0xFF.
 Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segment);
 
+/// Whether bytes begin as a JPEG and have no end-of-image marker: so do files that were cut.
+/// Costs a look at the last bytes; where others follow the marker, a search for it.
+bool lacks_end(ByteSpan bytes);
+
 Status short_segment(const Segment& segment);
 
 /// Reads a DQT, DHT, DAC or DRI segment into the header; leaves it alone if it is another.
