@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
+import resource
+import struct
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from containers import pack_tree
 from jpegs import encode, picture
 from loader_data import as_file
+from PIL import Image
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
@@ -119,3 +127,121 @@ def test_scans_of_a_thumbnail_do_not_count(tmp_path: Path) -> None:
 def test_limits_that_are_none(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name}={value!r}"):
         ImageDataset(tmp_path, **{name: value})
+
+
+def nested(kind: str, side: int) -> bytes:
+    """A file of little whose header says little of what is in it."""
+    large = Image.new("RGB", (side, side))
+    avif = as_file(np.asarray(large), "AVIF", speed=10) if kind.startswith("avif") else b""
+    png = as_file(np.asarray(large), "PNG")
+    match kind:
+        case "avif":  # its boxes state one pixel
+            at = avif.index(b"ispe") + 8
+            return avif[:at] + struct.pack(">II", 1, 1) + avif[at + 8 :]
+        case "avif sequence":
+            out = io.BytesIO()
+            large.save(out, "AVIF", speed=10, save_all=True, append_images=[large])
+            data = out.getvalue()
+            for name, before in ((b"ispe", 8), (b"tkhd", 80), (b"av01", 28)):
+                at = data.rindex(name) + before
+                data = data[:at] + data[at:].replace(struct.pack(">I", side), bytes(4), 2)
+            return data
+        case "icon":
+            entry = struct.pack("<BBBBHHII", 1, 1, 0, 0, 1, 32, len(png), 22)
+            return struct.pack("<HHH", 0, 1, 1) + entry + png
+        case "bitmap icon":
+            bitmap = struct.pack("<IiiHHIIiiII", 40, side, 2 * side, 1, 8, 1, 0, 0, 0, 0, 0)
+            entry = struct.pack("<BBBBHHII", 1, 1, 0, 0, 1, 8, len(bitmap), 22)
+            return struct.pack("<HHH", 0, 1, 1) + entry + bitmap + bytes(1024)
+        case "icns":
+            element = b"ic07" + struct.pack(">I", 8 + len(png)) + png
+            return b"icns" + struct.pack(">I", 8 + len(element)) + element
+        case "tile":
+            return tiled(side, zlib.compress(bytes(side * side)))
+        case "bigtiff tile":
+            return tiled(side, zlib.compress(bytes(side * side)), big=True)
+    raise AssertionError(kind)
+
+
+def tiled(side: int, data: bytes, big: bool = False) -> bytes:
+    """A TIFF of one pixel, in one tile of many."""
+    tags = {256: 1, 257: 1, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side}
+    tags |= {324: 500, 325: len(data)}
+    head = b"II+\0\10\0\0\0" + struct.pack("<Q", 16) if big else b"II*\0" + struct.pack("<I", 8)
+    directory = struct.pack("<Q" if big else "<H", len(tags))
+    for tag, value in tags.items():
+        directory += struct.pack("<HHQQ" if big else "<HHII", tag, 4, 1, value)
+    return (head + directory + bytes(8)).ljust(500, b"\0") + data
+
+
+NESTED = ("avif", "avif sequence", "icon", "bitmap icon", "icns", "tile", "bigtiff tile")
+
+
+@pytest.mark.filterwarnings("ignore", category=FallbackWarning)
+@pytest.mark.filterwarnings("ignore:Image was not the expected size:UserWarning")
+@pytest.mark.parametrize("kind", NESTED)
+def test_what_is_decoded_counts_and_not_what_a_header_says(tmp_path: Path, kind: str) -> None:
+    tree(tmp_path, SMALL, nested(kind, 1536))
+    dataset = opened(tmp_path, "folder", max_pixels=1536 * 1536 - 1)
+    what = "has 1536 x 1536 pixels, more than max_pixels=2359295"
+    with pytest.raises(SampleError, match=what):
+        loaded(dataset)
+    with pytest.raises(SampleError, match=what):
+        dataset.open_image(1)
+    small = nested(kind, 64)  # the same within the limits is read as far as Pillow reads it
+    tree(tmp_path, small, small)
+    try:
+        Image.open(io.BytesIO(small)).load()
+    except Exception:
+        return
+    assert opened(tmp_path, "folder", max_pixels=128 * 128).open_image(1).size
+
+
+def frames(count: int) -> bytes:
+    """A GIF that repeats its frame."""
+    data = as_file(np.zeros((1000, 1000), np.uint8), "GIF")
+    image = Image.open(io.BytesIO(data))
+    start = data.index(b"\x2c\0\0\0\0")
+    assert start < image.tile[0].offset  # type: ignore[attr-defined]
+    return data[:start] + data[start:-1] * count + b";"
+
+
+def bombs() -> dict[str, bytes]:
+    """Small files of a million pixels or less, of which a decoder could make much more."""
+    png = as_file(np.zeros((40, 40), np.uint16), "PNG")
+    inflated = zlib.compress(bytes(200_000_000), 1)
+    found = {"gif": frames(200), **{kind: nested(kind, 6000) for kind in NESTED[:1]}}
+    for name in (b"iCCP", b"zTXt"):
+        payload = name + b"x\0\0" + inflated
+        chunk = struct.pack(">I", len(payload) - 4) + payload
+        chunk += struct.pack(">I", zlib.crc32(payload))
+        found[name.decode()] = png[:33] + chunk + png[33:]
+    payload = b"IDAT" + inflated
+    chunk = struct.pack(">I", len(inflated)) + payload + struct.pack(">I", zlib.crc32(payload))
+    found["IDAT"] = png[:33] + chunk + png[-12:]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore", category=FallbackWarning)
+@pytest.mark.parametrize("source", ["packed", "folder"])
+def test_memory_is_bounded_by_max_pixels(tmp_path: Path, source: str) -> None:
+    files = bombs()
+    tree(tmp_path, SMALL, files["gif"])
+    if source == "folder":
+        tree(tmp_path, SMALL, *files.values())
+    dataset = opened(tmp_path, source, max_pixels=1_000_000)
+    dataset.open_image(0)
+
+    def run() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(1, len(dataset)):
+            with suppress(SampleError):
+                dataset.open_image(number)
+        list(DataLoader(dataset, 1, num_workers=0, on_error="skip"))
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 100_000, f"{grown} kB"
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(240)
+    assert process.exitcode == 0

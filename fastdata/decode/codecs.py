@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -29,6 +29,7 @@ from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
 from fastdata.storage import probe as by_pillow
 from fastdata.storage.probe import NATIVE_JPEGS, RGB, ImageInfo, Limits, Style
+from fastdata.storage.sizes import boxes
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
@@ -202,7 +203,16 @@ def _open_gif(data: bytes, trusted: bool) -> Reader:
         raise Declined("transparent")
     if len(tiles) != 1 or tiles[0].extents != (0, 0, *image.size):
         raise Declined("a frame that is a part of the picture")
-    return _Whole(*image.size, lambda: imagecodecs.gif_decode(data, index=0))
+    # giflib decodes all frames, however many.
+    end = _end_of_blocks(data, tiles[0].offset)
+    return _Whole(*image.size, lambda: imagecodecs.gif_decode(data[:end] + b";", index=0))
+
+
+def _end_of_blocks(data: bytes, at: int) -> int:
+    """Where the data of a GIF's frame end: blocks that begin with their length, the last of 0."""
+    while at < len(data) and data[at]:
+        at += 1 + data[at]
+    return at + 1
 
 
 def _open_by_pillow(data: bytes) -> Image.Image:
@@ -296,6 +306,19 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
         return Foreseen(kind, Encoded(data, limits=limits, trusted=trusted).way)
     except SampleError:
         return Foreseen(kind, "")
+
+
+#: Rows that Pillow copies at a time: it would copy all of an image twice.
+_BAND = 512
+
+
+def _as_array(image: Image.Image, rows: int) -> Pixels:
+    """The first rows of an image of mode RGB."""
+    out = np.empty((rows, image.width, 3), np.uint8)
+    for top in range(0, rows, _BAND):
+        band = 0, top, image.width, min(top + _BAND, rows)
+        out[top : band[3]] = np.asarray(image.crop(band))
+    return out
 
 
 class Encoded:
@@ -397,7 +420,8 @@ class Encoded:
                         f"cannot be decoded: it is {size[0]} x {size[1]} pixels by its header, "
                         f"and {self.width} x {self.height} as Pillow decodes it"
                     ) from None
-        return np.asarray(self._image)
+        assert self._image is not None
+        return _as_array(self._image, self.height if box is None else box[3])
 
     def image(self) -> Image.Image:
         """All of it as a PIL image of mode RGB.
@@ -471,23 +495,9 @@ def probe(data: bytes) -> ImageInfo:
 _SPATIAL_EXTENT = re.compile(rb"ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)
 
 
-def _boxes(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, begin and end of the contents of each box of a container (ISO/IEC 14496-12, 4.2)."""
-    at = 0
-    while at + 8 <= len(data):
-        length, begin = int.from_bytes(data[at : at + 4], "big"), at + 8
-        if length == 1:
-            length, begin = int.from_bytes(data[begin : begin + 8], "big"), at + 16
-        end = at + length if length else len(data)
-        if end < begin:
-            return
-        yield data[at + 4 : at + 8], begin, end
-        at = end
-
-
 def _size_of_boxes(data: bytes) -> tuple[int, int]:
     """(width, height) of an AVIF: the largest image that its ``meta`` box describes."""
-    for kind, begin, end in _boxes(data):
+    for kind, begin, end in boxes(data):
         if kind == b"meta":
             found = _SPATIAL_EXTENT.findall(data[begin:end])
             sizes = [tuple(int.from_bytes(side, "big") for side in one) for one in found]
@@ -507,7 +517,7 @@ def _size_of_jxl(data: bytes) -> tuple[int, int]:
     if data[:2] != b"\xff\x0a":
         # The codestream is one box, or in several, each with a number of 4 bytes before it.
         behind = {b"jxlc": 0, b"jxlp": 4}
-        found = (at + behind[kind] for kind, at, _ in _boxes(data) if kind in behind)
+        found = (at + behind[kind] for kind, at, _ in boxes(data) if kind in behind)
         begin = next(found, len(data))
     if data[begin : begin + 2] != b"\xff\x0a":
         raise Declined("no codestream")

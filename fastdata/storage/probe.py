@@ -22,6 +22,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fastdata import _native
 from fastdata.errors import SampleError
+from fastdata.storage.sizes import decoded_sizes
 
 #: The encodings an index may name, in the order of their codes (docs/formats/index.md).
 ENCODINGS = _native.ENCODINGS
@@ -370,6 +371,10 @@ DEFAULT_MAX_PIXELS = 89_478_485
 #: libjpeg's own progressive JPEGs have 10, or 6 if they are grey (jcparam.c).
 DEFAULT_MAX_SCANS = 64
 
+#: An image's tiles, transparency and thumbnail may have so many times its pixels.
+_MOST_TILES = 16
+_LARGER = 'Give ImageDataset a larger max_pixels, or leave such samples out: on_error="skip".'
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -384,17 +389,28 @@ class Limits:
     max_scans: int | None = DEFAULT_MAX_SCANS
 
     def check(self, data: bytes) -> None:
-        """Raises unless an image is within the limits; reads no more than its markers.
+        """Raises unless an image is within the limits; decodes nothing.
 
         Args:
-            data: The bytes of one image; of formats that only Pillow knows anything passes, as
-                their size is found when they are opened.
+            data: The bytes of one image. Sizes that Pillow finds when it opens an image are not
+                checked here.
 
         Raises:
             SampleError: It is not; the hint names the argument that would let it pass.
         """
         encoding, width, height, *_ = _native.probe(data)
         self.check_size(width, height)
+        if encoding == "unknown" and self.max_pixels is not None:
+            total = 0
+            for size in decoded_sizes(data):
+                self.check_size(*size)
+                total += size[0] * size[1]
+            if total > _MOST_TILES * self.max_pixels:
+                raise SampleError(
+                    f"has parts of {total} pixels in all, more than {_MOST_TILES} times "
+                    f"max_pixels={self.max_pixels}",
+                    _LARGER,
+                )
         if encoding != "jpeg" or self.max_scans is None:
             return
         # Nearly always all that look like scans are few enough, and that takes microseconds.
@@ -413,8 +429,7 @@ class Limits:
         if self.max_pixels is not None and width * height > self.max_pixels:
             raise SampleError(
                 f"has {width} x {height} pixels, more than max_pixels={self.max_pixels}",
-                "Give ImageDataset a larger max_pixels, or leave such samples out: "
-                'on_error="skip".',
+                _LARGER,
             )
 
 
