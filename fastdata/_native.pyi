@@ -129,6 +129,16 @@ class Extents:
         stamps: npt.NDArray[np.int64] | None = None,
         sizes: npt.NDArray[np.int32] | None = None,
     ) -> None: ...
+    @staticmethod
+    def join(
+        count: int, parts: list[Extents], slots: list[npt.NDArray[np.int64]]
+    ) -> Extents:
+        """The samples of several in one: each part's samples in its slots, (N,), of ``count``.
+
+        Keeps the parts. ValueError: slots do not fit their part, or some are left over.
+        IndexError: there is no such slot.
+        """
+
     def __len__(self) -> int: ...
 
     # Read-only, not copied; they keep the Extents alive.

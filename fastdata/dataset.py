@@ -33,7 +33,7 @@ from fastdata.storage.probe import (
     Limits,
     Style,
 )
-from fastdata.text import human_count
+from fastdata.text import class_name, human_count
 from fastdata.transforms.descriptions import Schedule, Transform
 from fastdata.transforms.torchvision import parts
 
@@ -220,13 +220,13 @@ class ImageDataset:
         ours = None if color == "rgb" else _first_of_ours(transform)
         if ours is not None:
             raise UsageError(
-                f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
+                f"color={color!r} and {class_name(ours)}, "
                 "which makes RGB of all images",
                 'Take color="rgb", or torchvision\'s transforms.',
             )
         if self.style != RGB and self.folder is not None and not _opens_by_pillow(self.folder):
             raise UsageError(
-                f"color= and exif_transpose= where {type(self.folder).__name__} has its own loader",
+                f"color= and exif_transpose= where {class_name(self.folder)} has its own loader",
                 "Leave loader= out, or do in it what they do.",
             )
 
@@ -247,6 +247,12 @@ class ImageDataset:
 
     def __len__(self) -> int:
         return len(self.blobs.index) if self.folder is None else len(self.folder.samples)
+
+    def __add__(self, other: Any) -> Any:
+        """Both, one after the other: a ``torch.utils.data.ConcatDataset``, as of torch's."""
+        from torch.utils.data import ConcatDataset
+
+        return ConcatDataset([self, other])
 
     def __repr__(self) -> str:
         if self.folder is not None:
@@ -613,12 +619,12 @@ def _check_folder(folder: Any) -> None:
     base = folder_class()
     if base is None or not isinstance(folder, base):
         raise UsageError(
-            f"{type(folder).__name__} is neither a path nor a folder of torchvision's",
+            f"{class_name(folder)} is neither a path nor a folder of torchvision's",
             "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
         )
     if name := own_method(folder, base, *FOLDER_METHODS):
         raise UsageError(
-            f"{type(folder).__name__} has its own {name}, which would not be called",
+            f"{class_name(folder)} has its own {name}, which would not be called",
             "Give it to the DataLoader itself; or do with transform and target_transform "
             f"what {name} does.",
         )

@@ -1,8 +1,15 @@
-"""Text for people: numbers of things, and tables."""
+"""Text for people: numbers and classes of things, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+
+
+def class_name(thing: object) -> str:
+    """The class of a thing with its module, as two libraries may have classes of one name."""
+    kind = type(thing)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__
 
 
 def human_count(number: int, what: str, plural: str | None = None) -> str:

@@ -237,7 +237,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const RecordTable table(dataset, opened, 0, count, static_cast<int64_t>(rows.heap.size()));
     table.gather(numbers, extents);
   }
-  extents.check_sizes = true;
+  for (Extent& extent : extents.extents) extent.check_size = true;
 #ifdef FASTDATA_ROWS_ALONE
   BlobReader reader;
   ByteSpan table;

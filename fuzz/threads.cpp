@@ -76,7 +76,7 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
   Held held;
   const size_t count = random() % 20;
   held.extents = std::make_unique<Extents>(count);
-  held.extents->files = dataset.files;
+  held.extents->tables = {{dataset.files, nullptr}};
   for (size_t i = 0; i < count; i++) {
     const size_t chosen = random() % dataset.blobs.size();
     Extent& extent = held.extents->extents[i];

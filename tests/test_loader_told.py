@@ -390,11 +390,11 @@ SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
         "Wrapped is not",
         "one of torchvision's folders",
     ),
-    "several datasets": (
-        lambda: torch.utils.data.ConcatDataset([native(), native()]),
+    "a part of several datasets": (
+        lambda: torch.utils.data.ConcatDataset([native(), Wrapped(native())]),
         {},
         "torch",
-        "ConcatDataset is not",
+        "part 1 of the ConcatDataset: test_loader_told.Wrapped is not",
         "Give an ImageDataset",
     ),
     "a stream": (

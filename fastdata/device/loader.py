@@ -11,6 +11,7 @@ import torch
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
 from fastdata.device.static import StaticMemory
 from fastdata.errors import UsageError, warn
+from fastdata.text import class_name
 
 __all__ = ["DeviceLoader"]
 
@@ -127,7 +128,7 @@ class DeviceLoader:
             return dict(self.loader.state_dict())
         warn(
             "where this loader is cannot be saved, the epoch would begin anew: "
-            f"{type(self.loader).__name__} has no state_dict()"
+            f"{class_name(self.loader)} has no state_dict()"
         )
         return {}
 
@@ -142,7 +143,7 @@ class DeviceLoader:
             self.loader.load_state_dict(state)
         elif state:
             raise UsageError(
-                f"{type(self.loader).__name__} has no load_state_dict(), and a state was given",
+                f"{class_name(self.loader)} has no load_state_dict(), and a state was given",
                 "Wrap a loader that can resume, as fastdata.DataLoader.",
             )
 

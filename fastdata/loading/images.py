@@ -1,21 +1,27 @@
-"""Datasets whose images fastdata can read by itself: its own, and torchvision's folders."""
+"""Datasets whose images fastdata can read by itself: its own, and torchvision's folders.
+
+Subsets and concatenations of them, at any depth, are numbers over the same sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from fastdata.dataset import FOLDER_METHODS, ImageDataset, folder_class, own_method
+from fastdata.device.delivery import called
+from fastdata.loading.joined import JoinedSource
 from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
+from fastdata.remote.opening import RemoteBlobs
 from fastdata.storage.probe import RGB, Style
-from fastdata.text import human_count
+from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 
@@ -33,6 +39,7 @@ class Images:
         recipe: The transform compiled, or why it cannot be.
         files: (path, label) of each, of a folder of torchvision's; else None.
         subset: Its samples' numbers in what is opened, int64, shape (N,); None for all of them.
+        parts: Of a ConcatDataset: its datasets, whose samples are opened one after the other.
     """
 
     what: str
@@ -44,23 +51,50 @@ class Images:
     recipe: Recipe | Refusal
     files: Files | None = None
     subset: Indices | None = None
+    parts: tuple[Images, ...] = ()
 
     def numbering(self, source: Source) -> Numbering:
         """Which samples of the source that `open` has returned are this dataset's."""
         n = len(source) if self.subset is None else len(self.subset)
         return Numbering(n, self.subset)
 
+    @property
+    def opened(self) -> int:
+        """Number of samples of what `open` returns."""
+        return sum(part.opened for part in self.parts) if self.parts else len(self.dataset)
+
     def is_current(self) -> bool:
-        """Whether the dataset has the same transforms and files still.
+        """Whether transforms and files are unchanged.
 
         A Compose may be changed in place: its recipe tells, in 0.1 to 3 ms.
         """
+        if self.parts:
+            return all(part.is_current() for part in self.parts)
         return (
             self.dataset.transform is self.transform
             and self.dataset.target_transform is self.target_transform
-            and (self.files is None or self.files.are_current())
+            and self.has_same_files()
             and _compiled(self.dataset) == self.recipe
         )
+
+    def has_same_files(self) -> bool:
+        """Whether a source that was opened before still has the dataset's files."""
+        own = self.files is None or self.files.are_current()
+        return own and all(part.has_same_files() for part in self.parts)
+
+    @property
+    def transforms_targets(self) -> bool:
+        """Whether anything is done to labels."""
+        own = self.target_transform is not None
+        return own or any(part.transforms_targets for part in self.parts)
+
+    def target(self, index: int, label: int) -> Any:
+        """A label after its own dataset's ``target_transform``; ``index`` as the source counts."""
+        for part in self.parts:
+            if index < part.opened:
+                return part.target(index, label)
+            index -= part.opened
+        return label if self.target_transform is None else called(self.target_transform, label)
 
 
 class Files:
@@ -108,6 +142,8 @@ def recognise(dataset: Any) -> Images | NotKnown:
             what=f"{human_count(len(indices), 'sample')} of {whole.what}",
             subset=indices if whole.subset is None else whole.subset[indices],
         )
+    if isinstance(dataset, ConcatDataset):
+        return _recognise_concat(dataset)
     if isinstance(dataset, ImageDataset):
         if name := own_method(dataset, ImageDataset, *_METHODS):
             return _overridden(dataset, name)
@@ -122,9 +158,93 @@ def recognise(dataset: Any) -> Images | NotKnown:
             return _overridden(dataset, name)
         return _recognise_folder(dataset, dataset, ImageDataset(dataset))
     return NotKnown(
-        f"{type(dataset).__name__} is not a dataset that fastdata knows how to read",
+        f"{class_name(dataset)} is not a dataset that fastdata knows how to read",
         "Give an ImageDataset, one of torchvision's folders, or a Subset of either, as it is.",
     )
+
+
+def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
+    if name := own_method(dataset, ConcatDataset, *FOLDER_METHODS):
+        return _overridden(dataset, name)
+    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
+        why = "a part of the ConcatDataset has another number of samples than when that was made"
+        return NotKnown(why, "Make the ConcatDataset again.")
+    parts = []
+    for number, one in enumerate(dataset.datasets):
+        part = recognise(one)
+        if isinstance(part, NotKnown):
+            return part._replace(reason=f"part {number} of the ConcatDataset: {part.reason}")
+        parts.append(part)
+    first = parts[0]
+    if len(parts) == 1:
+        return replace(first, what=f"a ConcatDataset of {first.what}")
+    recipe = first.recipe
+    for number, part in enumerate(parts):
+        if difference := _difference(first, part):
+            why = f"parts 0 and {number} of the ConcatDataset have different {difference}"
+            return NotKnown(why, "Give all parts the same.")
+        if part.recipe != first.recipe:  # of images of one size, here or there
+            recipe = compile_recipe(first.transform)
+        options = part.options
+        if options.folder is None and isinstance(options.blobs, RemoteBlobs):
+            why = f"part {number} of the ConcatDataset, {options.path}, is read from a URL"
+            return NotKnown(why, "Copy it to this machine with fastdata stage.")
+
+    def opener(learns: bool) -> Source:
+        # Two subsets of one dataset share what is learnt of its files.
+        sources = {id(part.dataset): part.open for part in parts}
+        opened = {key: open_one(learns) for key, open_one in sources.items()}
+        return JoinedSource([opened[id(part.dataset)] for part in parts])
+
+    names = [part.what for part in parts[:_NAMED_PARTS]]
+    if len(parts) > len(names):
+        names.append(f"{len(parts) - len(names)} more")
+    return replace(
+        first,
+        what=f"a ConcatDataset of {' + '.join(names)}",
+        dataset=dataset,
+        open=opener,
+        target_transform=None,
+        recipe=recipe,
+        files=None,
+        subset=_concatenated(parts),
+        parts=tuple(parts),
+    )
+
+
+#: Parts of a ConcatDataset that are named.
+_NAMED_PARTS = 3
+
+
+def _difference(one: Images, other: Images) -> str | None:
+    """In what two parts differ that a loader needs to be the same."""
+    if one.recipe != other.recipe and one.transform is not other.transform:
+        return "transforms"
+    names = ("check", "dct_scaling", "limits")
+    return next((n for n in names if getattr(one.options, n) != getattr(other.options, n)), None)
+
+
+def _concatenated(parts: list[Images]) -> Indices | None:
+    """The numbers of the parts' samples in a source of all parts; None where they are the same."""
+    if all(part.subset is None for part in parts):
+        return None
+    numbers, start = [], 0
+    for part in parts:
+        own = np.arange(part.opened) if part.subset is None else part.subset
+        numbers.append(own + start)
+        start += part.opened
+    return np.concatenate(numbers)
+
+
+def leaves(dataset: Any) -> Iterator[Any]:
+    """The datasets that a dataset consists of, looking through Subset and ConcatDataset."""
+    if isinstance(dataset, Subset):
+        yield from leaves(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        for one in dataset.datasets:
+            yield from leaves(one)
+    else:
+        yield dataset
 
 
 def _numbers(indices: Any, n: int) -> Indices:
@@ -158,7 +278,7 @@ def _other_style(style: Style) -> NotKnown:
 
 def _overridden(dataset: Any, name: str) -> NotKnown:
     return NotKnown(
-        f"{type(dataset).__name__} has its own {name}",
+        f"{class_name(dataset)} has its own {name}",
         f"Do in transform and target_transform what {name} does, and leave it out.",
     )
 
@@ -185,9 +305,7 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
 
 def reads_remotely(dataset: Any) -> bool:
     """Whether a dataset's images lie behind a URL."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return isinstance(dataset, ImageDataset) and dataset.is_remote
+    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
 
 
 # What decides which samples an `ImageDataset` has, and what they are.
@@ -221,10 +339,9 @@ def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Image
     import torchvision
     from torchvision.datasets.folder import default_loader, pil_loader
 
-    name = type(folder).__name__
     if folder.loader not in (default_loader, pil_loader):
         hint = "Leave loader= out, and do in the transform what it does."
-        return NotKnown(f"{name} has its own loader", hint)
+        return NotKnown(f"{class_name(folder)} has its own loader", hint)
     if folder.loader is default_loader and torchvision.get_image_backend() != "PIL":
         hint = 'Call torchvision.set_image_backend("PIL").'
         return NotKnown("torchvision's image backend is not PIL", hint)
@@ -237,6 +354,9 @@ def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Image
 
     files = Files(folder)
     found = _images(
-        f"{name} of {human_count(len(files.samples), 'file')}", dataset, options, opener
+        f"{type(folder).__name__} of {human_count(len(files.samples), 'file')}",
+        dataset,
+        options,
+        opener,
     )
     return replace(found, files=files)

@@ -19,6 +19,7 @@ from fastdata.errors import UsageError
 from fastdata.loading.neighbours import tell_neighbours
 from fastdata.plan.order import ORDER_NAMES, is_order, make_order
 from fastdata.plan.sharding import Epoch
+from fastdata.text import class_name
 
 __all__ = ["ShardedIterable"]
 
@@ -93,7 +94,7 @@ class ShardedIterable(IterableDataset[Any]):
         # Iterable datasets inherit a __getitem__ that does nothing.
         if not map_style or isinstance(dataset, IterableDataset):
             raise UsageError(
-                f"a {type(dataset).__name__} is not a map-style dataset, with __getitem__ and "
+                f"{class_name(dataset)} is not a map-style dataset, with __getitem__ and "
                 "__len__",
                 "An iterable dataset has to split itself; see torch.utils.data.get_worker_info.",
             )
@@ -208,7 +209,7 @@ class ShardedIterable(IterableDataset[Any]):
             samples = fetch(indices)
             if len(samples) != len(indices):
                 raise UsageError(
-                    f"__getitems__ of {type(self.dataset).__name__} gave {len(samples)} samples "
+                    f"__getitems__ of {class_name(self.dataset)} gave {len(samples)} samples "
                     f"for {len(indices)} indices",
                     "Let it return one for each.",
                 )

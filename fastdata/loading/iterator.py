@@ -97,7 +97,8 @@ class NativeIterator(Iterator[Any]):
         key: Key of the epoch's random numbers.
         source: Where samples come from.
         config: The loader's arguments.
-        target_transform: Applied to each label; None for none.
+        target: Called with a sample's number in the source and its label; None for labels as
+            they are.
         counters: Counts what was done.
         progress: Kept up to date.
         length: Batches that the schedule will give; None if nobody knows.
@@ -112,7 +113,7 @@ class NativeIterator(Iterator[Any]):
         key: int,
         source: Source,
         config: LoaderConfig,
-        target_transform: Callable[[int], Any] | None,
+        target: Callable[[int, int], Any] | None,
         counters: Counters,
         progress: Progress,
         length: int | None,
@@ -124,7 +125,7 @@ class NativeIterator(Iterator[Any]):
         self._key = key
         self._source = source
         self._config = config
-        self._target_transform = target_transform
+        self._target = target
         self._counters = counters
         self._length = length
         self._to_device = to_device
@@ -346,10 +347,11 @@ class NativeIterator(Iterator[Any]):
             return self._moved(torch.from_numpy(batch.planned.numbers.copy()))
         if name == "key":
             return [self._source.key(index) for index in batch.planned.indices.tolist()]
-        if self._target_transform is None:
+        if self._target is None:
             return self._moved(torch.from_numpy(batch.gathered.labels))
+        pairs = zip(batch.planned.indices.tolist(), batch.gathered.labels.tolist(), strict=True)
         # In tuples, as torch collates them: strings then come as a tuple, too.
-        labels = [(called(self._target_transform, int(label)),) for label in batch.gathered.labels]
+        labels = [(self._target(index, label),) for index, label in pairs]
         return self._moved(default_collate(labels)[0])
 
     def _moved(self, values: Any) -> Any:

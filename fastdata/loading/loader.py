@@ -18,7 +18,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 import torch
 import torch.utils.data
 from torch import distributed as dist
-from torch.utils.data import Sampler, SequentialSampler, Subset
+from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker, transformed
@@ -26,7 +26,7 @@ from fastdata.device.transfer import map_tensors
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.images import Images, reads_remotely
+from fastdata.loading.images import Images, leaves, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import tell_neighbours
@@ -243,7 +243,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         choice = self._choice
         self._inner: torch.utils.data.DataLoader[Any] | None = None
         self._native: NativePath | None = None
-        if choice.path != "native" and self._schedule is not None and self.persistent_workers:
+        if choice.path != "native" and self._schedules and self.persistent_workers:
             raise UsageError(
                 f"a Schedule's epoch does not reach workers that persist, and {choice.reason}",
                 choice.hint or "Leave persistent_workers out.",
@@ -304,8 +304,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._config.check_ranks()
         if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
             self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
-        if self._schedule is not None:
-            self._schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
+        for schedule in self._schedules:
+            schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
         if images is not None and not images.is_current():
             before = self._native  # its transform, or its list of files, is another one now
@@ -427,13 +427,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._epoch += 1
 
     @property
-    def _schedule(self) -> Schedule | None:
-        """What decides the transform of each epoch."""
-        dataset: Any = self.dataset
-        while isinstance(dataset, Subset):
-            dataset = dataset.dataset
-        transform = getattr(dataset, "transform", None)
-        return transform if isinstance(transform, Schedule) else None
+    def _schedules(self) -> list[Schedule]:
+        """What decides the transforms of each epoch."""
+        transforms = (getattr(one, "transform", None) for one in leaves(self.dataset))
+        return [transform for transform in transforms if isinstance(transform, Schedule)]
 
     def _warn_unsharded(self) -> None:
         if (
@@ -607,8 +604,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             )
         kinds = "" if self._native is None else self._native.describe_kinds()
         path = self._config.explain(self._choice, order, kinds)
-        schedule = self._schedule
-        return path if schedule is None else f"{path}\nschedule: this is epoch {schedule.epoch}'s"
+        schedules = self._schedules
+        return f"{path}\nschedule: this is epoch {schedules[0].epoch}'s" if schedules else path
 
     def __repr__(self) -> str:
         choice = self._choice

@@ -78,8 +78,7 @@ class NativePath:
         With the last only if its files are still the same.
         """
         self._engine, self._pool = other._engine, other._pool
-        files = other._images.files
-        if files is None or files.are_current():
+        if other._images.has_same_files():
             self._source = other._source
 
     def start(
@@ -139,7 +138,7 @@ class NativePath:
             key,
             self.source,
             config,
-            self._images.target_transform,
+            self._images.target if self._images.transforms_targets else None,
             self.counters,
             progress,
             length,

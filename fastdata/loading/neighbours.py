@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.dataset import ImageDataset, folder_class
 from fastdata.errors import FastdataError, MixingWarning, warn
@@ -26,6 +26,10 @@ def tell_neighbours(dataset: Any, order: str) -> None:
         dataset: The loader's.
         order: The name of its order.
     """
+    if isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            tell_neighbours(part, order)
+        return
     if not mixes_neighbours(order, len(dataset)):
         return
     numbers = np.linspace(0, len(dataset) - 2, _PLACES).astype(np.int64)

@@ -30,7 +30,7 @@ class NativePrefix:
         source: Where samples come from.
         numbering: Which of them the dataset's numbers mean.
         settings: How they are decoded; the recipe ends with its tail.
-        target_transform: What is done to labels.
+        target: What is done to labels: called with a sample's number in the source and its label.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class NativePrefix:
         source: Source,
         numbering: Numbering,
         settings: Settings,
-        target_transform: Callable[[int], Any] | None,
+        target: Callable[[int, int], Any],
     ) -> None:
         self._numbering = numbering
         self._settings = settings
         self._recipe = settings.recipe
-        self._target_transform = target_transform
+        self._target = target
         self._source = source
         self._made: tuple[int, Pipeline] | None = None
 
@@ -82,7 +82,8 @@ class NativePrefix:
         for error in self._pipeline.finish(batch).values():
             raise error
         found = []
-        for slot, label in enumerate(batch.gathered.labels.tolist()):
+        labels = batch.gathered.labels.tolist()
+        for slot, index in enumerate(batch.planned.indices.tolist()):
             views = [
                 Image.fromarray(view.memory.array[slot])
                 if program.output.as_pil
@@ -92,9 +93,7 @@ class NativePrefix:
             image = self._recipe.image(views)
             for step in self._recipe.tail:
                 image = step(image)
-            if self._target_transform is not None:
-                label = self._target_transform(label)
-            found.append((image, label))
+            found.append((image, self._target(index, labels[slot])))
         return found
 
 
@@ -107,7 +106,7 @@ def native_prefix(dataset: Any) -> NativePrefix | None:
         return None
     settings = Settings(images.recipe, images.options.check, images.options.dct_scaling)
     source = images.open(False)
-    return NativePrefix(source, images.numbering(source), settings, images.target_transform)
+    return NativePrefix(source, images.numbering(source), settings, images.target)
 
 
 class PrefixDataset(Dataset[tuple[Any, Any]]):

@@ -100,11 +100,11 @@ Status DecodeTask::read(size_t i, Work& work) {
   }
   if (encoding != kRawEncoding) {
     sample.jpeg = blob;
-    if (extents->check_sizes) {
+    const Extent& extent = extents->extents[i];
+    if (extent.check_size) {
       sample.said_width = extents->widths[i];
       sample.said_height = extents->heights[i];
     }
-    const Extent& extent = extents->extents[i];
     const FileStamp& stamp = thread_reader().stamp();
     if (sample.seek_points.size == 0 && (!extent.has_stamp || extent.stamp == stamp))
       sample.seek_points = extent.seek_points;
@@ -171,7 +171,7 @@ Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
     return {Code::changed, "its bytes have changed since it was packed"};
   sample.present = parts.mcus;
   sample.seek_points = seek_points;
-  if (extents->check_sizes) {
+  if (extent.check_size) {
     sample.said_width = extents->widths[i];
     sample.said_height = extents->heights[i];
   }

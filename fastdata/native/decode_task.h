@@ -34,7 +34,7 @@ class DecodeTask final : public Task {
   Status run(size_t step) override;
   void share_among(int threads) override;
   size_t parts() const override { return parts_; }
-  bool prepares() const override { return extents && extents->files; }
+  bool prepares() const override { return extents && !extents->tables.empty(); }
   void prepare() override;
 
   /// Of all threads together.

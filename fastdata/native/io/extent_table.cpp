@@ -46,7 +46,7 @@ void ExtentTable::add(size_t batch, TableBatch columns) {
 }
 
 void ExtentTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.files = dataset_.files();
+  out.tables = {{dataset_.files(), nullptr}};
   // The rows lie anywhere: what they need is fetched while others are worked on.
   constexpr size_t kAhead = 16;
   const auto prefetch = [&](int64_t row) {

@@ -32,7 +32,7 @@ Extents::Extents(size_t count)
 
 const char* Extents::path(size_t i) const {
   const Extent& extent = extents[i];
-  if (extent.file >= 0) return files->path(extent.file).c_str();
+  if (extent.file >= 0) return shared(i).files->path(extent.file).c_str();
   return extent.path < paths.size() ? paths.c_str() + extent.path : "";
 }
 
@@ -42,13 +42,32 @@ void Extents::set_path(size_t i, const std::string& path) {
   paths.append(path.c_str(), path.size() + 1);
 }
 
+void Extents::place(const Extents& part, const std::vector<int64_t>& slots) {
+  const auto table = static_cast<int32_t>(tables.size());
+  const size_t path = paths.size();
+  tables.insert(tables.end(), part.tables.begin(), part.tables.end());
+  paths += part.paths;
+  for (size_t from = 0; from < slots.size(); from++) {
+    const auto to = static_cast<size_t>(slots[from]);
+    Extent& extent = extents[to] = part.extents[from];
+    extent.table += table;
+    if (extent.path != SIZE_MAX) extent.path += path;
+    labels[to] = part.labels[from];
+    widths[to] = part.widths[from];
+    heights[to] = part.heights[from];
+    encodings[to] = part.encodings[from];
+    seekable[to] = part.seekable[from];
+  }
+}
+
 Status BlobReader::open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file,
                         int64_t& length) {
   error_number_ = 0;
   const Extent& extent = extents.extents[i];
   if (extent.corrupt) return {Code::corrupt_index, extent.corrupt};
-  const Status status = extent.file >= 0 ? extents.files->open(extent.file, file, error_number_)
-                                         : open_file(extents.path(i), file, error_number_);
+  const Status status = extent.file >= 0
+                            ? extents.shared(i).files->open(extent.file, file, error_number_)
+                            : open_file(extents.path(i), file, error_number_);
   if (!status.ok()) return status;
   stamp_ = file->stamp();
   length = extent.length >= 0 ? extent.length : file->size();
@@ -141,8 +160,8 @@ Status BlobReader::read_table(const Extents& extents, size_t i, ByteSpan& table)
   table = {table_.reserve(round_up(extent.table_size + kTableCrcSize, 1 << 12)), extent.table_size};
   int error_number;
   bytes_read_ += table.size + kTableCrcSize;
-  if (!extents.index->read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number)
-           .ok())
+  const OpenFile& index = *extents.shared(i).index;
+  if (!index.read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number).ok())
     return {Code::corrupt_index, "the index ends before its seek points, or cannot be read there"};
   if (!is_table_sound(table, extent.row))
     return {Code::corrupt_index, "its seek points in the index are damaged"};
@@ -171,16 +190,16 @@ BlobReader& thread_reader() {
 
 void will_need(const Extents& extents, const std::vector<uint8_t>& skip) {
   std::shared_ptr<OpenFile> file;
-  int32_t opened = -1;
+  int32_t table = -1, opened = -1;
   for (size_t i = 0; i < extents.size(); i++) {
     const Extent& extent = extents.extents[i];
     if (extent.file < 0 || extent.corrupt || extent.in_memory || (!skip.empty() && skip[i]))
       continue;
     int error_number;
-    if (extent.file != opened) {
-      opened = extent.file;
+    if (extent.file != opened || extent.table != table) {
+      opened = extent.file, table = extent.table;
       // Whoever reads the sample will be told what is wrong.
-      if (!extents.files->open(extent.file, file, error_number).ok()) file.reset();
+      if (!extents.shared(i).files->open(extent.file, file, error_number).ok()) file.reset();
     }
     if (file) file->will_need(extent.offset, extent.length);
   }
@@ -190,7 +209,7 @@ void will_need(const Extents& extents, size_t i, const std::vector<ByteRange>& p
   const Extent& extent = extents.extents[i];
   std::shared_ptr<OpenFile> file;
   int error_number;
-  if (!extents.files->open(extent.file, file, error_number).ok()) return;
+  if (!extents.shared(i).files->open(extent.file, file, error_number).ok()) return;
   for (const ByteRange& part : parts)
     file->will_need(extent.offset + static_cast<int64_t>(part.begin),
                     static_cast<int64_t>(part.end - part.begin));

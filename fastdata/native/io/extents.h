@@ -61,7 +61,8 @@ constexpr int8_t known_encoding(uint8_t code) {
 }
 
 struct Extent {
-  int32_t file = -1;       // of `files`, or -1: a file of its own
+  int32_t table = 0;       // of `tables`: what the numbers here are of
+  int32_t file = -1;       // of its files, or -1: a file of its own
   size_t path = SIZE_MAX;  // of that, in `paths`; else none
   int64_t offset = 0;
   int64_t length = -1;  // -1: the whole file
@@ -73,6 +74,7 @@ struct Extent {
   int64_t row = -1;        // its number there
   bool has_stamp = false;  // the seek points are of the file as it was then
   FileStamp stamp;
+  bool check_size = false;        // a JPEG of another size fails
   const char* corrupt = nullptr;  // why its index row cannot be used
   bool in_memory = false;         // its bytes are here already, not to be read from the file
   ByteSpan memory;                // all of them; if there are `rows`, the first ones
@@ -80,6 +82,12 @@ struct Extent {
   size_t rows_at = 0;
 
   bool is_partial() const { return in_memory && rows.size > 0; }
+};
+
+/// What extents of one dataset share.
+struct SharedFiles {
+  std::shared_ptr<Files> files;
+  std::shared_ptr<OpenFile> index;  // of version 2
 };
 
 /// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.
@@ -90,14 +98,16 @@ struct Extents {
   const char* path(size_t i) const;  // "" where the index gives none
   /// Gives sample i a file of its own.
   void set_path(size_t i, const std::string& path);
+  /// Makes samples those of another, in its order. Spans go on pointing to where they did.
+  void place(const Extents& part, const std::vector<int64_t>& slots);
+
+  const SharedFiles& shared(size_t i) const { return tables[extents[i].table]; }
 
   std::vector<Extent> extents;
-  std::shared_ptr<Files> files;
-  std::shared_ptr<OpenFile> index;  // of version 2
+  std::vector<SharedFiles> tables;  // none where all samples have files of their own
   std::string paths;                // each followed by a zero
   std::vector<int64_t> labels;
   std::vector<int32_t> widths, heights;  // 0: unknown
-  bool check_sizes = false;              // JPEGs of other sizes fail
   std::vector<int8_t> encodings;
   std::vector<uint8_t> seekable;
 };

@@ -13,8 +13,7 @@ RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index
       heap_size_(heap_size) {}
 
 void RecordTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.files = dataset_.files();
-  out.index = index_;
+  out.tables = {{dataset_.files(), index_}};
   std::vector<uint8_t> names;
   for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, names, out);
 }

@@ -44,12 +44,12 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
   if (!seek_points.is_none() && py::len(seek_points) != count)
     throw py::value_error("seek_points must have one entry a path");
   auto extents = std::make_unique<BoundExtents>(count);
-  extents->check_sizes = size != nullptr;
   for (size_t i = 0; i < count; i++) {
     extents->set_path(i, to_path(py::object(paths[i])));
     if (size) {
       extents->widths[i] = size[2 * i];
       extents->heights[i] = size[2 * i + 1];
+      extents->extents[i].check_size = true;
     }
     if (seek_points.is_none()) continue;
     const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
@@ -95,6 +95,36 @@ size_t check_index(const BoundExtents& extents, py::ssize_t i) {
 py::str path_of(const BoundExtents& extents, py::ssize_t i) {
   const char* path = extents.path(check_index(extents, i));
   return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(path));
+}
+
+/// Copied, since it must not change after it was checked.
+std::vector<int64_t> rows_of(const py::object& indices, int64_t count) {
+  const View view(indices);
+  if (!view.is_integers(8, 1)) throw py::type_error("indices must be int64, 1-D, contiguous");
+  const auto* first = static_cast<const int64_t*>(view->buf);
+  std::vector<int64_t> rows(first, first + view->shape[0]);
+  for (const int64_t row : rows)
+    if (row < 0 || row >= count)
+      throw py::index_error("sample " + std::to_string(row) + " of a dataset of " +
+                            std::to_string(count));
+  return rows;
+}
+
+std::unique_ptr<BoundExtents> join_extents(size_t count, const py::list& parts,
+                                           const py::list& slots) {
+  if (parts.size() != slots.size()) throw py::value_error("there must be slots for each part");
+  auto extents = std::make_unique<BoundExtents>(count);
+  size_t placed = 0;
+  for (size_t i = 0; i < parts.size(); i++) {
+    const auto& part = py::cast<const BoundExtents&>(parts[i]);
+    const std::vector<int64_t> to = rows_of(slots[i], static_cast<int64_t>(count));
+    if (to.size() != part.size()) throw py::value_error("there must be a slot for each sample");
+    extents->place(part, to);
+    placed += to.size();
+  }
+  if (placed != count) throw py::value_error("there must be a sample for each slot");
+  extents->table = py::tuple(parts);  // what the samples' spans lie in
+  return extents;
 }
 
 py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
@@ -200,19 +230,6 @@ bool are_rows_sound(const BoundExtents& extents, py::ssize_t index, size_t at, i
 
 bool is_corrupt(const BoundExtents& extents, py::ssize_t index) {
   return extents.extents[check_index(extents, index)].corrupt != nullptr;
-}
-
-/// Copied, since it must not change after it was checked.
-std::vector<int64_t> rows_of(const py::object& indices, int64_t count) {
-  const View view(indices);
-  if (!view.is_integers(8, 1)) throw py::type_error("indices must be int64, 1-D, contiguous");
-  const auto* first = static_cast<const int64_t*>(view->buf);
-  std::vector<int64_t> rows(first, first + view->shape[0]);
-  for (const int64_t row : rows)
-    if (row < 0 || row >= count)
-      throw py::index_error("sample " + std::to_string(row) + " of a dataset of " +
-                            std::to_string(count));
-  return rows;
 }
 
 int64_t checked(int64_t value, int64_t least, const char* name) {
@@ -493,6 +510,7 @@ void bind_extents(py::module_& m) {
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
            py::arg("seek_points") = py::none(), py::arg("stamps") = py::none(),
            py::arg("sizes") = py::none())
+      .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"))
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
       .def_property_readonly("labels",
                              [](const py::object& self) { return column(self, &Extents::labels); })
