@@ -130,9 +130,7 @@ class Extents:
         sizes: npt.NDArray[np.int32] | None = None,
     ) -> None: ...
     @staticmethod
-    def join(
-        count: int, parts: list[Extents], slots: list[npt.NDArray[np.int64]]
-    ) -> Extents:
+    def join(count: int, parts: list[Extents], slots: list[npt.NDArray[np.int64]]) -> Extents:
         """The samples of several in one: each part's samples in its slots, (N,), of ``count``.
 
         Keeps the parts. ValueError: slots do not fit their part, or some are left over.

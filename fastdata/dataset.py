@@ -220,7 +220,7 @@ class ImageDataset:
         ours = None if color == "rgb" else _first_of_ours(transform)
         if ours is not None:
             raise UsageError(
-                f"color={color!r} and {class_name(ours)}, "
+                f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
                 "which makes RGB of all images",
                 'Take color="rgb", or torchvision\'s transforms.',
             )
@@ -252,7 +252,8 @@ class ImageDataset:
         """Both, one after the other: a ``torch.utils.data.ConcatDataset``, as of torch's."""
         from torch.utils.data import ConcatDataset
 
-        return ConcatDataset([self, other])
+        parts: list[Any] = [self, other]
+        return ConcatDataset(parts)
 
     def __repr__(self) -> str:
         if self.folder is not None:

@@ -301,7 +301,7 @@ def test_extents_are_joined_whole_or_not_at_all() -> None:
     joined = _native.Extents.join(3, [one, two], [np.array([2, 0]), np.array([1])])
     assert [joined.path(number) for number in range(3)] == ["b", "c", "a"]
     for count, slots in ((3, [[0, 1]]), (3, [[0, 1], [2, 2]]), (4, [[0, 1], [2]])):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="there must be"):
             _native.Extents.join(count, [one, two], [np.array(s, np.int64) for s in slots])
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="sample 3 of"):
         _native.Extents.join(3, [one, two], [np.array([0, 1]), np.array([3])])

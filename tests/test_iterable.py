@@ -252,7 +252,7 @@ class TooFew(Chunks):
 
 
 def test_chunks_that_lack_samples() -> None:
-    with pytest.raises(UsageError, match="of TooFew gave 9 samples for 10 indices"):
+    with pytest.raises(UsageError, match="of test_iterable.TooFew gave 9 samples for 10 indices"):
         list(ShardedIterable(TooFew(10)))
 
 
@@ -333,9 +333,9 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_not_map_style() -> None:
-    with pytest.raises(UsageError, match="a generator is not a map-style dataset"):
+    with pytest.raises(UsageError, match="generator is not a map-style dataset"):
         ShardedIterable(number for number in range(3))
-    with pytest.raises(UsageError, match="a ShardedIterable is not a map-style dataset"):
+    with pytest.raises(UsageError, match="ShardedIterable is not a map-style dataset"):
         ShardedIterable(ShardedIterable(Numbers(3)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 from fastdata.plan.sharding import Epoch
@@ -65,6 +66,27 @@ class Told(Iterator[Any]):
         self._state._remove_dataloader(self)
         with suppress(AttributeError):
             self._batches.close()  # type: ignore[attr-defined]
+
+
+def taking_apart() -> str | None:
+    """The function of Accelerate's that, by asking for a loader's parts, makes one of torch's.
+
+    ``Accelerator.prepare`` asks before; these do not.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            name = frame.f_code.co_name
+            if name in ("skip_first_batches", "prepare_data_loader"):
+                return name
+        frame = frame.f_back
+    return None
+
+
+#: Frames from an attribute to the function that asks for it: a comprehension, a DeviceLoader.
+_FRAMES = 4
 
 
 def told(batches: Iterator[Any], plan: Epoch) -> Iterator[Any]:

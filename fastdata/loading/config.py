@@ -16,9 +16,10 @@ from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
+from fastdata.loading.noticing import remedy
 from fastdata.loading.sampler import own_ranks
 from fastdata.plan.order import ORDER_NAMES, is_order
-from fastdata.text import human_count
+from fastdata.text import class_name, human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe, Refusal
 
@@ -203,9 +204,9 @@ class LoaderConfig:
 
     def _path(self, dataset: Any) -> Choice:
         if isinstance(dataset, IterableDataset):
-            why = "an IterableDataset decides by itself what it reads"
-            hint = "Give a map-style dataset, such as an ImageDataset."
-            return Choice("torch", why, hint, avoidable=holds_images(dataset))
+            why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
+            wraps = holds_images(dataset)
+            return Choice("torch", why, remedy(dataset, wraps), avoidable=wraps)
         images = recognise(dataset)
         if isinstance(images, NotKnown):
             if self.collate_fn is fast_collate and images.color != "rgb":

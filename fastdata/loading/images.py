@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from fastdata.dataset import FOLDER_METHODS, ImageDataset, folder_class, own_method
 from fastdata.device.delivery import called
 from fastdata.loading.joined import JoinedSource
+from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
@@ -157,10 +158,7 @@ def recognise(dataset: Any) -> Images | NotKnown:
         if name := own_method(dataset, base, *FOLDER_METHODS):
             return _overridden(dataset, name)
         return _recognise_folder(dataset, dataset, ImageDataset(dataset))
-    return NotKnown(
-        f"{class_name(dataset)} is not a dataset that fastdata knows how to read",
-        "Give an ImageDataset, one of torchvision's folders, or a Subset of either, as it is.",
-    )
+    return NotKnown(unread(dataset), remedy(dataset, holds_images(dataset)))
 
 
 def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:

@@ -94,8 +94,7 @@ class ShardedIterable(IterableDataset[Any]):
         # Iterable datasets inherit a __getitem__ that does nothing.
         if not map_style or isinstance(dataset, IterableDataset):
             raise UsageError(
-                f"{class_name(dataset)} is not a map-style dataset, with __getitem__ and "
-                "__len__",
+                f"{class_name(dataset)} is not a map-style dataset, with __getitem__ and __len__",
                 "An iterable dataset has to split itself; see torch.utils.data.get_worker_info.",
             )
         if order is None:

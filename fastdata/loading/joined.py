@@ -58,7 +58,7 @@ class JoinedSource(Source):
         order = np.argsort(np.concatenate(slots))
         columns: Iterator[tuple[npt.NDArray[np.generic], ...]]
         columns = zip(*(one[1:] for one in found), strict=True)
-        return Gathered(extents, *(np.concatenate(column)[order] for column in columns))  # type: ignore[arg-type]
+        return Gathered(extents, *(np.concatenate(column)[order] for column in columns))
 
     def encoded(self, index: int, data: bytes | None = None) -> Encoded:
         """See `Source.encoded`."""

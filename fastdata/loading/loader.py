@@ -24,12 +24,13 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.accelerate import told
+from fastdata.loading.accelerate import taking_apart, told
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images, leaves, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import tell_neighbours
+from fastdata.loading.noticing import in_memory, notice
 from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
@@ -232,7 +233,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         # What took the place of bad samples before: how many ahead, how many repeated.
         self._resume_instead = 0, 0
         self._progress: Progress | None = None
-        self._warned_unsharded = self._warned_taken_apart = False
+        self._warned_unsharded = self._warned_taken_apart = self._noticed = False
         self._open()
         self._tell_slow_path()
         if order is not None:
@@ -260,7 +261,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     def _tell_slow_path(self) -> None:
         """Warns where this loader takes another path than the native one, and need not."""
         if self._choice.path != "native" and self._choice.avoidable:
-            warn(self._choice.slow_path(), SlowPathWarning)
+            self._warn_slow_path()
+
+    def _warn_slow_path(self) -> None:
+        warn(self._choice.slow_path(), SlowPathWarning)
 
     def check_worker_number_rationality(self) -> None:
         """Torch's warning about too many worker processes; threads are none."""
@@ -273,17 +277,41 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
         It does with one that shards. Of others it takes the parts for a loader of torch's.
         """
-        if self._ranks is None and self._native is not None and not self._warned_taken_apart:
-            self._warned_taken_apart = True
-            lost = "Accelerate makes a loader of torch's of this one, which decodes in Python"
-            if self.require_native:
-                raise UsageError(f"require_native=True, but {lost}", _LEFT_ALONE)
-            warn(f"{lost}. {_LEFT_ALONE}", SlowPathWarning)
+        if self._ranks is None:
+            self._tell_taken_apart()
         return self._ranks is not None
+
+    def _tell_taken_apart(self) -> None:
+        if self._native is None or self._warned_taken_apart:
+            return
+        self._warned_taken_apart = True
+        lost = "Accelerate makes a loader of torch's of this one, which decodes in Python"
+        if self.require_native:
+            raise UsageError(f"require_native=True, but {lost}", _LEFT_ALONE)
+        warn(f"{lost}. {_LEFT_ALONE}", SlowPathWarning)
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Accelerate marks what it has seen."""
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """As torch's. Functions of Accelerate's that take a loader apart ask for it."""
+        asking = taking_apart()
+        if asking == "prepare_data_loader":
+            self._tell_taken_apart()
+        elif asking is not None and getattr(self, "_native", None) is not None:
+            raise UsageError(
+                f"accelerate.{asking} makes a loader of torch's of this one, which decodes in "
+                "Python and draws other samples and crops",
+                "Write loader = loader.skip_first_batches(n), which decodes none of them; with "
+                "transformers' Trainer, TrainingArguments(ignore_data_skip=True).",
+            )
+        return super().multiprocessing_context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, value: Any) -> None:
+        torch.utils.data.DataLoader.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
 
     # Iteration.
 
@@ -302,8 +330,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     def _begin_pass(self) -> Any:
         self._warn_unsharded()
         self._config.check_ranks()
-        if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
-            self._begin_epoch(self.sampler.epoch)  # frameworks call the sampler's set_epoch
+        self._follow_sampler()
         for schedule in self._schedules:
             schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
@@ -325,7 +352,13 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         direct = direct and self.num_workers > 0
         if self._choice.path == "workers" and not direct:
             return self._on_device(iter(self._with_prefix()), Tracker())
-        return self._on_device(super().__iter__(), Tracker())
+        batches = super().__iter__()
+        if not self._noticed and not self._choice.avoidable:
+            tell, batched = self._warn_slow_path, self.batch_sampler is not None
+            self._noticed = all(map(in_memory, leaves(self.dataset))) or notice(
+                batches, batched, tell
+            )
+        return self._on_device(batches, Tracker())
 
     def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
         """The batches where they are to be."""
@@ -458,6 +491,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         _set_epoch(self.sampler, epoch)
         self._begin_epoch(epoch)
 
+    def _follow_sampler(self) -> None:
+        """Begins the epoch that was named to the sampler, as frameworks do."""
+        if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
+            self._begin_epoch(self.sampler.epoch)
+
     def _begin_epoch(self, epoch: int) -> None:
         if self._resume is None or self._resume.epoch != epoch:
             self._resume = None
@@ -551,6 +589,33 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._epoch = found.epoch
         self._resume, self._resume_instead = found, (ahead, repeated)
         self._progress = Progress(found.seed, found.epoch, position, ahead, repeated)
+
+    def skip_first_batches(self, count: int) -> DataLoader[T]:
+        """Have the next ``iter`` begin so many batches later. None of them is read or decoded.
+
+        As Accelerate's function of this name, for a native loader; passes after it are whole.
+
+        Returns:
+            This loader.
+
+        Raises:
+            UsageError: ``count`` is no whole number from 0; or the loader can have no state.
+        """
+        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or index(count) < 0:
+            raise UsageError(f"skip_first_batches({count!r})", "Give a whole number from 0.")
+        why = self._why_no_state()
+        if why is not None:
+            raise why
+        assert self._native is not None
+        self._follow_sampler()
+        samples, (_, world_size) = len(self._native), self._ranks or (0, 1)
+        if self._resume is None:
+            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+            self._resume_instead = 0, 0
+        skipped = index(count) * world_size * (self.batch_size or 1)
+        position = min(self._resume.position + skipped, samples)
+        self._resume = replace(self._resume, position=position)
+        return self
 
     @property
     def can_resume(self) -> bool:

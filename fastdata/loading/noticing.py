@@ -1,0 +1,152 @@
+"""Notices images that a loader of torch's decodes, and says what to write instead.
+
+Only a batch that is delivered anyway is looked at: samples, workers and generators are as without.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from fastdata.text import class_name
+
+#: Parts of a batch that are looked at.
+_MOST_PARTS = 64
+#: Sides of smaller arrays may be anything.
+_LEAST_SIDE = 8
+
+_ONE_CLASS = "fastdata reads one image and one class a sample: for anything else keep this loader."
+_FOLDER = "fastdata.ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)"
+_ANY = (
+    f"Where images lie in class folders, write {_FOLDER}, "
+    "or pack them with fastdata convert imagefolder --root {root}."
+)
+_INSIDE = (
+    "Give the fastdata.ImageDataset, or torchvision's folder, that it wraps, as it is, and do in "
+    "transform= and target_transform= what the class does."
+)
+#: What to write in the place of other libraries' classes, by how their names begin.
+_REMEDIES = {
+    "timm.data.": "Give train.py --dataset torch/image_folder, or write "
+    'timm.data.create_dataset("torch/image_folder", root={root}, split=...), or ' + _FOLDER + ".",
+    "datasets.arrow_dataset.": 'Write dataset.with_format(None).to_parquet("images.parquet"), pack that with '
+    "fastdata convert parquet --root images.parquet, and load what it makes: "
+    'fastdata.ImageDataset("images-lmdb", transform=...).',
+    "lightly.data.": f"Write {_FOLDER}, and for the file names give the DataLoader "
+    'fields=("image", "label", "key").',
+    "webdataset.": "Pack the shards with fastdata convert webdataset --root SHARDS, and load what "
+    "it makes: fastdata.ImageDataset(PACKED, transform=...).",
+    "torchvision.datasets.cifar.CIFAR100": "Pack it with fastdata convert cifar100 --root {root}, "
+    'and load what it makes: fastdata.ImageDataset("cifar100-train-lmdb", transform=...).',
+    "torchvision.datasets.cifar.CIFAR10": "Pack it with fastdata convert cifar10 --root {root}, "
+    'and load what it makes: fastdata.ImageDataset("cifar10-train-lmdb", transform=...).',
+}
+#: Where datasets keep the folder of their images.
+_ROOTS = tuple(
+    map(operator.attrgetter, ("root", "reader.root", "input_dir", "img_dir", "dataset.root"))
+)
+
+
+def remedy(dataset: Any, wraps: bool = False) -> str:
+    """The line of code to write instead of a dataset that fastdata does not know.
+
+    Args:
+        dataset: The dataset.
+        wraps: Whether it holds one that fastdata knows.
+    """
+    names = [f"{one.__module__}.{one.__qualname__}" for one in type(dataset).__mro__]
+    known = (
+        words for name in names for start, words in _REMEDIES.items() if name.startswith(start)
+    )
+    return f"{next(known, _INSIDE if wraps else _ANY).format(root=_root(dataset))} {_ONE_CLASS}"
+
+
+def _root(dataset: Any) -> str:
+    for get in _ROOTS:
+        try:
+            root = get(dataset)
+        except Exception:  # a dataset may do anything there
+            continue
+        if isinstance(root, (str, os.PathLike)) and os.fspath(root):
+            return repr(os.fspath(root))
+    return "ROOT"
+
+
+def unread(dataset: Any) -> str:
+    """Why fastdata does not read a dataset by itself."""
+    return f"{class_name(dataset)} is not a dataset that fastdata knows how to read"
+
+
+def in_memory(dataset: Any) -> bool:
+    """Whether samples are in memory, decoded: reading them costs nothing that could be saved."""
+    return isinstance(dataset, (TensorDataset, list, tuple))
+
+
+def notice(batches: Any, batched: bool, tell: Callable[[], None]) -> bool:
+    """Calls ``tell`` if the first batch of a pass of torch's has images that lie in files.
+
+    Args:
+        batches: The pass; its type and what it yields stay.
+        batched: Whether samples are collated.
+        tell: Warns.
+
+    Returns:
+        Whether the pass is looked at.
+    """
+    give = getattr(batches, "_next_data", None)
+    if give is None:
+        return False
+
+    def first() -> Any:
+        del batches._next_data
+        batch = give()
+        if _has_images(batch, batched):
+            tell()
+        return batch
+
+    batches._next_data = first
+    return True
+
+
+def _has_images(batch: Any, batched: bool) -> bool:
+    """Whether a batch has images, and beside them nothing that fastdata cannot pack, as masks."""
+    found = False
+    modes = set()
+    for part, depth in islice(_parts(batch), _MOST_PARTS):
+        if isinstance(part, Image.Image):
+            found = True
+            modes.add(part.mode == "RGB")
+        elif isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 2:
+            single = depth > 1 or not batched
+            if part.ndim > 4 or not (part.ndim == 4 or single) or not _is_image(part):
+                return False
+            found = True
+    return found and len(modes) < 2
+
+
+def _is_image(part: Any) -> bool:
+    """Whether an array's last three dimensions are those of a colour image."""
+    kind = str(part.dtype).removeprefix("torch.")
+    channels = {"uint8": (3, 4)}.get(kind, (3,) if "float" in kind else ())
+    first, second, third = part.shape[-3:]
+    sides = (second, third) if first in channels else (first, second)
+    return (first in channels or third in channels) and min(sides) >= _LEAST_SIDE
+
+
+def _parts(batch: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
+    """The parts of a batch, and in how many containers each lies."""
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for part in batch[:_MOST_PARTS]:
+            yield from _parts(part, depth + 1)
+    else:
+        yield batch, depth

@@ -1,0 +1,300 @@
+"""What a loader says of images that torch's path decodes: of other libraries' datasets, and of
+the dataset that everybody writes; and what it leaves alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_data import tree
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader
+from fastdata.errors import SlowPathWarning
+
+# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+
+def to_tensor(image: Image.Image) -> torch.Tensor:
+    pixels = np.asarray(image.convert("RGB").resize((24, 24)), np.float32) / 255
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+class Globbed(Dataset[Any]):
+    """The commonest dataset of all: files that glob finds, opened by Pillow."""
+
+    def __init__(self, transform: Any = to_tensor) -> None:
+        self.root = str(tree())
+        self.paths = sorted(tree().glob("*/*"))
+        self.transform = transform
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        image = Image.open(self.paths[index])
+        return self.transform(image), int(self.paths[index].parent.name[-1])
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, dataset: Any) -> None:
+        self.source = [dataset[number] for number in range(len(dataset))]
+        self.given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in self.source:
+            self.given += 1
+            yield sample
+
+
+def named(image: Any) -> dict[str, Any]:
+    return {"pixel_values": to_tensor(image), "name": "an image"}
+
+
+def told(dataset: Any, passes: int = 2, **options: Any) -> list[str]:
+    """What a loader that is made and passed over warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DataLoader(dataset, **{"batch_size": 4, **options})
+        assert loader.explain().startswith("torch")
+        for _ in range(passes):
+            list(loader)
+    mine = [one for one in caught if one.category is SlowPathWarning]
+    assert all(one.filename == __file__ for one in mine)
+    return [str(one.message) for one in mine]
+
+
+def pillow_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+IMAGES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "floats": (Globbed, {}),
+    "workers": (Globbed, {"num_workers": 2}),
+    "workers that persist": (Globbed, {"num_workers": 1, "persistent_workers": True}),
+    "bytes": (lambda: Globbed(lambda image: np.asarray(to_tensor(image) * 255, np.uint8)), {}),
+    "channels last": (lambda: Globbed(lambda image: to_tensor(image).permute(1, 2, 0)), {}),
+    "half": (lambda: Globbed(lambda image: to_tensor(image).half()), {}),
+    "single": (Globbed, {"batch_size": None}),
+    "a collate_fn's tensors": (
+        Globbed,
+        {"collate_fn": lambda s: (torch.stack([image for image, _ in s]), "labels")},
+    ),
+    "Pillow's": (lambda: Globbed(lambda one: one.convert("RGB")), {"collate_fn": pillow_list}),
+    "a dict": (lambda: Globbed(named), {}),
+    "two views": (lambda: Globbed(lambda image: [to_tensor(image), to_tensor(image)]), {}),
+    "on a device": (Globbed, {"device": "cpu"}),
+    "a subset": (lambda: Subset(Globbed(), [3, 1]), {}),
+    "several": (lambda: ConcatDataset([Globbed(), Globbed()]), {}),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_of_a_dataset_of_ones_own_are_one_warning(name: str) -> None:
+    make, options = IMAGES[name]
+    (words,) = told(make(), **options)
+    assert "test_noticing.Globbed is not a dataset that fastdata knows how to read" in words
+    assert "the torch path, which is several times slower" in words
+    root = repr(str(tree()))
+    assert f"ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)" in words
+    assert f"fastdata convert imagefolder --root {root}" in words
+    assert "one image and one class a sample" in words
+
+
+def test_what_is_advised_runs_natively() -> None:
+    import_torchvision()
+    import torchvision
+
+    import fastdata
+
+    (words,) = told(Globbed())
+    code = words[words.index("fastdata.ImageDataset(") : words.index(", or pack them")]
+    code = code.replace("...", "fastdata.transforms.Resize((24, 24))")
+    dataset = eval(code, {"fastdata": fastdata, "torchvision": torchvision})
+    assert DataLoader(dataset, require_native=True)
+
+
+def test_a_stream_of_images_is_told_of_and_read_once() -> None:
+    stream = Stream(Globbed())
+    (words,) = told(stream, passes=1)
+    assert "test_noticing.Stream is an IterableDataset, which decides what it reads" in words
+    assert stream.given == 12
+
+
+OTHERS: dict[str, Any] = {
+    "a table": [(torch.rand(20), 1.0)] * 8,
+    "sequences": [torch.rand(3, 40)] * 8,
+    "texts": ["one", "two"] * 4,
+    "tokens": [{"input_ids": torch.arange(64), "attention_mask": torch.ones(64)}] * 8,
+    "spectrograms": [(torch.rand(1, 64, 64), 1)] * 8,
+    "features": [torch.rand(12, 16, 16)] * 8,
+    "videos": [torch.rand(4, 3, 16, 16)] * 8,
+    "small matrices": [torch.rand(3, 4, 4)] * 8,
+    "numbers": [torch.ones(3, 16, 16, dtype=torch.int64)] * 8,
+    "masks": [(torch.rand(3, 16, 16), torch.ones(16, 16, dtype=torch.int64))] * 8,
+    "depth": [(torch.rand(3, 16, 16), torch.rand(1, 16, 16))] * 8,
+}
+
+
+class Given(Dataset[Any]):
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_data_are_not_told_of(name: str) -> None:
+    assert told(Given(OTHERS[name])) == []
+
+
+def test_padded_sequences_of_a_collate_fn_are_not_told_of() -> None:
+    """Three of them have the shape of an image."""
+    padded = Given([torch.rand(50, 16)] * 9)
+    assert told(padded, batch_size=3, collate_fn=lambda s: (torch.stack(s), [50] * 3)) == []
+
+
+def test_images_and_masks_of_pillow_are_not_told_of() -> None:
+    pair = (Image.new("RGB", (20, 20)), Image.new("L", (20, 20)))
+    assert told(Given([pair] * 4), collate_fn=list) == []
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        TensorDataset(torch.rand(8, 3, 16, 16)),
+        [(torch.rand(3, 16, 16), 0)] * 8,
+        Subset(TensorDataset(torch.rand(8, 3, 16, 16)), [1, 2]),
+    ],
+    ids=["TensorDataset", "list", "Subset"],
+)
+def test_images_in_memory_are_not_told_of(dataset: Any) -> None:
+    assert told(dataset) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_looking_changes_nothing(workers: int) -> None:
+    """Samples, their order, generators and the iterator's type are torch's own."""
+    torch.manual_seed(0)
+    theirs = torch.utils.data.DataLoader(Globbed(), 4, shuffle=True, num_workers=workers)
+    wanted = [list(theirs) for _ in range(2)]
+    left = torch.get_rng_state()
+    kind = type(iter(theirs))
+    torch.manual_seed(0)
+    data = Globbed()
+    loader = DataLoader(data, 4, shuffle=True, num_workers=workers)
+    for number in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SlowPathWarning)
+            batches = iter(loader)
+            assert type(batches) is kind
+            found = list(batches)
+        for one, other in zip(found, wanted[number], strict=True):
+            assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    assert torch.equal(torch.get_rng_state(), left)
+    if not workers:
+        assert len(data.asked) == 24
+
+
+def test_warnings_that_are_errors_end_the_first_batch_alone() -> None:
+    loader = DataLoader(Globbed(), 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SlowPathWarning)
+        batches = iter(loader)
+        with pytest.raises(SlowPathWarning):
+            next(batches)
+        assert len(list(batches)) == 2
+
+
+def test_nothing_is_told_where_the_native_path_is_taken() -> None:
+    from loader_data import images
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SlowPathWarning)
+        list(DataLoader(images(), 8))
+
+
+# Other libraries' datasets.
+
+
+def needs(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed (make test-recipes)")
+    import_torchvision()
+
+
+def test_timms_own_dataset_is_told_of() -> None:
+    needs("timm")
+    from timm.data import create_dataset, create_loader
+
+    dataset = create_dataset("", root=str(tree()), transform=to_tensor)
+    (words,) = told(dataset)
+    assert "timm.data.dataset.ImageDataset is not a dataset that fastdata knows" in words
+    assert "train.py --dataset torch/image_folder" in words
+    assert "fastdata.ImageDataset(torchvision.datasets.ImageFolder(" in words
+    native = create_dataset("torch/image_folder", root=str(tree()))
+    create_loader(native, (3, 24, 24), 4, use_prefetcher=False)
+    assert DataLoader(native, 4, require_native=True)
+
+
+def test_lightlys_dataset_is_told_of() -> None:
+    needs("lightly")
+    from lightly.data import LightlyDataset
+
+    (words,) = told(LightlyDataset(str(tree()), to_tensor))
+    assert "lightly.data.dataset.LightlyDataset is not a dataset" in words
+    assert f"ImageFolder({str(tree())!r}), transform=...)" in words
+    assert 'fields=("image", "label", "key")' in words
+
+
+def test_hugging_faces_dataset_with_a_transform_is_told_of(
+    hugging_face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = hugging_face.Features(
+        {"image": hugging_face.Image(), "label": hugging_face.ClassLabel(names=["cat", "dog"])}
+    )
+    images = [Image.fromarray(np.full((20, 20, 3), shade, np.uint8)) for shade in range(4)]
+    plain = hugging_face.Dataset.from_dict({"image": images, "label": [0, 1, 0, 1]}, features)
+
+    def transform(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"image": [to_tensor(one) for one in batch["image"]], "label": batch["label"]}
+
+    (words,) = told(plain.with_transform(transform))
+    assert "datasets.arrow_dataset.Dataset is not a dataset that fastdata knows" in words
+    # What it says to write, done.
+    monkeypatch.chdir(tmp_path)
+    dataset = plain.with_transform(transform)
+    statement = words[words.index("dataset.with_format") : words.index(", pack that")]
+    exec(statement, {"dataset": dataset})
+    command = words[words.index("convert parquet --root") : words.index(", and load what")]
+    done = subprocess.run(
+        [sys.executable, "-m", "fastdata", *command.split()], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    import fastdata
+
+    code = words[words.index("fastdata.ImageDataset(") : words.index(". fastdata reads one")]
+    code = code.replace("...", "fastdata.transforms.Resize((24, 24))")
+    packed = eval(code, {"fastdata": fastdata})
+    assert packed.classes == ["cat", "dog"]
+    assert next(iter(DataLoader(packed, 4, require_native=True)))[1].tolist() == [0, 1, 0, 1]
