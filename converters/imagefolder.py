@@ -12,6 +12,7 @@ from fastdata.converters.trees import LeftOut, Tree, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
+from fastdata.storage.look import look
 
 
 class ImageFolder(Sharded):
@@ -38,14 +39,17 @@ class ImageFolder(Sharded):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._tree = source_tree(root, storage_options)
+        found = None if is_url(root) else look(root)
+        if found is not None and not found.source:
+            raise SourceError(f"{self._tree}: {found.what}", found.hint)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
         if not self.classes:
             what = "no such folder, or no folders in it" if is_url(root) else "has no class folders"
-            raise SourceError(
-                f"{self._tree}: {what}",
-                "Images must lie in <root>/<class>/; name the folder above with --root.",
-            )
+            hint = "Images must lie in <root>/<class>/; name the folder above with --root."
+            if found is not None and found.source != "imagefolder":
+                what, hint = found.what, found.hint
+            raise SourceError(f"{self._tree}: {what}", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root: str | None = self._tree.root

@@ -57,7 +57,8 @@ class ParquetImages(Sharded):
     null is a bad sample.
 
     Where images are not named as a column, the one column is taken whose values are images; for
-    labels, one of the usual names, else the only column of integers or strings that is left.
+    labels, one of a usual name, or the only one that Hugging Face notes as a ``ClassLabel``.
+    Nothing else is guessed. `columns_taken` says which were, and which are left out.
 
     Lengths of records are the mean of their row group's: to know each, all images would have to
     be read.
@@ -95,6 +96,7 @@ class ParquetImages(Sharded):
             tree, self._files = _local_files(Path(root))
         self._base = str(tree)
         self.inputs: list[Path | str] = [file.location for file in self._files.values()]
+        self._left_out: list[str] = []
         self._columns = self._choose(image_column, label_column, key_column)
         self.classes = self._find_classes()
         self.about = {
@@ -102,6 +104,16 @@ class ParquetImages(Sharded):
             "root": where,
             "columns": [self._columns.image, self._columns.label, self._columns.key],
         }
+
+    @property
+    def columns_taken(self) -> str:
+        """Which columns are packed, and which are left out, in words."""
+        chosen = self._columns
+        taken = [f"images from {chosen.image}", f"labels from {chosen.label}"]
+        taken += [f"class names from {chosen.names_in}"] * bool(chosen.names_in)
+        taken.append(f"keys from {chosen.key or 'file and row number'}")
+        left_out = f"; left out: {', '.join(self._left_out)}" if self._left_out else ""
+        return ", ".join(taken) + left_out
 
     def shards(self) -> list[FileListing]:
         """Shards of the listing: the files."""
@@ -118,13 +130,15 @@ class ParquetImages(Sharded):
             self._features = _features(file.schema_arrow)
             if image is None:
                 image = _image_column(path, file, names)
+            elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
+                image = f"{image}.bytes"
             binary = {name: kind for name, kind in names.items() if _is_binary(kind)}
             kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
             kinds |= dict.fromkeys(folders, pa.string())
             if key is None:
                 key = "key" if "key" in kinds else None
             if label is None:
-                label = _label_column(path, kinds, image, key)
+                label = _label_column(path, kinds, names, self._features)
             for option, column, possible, what in (
                 ("image", image, binary, "bytes"),
                 ("key", key, kinds, "strings or integers"),
@@ -139,6 +153,9 @@ class ParquetImages(Sharded):
         names_in = None
         if not named and "class" in kinds and label != "class":
             names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
+        taken = {name.partition(".")[0] for name in (image, label, key, names_in) if name}
+        every = dict.fromkeys(name.partition(".")[0] for name in (*names, *folders))
+        self._left_out = [name for name in every if name not in taken]
         return _Columns(image, label, key, named, names_in)
 
     def _find_classes(self) -> list[str]:
@@ -419,21 +436,33 @@ def _holds_images(file: pq.ParquetFile, name: str) -> bool:
 
 
 def _label_column(
-    path: SourceFile, kinds: dict[str, pa.DataType], image: str, key: str | None
+    path: SourceFile,
+    kinds: dict[str, pa.DataType],
+    names: dict[str, pa.DataType],
+    features: Mapping[str, list[str]],
 ) -> str:
+    """The column of a usual name, else the only one that is noted to hold classes."""
     for usual in _LABELS:
         for name in kinds:
             if name.lower() == usual:
                 return name
-    left = [
-        name for name in kinds if name != key and name.partition(".")[0] != image.partition(".")[0]
-    ]
-    if len(left) == 1:
-        return left[0]
+    noted = [name for name in features if name in kinds]
+    if len(noted) == 1:
+        return noted[0]
+    several = next(
+        (n for n in names if n.lower() in _LABELS and pa.types.is_nested(names[n])), None
+    )
+    if several is not None:
+        raise SourceError(
+            f"{path}: the column {several} holds several labels a row ({names[several]}), and "
+            "fastdata packs one image and one class",
+            "Name another with --label-column; for several labels an image, keep your own loader.",
+        )
     raise SourceError(
-        f"{path}: which column holds the labels cannot be told (columns of strings or integers: "
-        f"{', '.join(left) or 'none'})",
-        "Name it with --label-column.",
+        f"{path}: no column has a usual name of labels ({', '.join(_LABELS[:4])}, …); it has "
+        f"{_listed(names)}",
+        "Name the column of classes with --label-column. fastdata packs one image and one class: "
+        "for captions, masks or boxes keep your own loader.",
     )
 
 

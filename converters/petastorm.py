@@ -31,9 +31,8 @@ def petastorm_python() -> str:
         raise UsageError(
             f"--petastorm-metadata: no petastorm for {python}: {_last_line(found)}",
             "petastorm works only beside libraries too old for fastdata: make an environment "
-            "for it (pip install petastorm opencv-python-headless, as "
-            f"tests/petastorm-requirements.txt has them), and set {PYTHON_VARIABLE} to its "
-            "python.",
+            "for it (pip install petastorm opencv-python-headless pyspark), and set "
+            f"{PYTHON_VARIABLE} to its python.",
         )
     return python
 
@@ -61,7 +60,7 @@ def add_petastorm_metadata(dataset: str | os.PathLike[str], python: str | None =
         raise DataError(
             f"{folder}: petastorm could not add its metadata: {_last_line(done)}",
             "The dataset itself is whole. Check petastorm's environment "
-            "(tests/petastorm-requirements.txt), and run the same command again.",
+            f"({PYTHON_VARIABLE}), and run the same command again.",
         )
     return folder / "_common_metadata"
 

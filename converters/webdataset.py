@@ -34,6 +34,7 @@ from fastdata.errors import SourceError
 from fastdata.remote.files import list_paths
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.tars import Member, members
+from fastdata.storage.look import KEEP
 from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 
 #: Bounds the class list, which is held in memory and in the manifest, against a stray label.
@@ -247,7 +248,7 @@ class TarListing(NamedTuple):
     def _missing(self, what: str, stem: str, parts: dict[str, Member]) -> SourceError:
         return SourceError(
             f"{self.file}: the sample {stem} has no {what} (it has: {', '.join(sorted(parts))})",
-            "fastdata packs images with integer labels; write the shards with both.",
+            f"Labels are integers in .cls or .json members. {KEEP}",
         )
 
     def _json(self, member: Member, read: _Read) -> dict[str, Any]:

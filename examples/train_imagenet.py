@@ -639,6 +639,26 @@ class Trainer:
         if len(set(steps)) > 1:
             what = f"the ranks have found checkpoints of different steps: {steps}"
             raise UsageError(what, "Put --out on a disk that all nodes share.")
+        if dist.get_rank() == 0:
+            self._introduce(state is not None)
+
+    def _introduce(self, resumed: bool) -> None:
+        """Prints what is trained on and where the run begins: the first report takes a while."""
+        config, batches = self.config, len(self.loader)
+        images = len(self.loader.dataset)  # type: ignore[arg-type]
+        print(
+            f"{config.train}: {images:,} images of {self.classes:,} classes; "
+            f"{config.epochs} epochs of {batches:,} batches of {config.batch_size} "
+            f"on {dist.get_world_size()} x {self.device.type}"
+        )
+        own = self.out / "checkpoint.pt"
+        if resumed:
+            path = own if config.resume == "auto" else config.resume
+            epoch = self.loader.state_dict()["epoch"]
+            print(f"resumed from {path}: step {self.step:,}, in epoch {epoch}")
+        elif config.resume:
+            print(f"nothing to resume from: {own} is not there; starting at step 0")
+        print(f"writing to {self.out}", flush=True)
 
     def save(self) -> None:
         """Begins to write a checkpoint; every rank must take part, the first one writes."""

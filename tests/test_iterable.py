@@ -252,7 +252,7 @@ class TooFew(Chunks):
 
 
 def test_chunks_that_lack_samples() -> None:
-    with pytest.raises(UsageError, match="of test_iterable.TooFew gave 9 samples for 10 indices"):
+    with pytest.raises(UsageError, match=r"of test_iterable\.TooFew gave 9 samples for 10 indices"):
         list(ShardedIterable(TooFew(10)))
 
 

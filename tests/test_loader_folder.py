@@ -291,7 +291,7 @@ def test_a_sample_by_itself_is_decoded_as_the_loader_does(
     with pytest.raises(UsageError, match="color='gray' and Resize of"):
         ImageDataset(files, pipeline, color="gray")
     files.loader = own_loader
-    with pytest.raises(UsageError, match="exif_transpose= where torchvision.*ImageFolder has its"):
+    with pytest.raises(UsageError, match=r"exif_transpose= where torchvision.*ImageFolder has its"):
         ImageDataset(files, color="gray")
 
 

@@ -284,7 +284,7 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(
     # What it says to write, done.
     monkeypatch.chdir(tmp_path)
     dataset = plain.with_transform(transform)
-    statement = words[words.index("dataset.with_format") : words.index(", pack that")]
+    statement = words[words.index("dataset.with_format") : words.index(", pack that with")]
     exec(statement, {"dataset": dataset})
     command = words[words.index("convert parquet --root") : words.index(", and load what")]
     done = subprocess.run(

@@ -104,7 +104,7 @@ def test_nullable_columns(tmp_path: Path) -> None:
 def test_class_names_as_labels(tmp_path: Path, kind: pa.DataType) -> None:
     labels = pa.array(["dog", "cat", "dog"]).cast(kind)
     path = write(tmp_path / "in.parquet", {"picture": IMAGES[:3], "noun": labels})
-    source = ParquetImages(path)
+    source = ParquetImages(path, label_column="noun")
     assert source.classes == ["cat", "dog"]
     assert [(name, image) for _, name, image in packed(tmp_path, source)] == [
         ("dog", IMAGES[0]), ("cat", IMAGES[1]), ("dog", IMAGES[2]),
@@ -152,8 +152,14 @@ def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:
     [
         ({"a": IMAGES[:1], "b": IMAGES[:1], "label": [0]}, {}, SourceError, "several columns hold"),
         ({"a": [b"text"], "label": [0]}, {}, SourceError, "no column holds image files"),
-        ({"image": IMAGES[:1], "p": [0], "q": [1]}, {}, SourceError, "cannot be told.*p, q"),
-        ({"image": IMAGES[:1]}, {}, SourceError, "cannot be told.*none"),
+        ({"image": IMAGES[:1], "p": [0], "q": [1]}, {}, SourceError, "usual name of labels.*p .*q"),
+        ({"image": IMAGES[:1]}, {}, SourceError, "usual name of labels.*it has image"),
+        ({"image": IMAGES[:1], "caption": ["a cat"]}, {}, SourceError, "usual name.*keep your own"),
+        ({"image": IMAGES[:1], "split": [0]}, {}, SourceError, "usual name of labels"),
+        (
+            {"image": IMAGES[:1], "labels": [[0, 3]], "caption": ["a"]}, {}, SourceError,
+            "labels holds several labels a row.*keep your own loader",
+        ),
         (GOOD, {"image_column": "x"}, UsageError, "no column x of b"),
         (GOOD, {"label_column": "x"}, UsageError, "no column x of s"),
         (GOOD, {"key_column": "image"}, UsageError, "no column image"),
@@ -169,8 +175,53 @@ def test_what_cannot_be_told(
     tmp_path: Path, columns: dict[str, Any], options: dict[str, str], error: Any, text: str
 ) -> None:
     path = write(tmp_path / "in.parquet", columns)
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=f"(?s){text}"):
         ParquetImages(path, **options)
+
+
+def structs(images: list[bytes]) -> pa.Array:
+    return pa.array([{"bytes": image, "path": None} for image in images])
+
+
+def with_classes(table: pa.Table, *columns: str) -> pa.Table:
+    """As Hugging Face notes it."""
+    feature = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    about = json.dumps({"info": {"features": dict.fromkeys(columns, feature)}})
+    return table.replace_schema_metadata({"huggingface": about})
+
+
+def test_what_is_taken_and_left_out_is_said(tmp_path: Path) -> None:
+    """The columns of a segmentation set with two levels of classes."""
+    table = pa.table(
+        {
+            "img": structs(IMAGES[:3]),
+            "mask": structs(IMAGES[3:6]),
+            "fine_label": [1, 0, 1],
+            "coarse_label": [0, 0, 0],
+        }
+    )
+    path = tmp_path / "in.parquet"
+    pq.write_table(with_classes(table, "fine_label", "coarse_label"), path)
+    for options in ((), ("--image-column", "img"), ("--json",)):
+        result = convert(
+            "parquet", "--root", path, "--to", "lmdb", "--out", tmp_path / "out", *options
+        )
+        assert result.exit_code == 0, result.output
+        assert (
+            f"{path}: images from img.bytes, labels from fine_label, keys from file and row "
+            "number; left out: mask, coarse_label"
+        ) in " ".join(result.stderr.split())
+    assert [image for _, _, image in rows(tmp_path / "out")] == IMAGES[:3]
+
+
+def test_the_only_column_noted_to_hold_classes_is_taken(tmp_path: Path) -> None:
+    table = pa.table({"image": IMAGES[:2], "caption": ["a", "b"], "kind": [1, 0]})
+    path = tmp_path / "in.parquet"
+    pq.write_table(with_classes(table, "kind"), path)
+    source = ParquetImages(path)
+    assert source.classes == ["cat", "dog"]
+    assert source.columns_taken.endswith("labels from kind, keys from file and row number; left "
+                                         "out: caption")  # fmt: skip
 
 
 def test_files_that_are_not_there_or_not_parquet(tmp_path: Path) -> None:

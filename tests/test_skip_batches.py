@@ -1,4 +1,4 @@
-"""Beginning a pass some batches later, and what Accelerate makes of a loader that is taken apart."""
+"""Beginning a pass some batches later; what Accelerate makes of loaders that it takes apart."""
 
 from __future__ import annotations
 

@@ -132,7 +132,10 @@ def test_learns_and_is_begun_anew_and_again(
     assert json.loads((done.out / "summary.json").read_text()) == done.summary
     assert log(done.out, "train", "step") == [4, 8, 10, 12, 16, 20, 24, 28, 30]
     assert log(done.out, "val", "step") == [10, 20, 30]
-    assert "val step 30: loss" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "val step 30: loss" in said
+    assert said.index("160 images of 4 classes; 3 epochs of 10 batches of 16") < said.index("step")
+    assert f"writing to {done.out}" in said
     best = torch.load(done.out / "best.pt", weights_only=True)
     assert best["top1"] == max(log(done.out, "val", "top1")) == done.summary["best_top1"]
     # A job that is queued again after its end.
@@ -146,7 +149,10 @@ def test_learns_and_is_begun_anew_and_again(
     first = trained(*options, "--max-steps", "14", out="stopped")
     assert (first.summary["steps"], first.summary["epochs"]) == (14, 1)
     assert trained(*options, "--max-steps", "14", "--resume", "auto", out="stopped").step == 14
+    capfd.readouterr()
     again = trained(*options, "--resume", "auto", out="stopped")
+    resumed = f"resumed from {first.out / 'checkpoint.pt'}: step 14, in epoch 1"
+    assert resumed in capfd.readouterr().out
     assert_same(checkpoint(again.out)["model"], done.model.state_dict())
     assert again.summary["val"] == done.summary["val"]
 

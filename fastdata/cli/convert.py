@@ -6,10 +6,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -43,7 +41,7 @@ from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.files import human_bytes
 from fastdata.storage.formats import CONTAINERS
-from fastdata.storage.manifest import has_manifest
+from fastdata.storage.look import KEEP, look, metadata
 from fastdata.text import human_count
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -53,6 +51,8 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes: 1000000, 256MiB, 1GB."""
 
     name = "size"
+    #: A smaller one was meant to have a unit.
+    _LEAST = 1024
     _UNITS: ClassVar = {
         "": 1,
         "k": 10**3,
@@ -67,7 +67,13 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         match = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", str(value).strip().lower())
         if not match:
             self.fail(f"{value!r} is not a size; write 256MiB, 1GB or a number of bytes")
-        return int(match[1]) * self._UNITS[match[2] or ""]
+        size = int(match[1]) * self._UNITS[match[2] or ""]
+        if 0 < size < self._LEAST:
+            self.fail(
+                f"{value!r} is {human_count(size, 'byte')}, so that each image would have a file "
+                f"of its own; write {match[1]}MiB or {match[1]}GiB"
+            )
+        return size
 
 
 _SHARED = (
@@ -143,7 +149,7 @@ _SHARED = (
     click.option(
         "--petastorm-metadata",
         is_flag=True,
-        help="Have petastorm add what its make_reader needs (parquet; docs/spark-dask.md).",
+        help="Have petastorm add what its make_reader needs (parquet).",
     ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
@@ -190,35 +196,25 @@ class _Sources(click.Group):
         given = args[0]
         if given not in self.commands and (is_url(given) or Path(given).exists()):
             what = "URL" if is_url(given) else "file" if Path(given).is_file() else "folder"
-            rest = "".join(f" {shlex.quote(word)}" for word in args[1:])
+            found = look(given)
+            if not found.source:
+                raise UsageError(f"fastdata convert: '{redact(given)}' is {found.what}", found.hint)
+            rest = "".join(f" {shlex.quote(word)}" for word in _without_root(args[1:]))
             raise UsageError(
                 f"fastdata convert: '{redact(given)}' is a {what}; say what it contains",
-                f"fastdata convert {_kind_of(given)} --root {shlex.quote(redact(given))}{rest}",
+                f"{redact(found.hint)}{rest}",
             )
         return super().resolve_command(ctx, args)
 
 
-def _kind_of(place: str) -> str:
-    """The source that most likely reads a place."""
-    path = Path(place)
-    if has_manifest(path):
-        return "fastdata"
-    names = [path.name] if path.is_file() else [entry.name for entry in islice(_list(path), 1000)]
-    for kind, wanted in (
-        ("imagenet", r"ILSVRC.*|train|val"),
-        ("parquet", r".*\.parquet"),
-        ("webdataset", r".*\.tar"),
-        ("cifar10", r"cifar-10-.*"),
-        ("cifar100", r"cifar-100-.*"),
-    ):
-        if any(re.fullmatch(wanted, name) for name in names):
-            return kind
-    return "imagefolder"
-
-
-def _list(path: Path) -> Iterator[Path]:
-    with suppress(OSError):  # a URL, or not ours to read
-        yield from path.iterdir()
+def _without_root(words: Sequence[str]) -> Iterator[str]:
+    """What follows a source's name, but for its ``--root``."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--root":
+            next(rest, None)
+        elif not word.startswith("--root="):
+            yield word
 
 
 @click.group(cls=_Sources)
@@ -286,6 +282,9 @@ def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
         opened = ImageFolder(
             root, allow_empty=allow_empty, storage_options=options["storage_options"]
         )
+        noted = [] if is_url(root) else metadata(Path(root))
+        if noted:
+            say(f"warning: {named(root)}: {', '.join(noted)} left out. {KEEP}", err=True)
         if split := split_to_pack(opened.classes):
             below = f"{str(named(root)).rstrip('/')}/{split}"
             say(
@@ -413,23 +412,23 @@ def _read_keys(path: Path) -> list[str]:
         raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
 
 
+_PARQUET_HELP = """\
+The images' column is found by what it holds, the labels' by its name (label, class, …) or
+Hugging Face's notes; else say which they are. One image and one class are packed: what is taken
+and what is left out is printed. Rows whose image or label is null are bad samples.
+
+\b
+Examples:
+  $ fastdata convert imagenet --split val --to parquet --out val-parquet
+  $ fastdata convert parquet --root val-parquet --to lmdb
+"""
 _PARQUET_COLUMNS = ("image_column", "label_column", "key_column")
 
 
 def _parquet(kind: str, about: str) -> None:
     @command.command(
         kind,
-        help=about
-        + """
-
-        Columns are found by what they hold, else say which they are. Rows whose image or label
-        is null are bad samples.
-
-        \b
-        Examples:
-          $ fastdata convert imagenet --split val --to parquet --out val-parquet
-          $ fastdata convert parquet --root val-parquet --to lmdb
-        """,
+        help=f"{about}\n\n{_PARQUET_HELP}",
     )
     @_root()
     @click.option("--image-column", metavar="NAME", help="The images. [default: found]")
@@ -446,7 +445,12 @@ def _parquet(kind: str, about: str) -> None:
                 "Other Parquet is read by: fastdata convert parquet.",
             )
         columns = {name: options.pop(name) for name in _PARQUET_COLUMNS}
-        source = partial(ParquetImages, root, storage_options=drivers, **columns)
+
+        def source() -> Source:
+            opened = ParquetImages(root, storage_options=drivers, **columns)
+            say(f"{named(root)}: {opened.columns_taken}", err=True)
+            return opened
+
         _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, options)
 
 
@@ -590,7 +594,7 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
         if count:
             yield (
                 f"{count:,} {' and '.join(rewritable)} JPEGs are as they were: of a kind, or with "
-                "damage or contents, that cannot be rewritten without loss (docs/converting.md)"
+                "damage or contents, that cannot be rewritten without loss"
             )
     elif (
         count
@@ -601,7 +605,7 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
         yield (
             f"{count / packed.manifest.samples:.0%} of the images are {' or '.join(rewritable)} "
             "JPEGs. --encoding baseline rewrites them without loss: the same pixels, decoded "
-            "several times faster, some percent larger (docs/converting.md)"
+            "several times faster, some percent larger"
         )
 
 

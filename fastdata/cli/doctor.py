@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import Location
+from fastdata.cli.locations import Location, say
 from fastdata.errors import UsageError
+from fastdata.storage.look import look
 
 
 @click.command("doctor")
@@ -86,6 +87,9 @@ def command(
         progress=_progress,
         **options,
     )
+    if not diagnosis.found.data.convert:
+        found = look(diagnosis.found.data.path)
+        say(f"{diagnosis.found.data.path}: {found.what}. {found.hint}", err=True)
     if as_json:
         click.echo(json.dumps(report.as_json(diagnosis), indent=1, ensure_ascii=False))
     else:

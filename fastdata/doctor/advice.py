@@ -183,6 +183,8 @@ def _advise(found: Findings, stages: dict[str, float], limit: str) -> list[Advic
         advice = _for_storage(found, stages)
     elif limit == "decode":
         advice = _for_decode(found, stages)
+    if not found.data.convert:  # it is not for packing
+        advice = [one for one in advice if not one.command.startswith(" --")]
     if advice:
         return sorted(advice, key=lambda one: -(one.images_per_second or 0))
     return [Advice("nothing", _NOTHING[limit])]

@@ -25,6 +25,7 @@ from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import is_tmpfs
+from fastdata.storage.look import look
 from fastdata.storage.manifest import WORK_NAME, has_manifest
 from fastdata.storage.probe import Limits, is_image_name
 from fastdata.text import human_count
@@ -141,7 +142,8 @@ def _open_tree(path: Path, listed: Listed) -> Opened:
         location=str(path),
         container="files",
         root=str(path),
-        convert=_convert({"kind": "imagefolder", "root": str(root)}),
+        # Empty where more than a class belongs to an image: packing would lose it.
+        convert=_convert({"kind": "imagefolder", "root": str(root)}) if look(path).source else "",
         samples=samples,
         bytes=size,
         estimated=share < 1,

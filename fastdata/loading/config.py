@@ -26,7 +26,7 @@ from fastdata.transforms.compile import Recipe, Refusal
 #: What ``fields`` may ask for.
 FIELDS = ("image", "label", "index", "key")
 
-#: Torch's arguments that are true or false: it takes "no" for True.
+#: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
 
 #: What ``on_error`` may be.
@@ -86,6 +86,7 @@ class LoaderConfig:
 
     Attributes:
         batched: Whether the loader makes batches (``batch_size`` is not None).
+        num_workers: Threads or processes; a whole number of any type when it is given.
         ranks: This rank and the world size; None where the loader is not asked to shard.
 
     Raises:
@@ -102,7 +103,7 @@ class LoaderConfig:
     require_native: bool = False
     # Those of torch's that the native path honours by itself.
     batched: bool = True
-    num_workers: int = 0
+    num_workers: Any = 0
     collate_fn: Callable[[list[Any]], Any] | None = None
     pin_memory: bool = False
     timeout: float = 0.0
@@ -110,7 +111,7 @@ class LoaderConfig:
     prefetch_factor: int | None = None
     persistent_workers: bool = False
     # Those that are only checked here.
-    shuffle: bool = False
+    shuffle: bool | None = None
     drop_last: bool = False
     in_order: bool = True
     generator: Any = None
@@ -128,8 +129,13 @@ class LoaderConfig:
             if value is not None and not callable(value):
                 raise UsageError(f"{name}={value!r} cannot be called", "Give a function, or None.")
         for name in ("require_native", *_SWITCHES):
-            if getattr(self, name) not in (True, False):
-                raise UsageError(f"{name}={getattr(self, name)!r}", "Give True or False.")
+            value = getattr(self, name)
+            if value not in (True, False) and (value is not None or name == "require_native"):
+                raise UsageError(f"{name}={value!r}", "Give True or False.")
+        if not isinstance(self.num_workers, SupportsIndex):
+            hint = 'Give a whole number, or "auto".'
+            raise UsageError(f"num_workers={self.num_workers!r}", hint)
+        object.__setattr__(self, "num_workers", operator.index(self.num_workers))
         if not isinstance(self.prefetch_factor, SupportsIndex | None):
             hint = "Give a whole number of batches, or None."
             raise UsageError(f"prefetch_factor={self.prefetch_factor!r}", hint)

@@ -8,6 +8,7 @@ which fastdata decodes and the rest of the transform runs) and *torch* (torch's 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -158,38 +159,47 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     ) -> None:
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
-        elif not isinstance(num_workers, SupportsIndex):
-            raise UsageError(f"num_workers={num_workers!r}", 'Give a whole number, or "auto".')
-        # Under the names of the parameters: frameworks make loaders anew from these.
+        torchs: dict[str, Any] = {
+            "shuffle": shuffle,
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            **({"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}),
+        }
+        unread = {
+            "multiprocessing_context": multiprocessing_context,
+            "pin_memory_device": pin_memory_device,
+        }
+        # Frameworks rebuild loaders from these attributes.
         self.order, self.seed, self.shard, self.device = order, seed, shard, device
         self.fields, self.on_error = fields, on_error
         self.batch_transform, self.require_native = batch_transform, require_native
-        self._config = LoaderConfig(
-            order=order,
-            seed=seed,
-            shard=shard,
-            device=device,
-            fields=fields,
-            on_error=on_error,
-            batch_transform=batch_transform,
-            require_native=require_native,
-            batched=batch_size is not None or batch_sampler is not None,
-            num_workers=index(num_workers),
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            shuffle=False if shuffle is None else shuffle,
-            drop_last=drop_last,
-            in_order=in_order,
-            generator=generator,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-        )
-        # Before torch's constructor, which warns of too many workers: threads are none.
-        self._choice = self._config.choose(dataset)
+        try:
+            self._config = LoaderConfig(
+                order=order,
+                seed=seed,
+                shard=shard,
+                device=device,
+                fields=fields,
+                on_error=on_error,
+                batch_transform=batch_transform,
+                require_native=require_native,
+                batched=batch_size is not None or batch_sampler is not None,
+                **torchs,
+            )
+            # Before torch's constructor, which warns of too many workers: threads are none.
+            self._choice = self._config.choose(dataset)
+        except UsageError:
+            _let_torch_refuse(dataset, batch_size, torchs | unread)
+            raise
         self._own_order = sampler is None and batch_sampler is None
         self._ranks = self._config.ranks
         if seed is not None and not self._own_order and self._choice.path != "native":
@@ -208,26 +218,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 dataset, batch_size, shuffle, drop_last, order, seed, self._ranks or (0, 1)
             )
             shuffle = None
-        options: dict[str, Any] = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            self._config.pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            **options,
-        )
+        torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
+        super().__init__(dataset, batch_size, **torchs, **unread)
         self._epoch = 0
         self._resume: State | None = None
         # What took the place of bad samples before: how many ahead, how many repeated.
@@ -281,6 +273,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             self._tell_taken_apart()
         return self._ranks is not None
 
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate marks what it has seen."""
+
     def _tell_taken_apart(self) -> None:
         if self._native is None or self._warned_taken_apart:
             return
@@ -289,10 +285,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if self.require_native:
             raise UsageError(f"require_native=True, but {lost}", _LEFT_ALONE)
         warn(f"{lost}. {_LEFT_ALONE}", SlowPathWarning)
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate marks what it has seen."""
 
     @property
     def multiprocessing_context(self) -> Any:
@@ -691,6 +683,18 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self.__dict__.update(state)
         self._choice = self._config.choose(self.dataset)
         self._open()
+
+
+def _let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:
+    """Raises what torch says of arguments that it refuses, too: its users know its words."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.utils.data.DataLoader(dataset, batch_size, **options)
+        except ValueError as error:
+            raise error from None
+        except Exception:  # of a type that it does not check
+            return
 
 
 def _set_epoch(sampler: Any, epoch: int) -> None:

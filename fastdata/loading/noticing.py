@@ -37,8 +37,8 @@ _INSIDE = (
 _REMEDIES = {
     "timm.data.": "Give train.py --dataset torch/image_folder, or write "
     'timm.data.create_dataset("torch/image_folder", root={root}, split=...), or ' + _FOLDER + ".",
-    "datasets.arrow_dataset.": 'Write dataset.with_format(None).to_parquet("images.parquet"), pack that with '
-    "fastdata convert parquet --root images.parquet, and load what it makes: "
+    "datasets.arrow_dataset.": 'Write dataset.with_format(None).to_parquet("images.parquet"), pack '
+    "that with fastdata convert parquet --root images.parquet, and load what it makes: "
     'fastdata.ImageDataset("images-lmdb", transform=...).',
     "lightly.data.": f"Write {_FOLDER}, and for the file names give the DataLoader "
     'fields=("image", "label", "key").',

@@ -16,6 +16,7 @@ from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
 
 #: Readers of Parquet, Spark and Hadoop skip files whose names begin so.
@@ -245,9 +246,12 @@ def _no_dataset(dataset: Path) -> DatasetError:
             f"{dataset}: packing has not finished here, so this is not yet a dataset",
             "Run the same fastdata convert again: it resumes.",
         )
+    found = look(dataset)
+    hint = found.hint
+    if found.source:
+        hint = f"Name a folder that fastdata convert has made, or convert this one. {hint}"
     return DatasetError(
-        f"{dataset}: no dataset here ({MANIFEST_NAME} is missing)",
-        "Name a folder that fastdata convert has made, or convert this one.",
+        f"{dataset}: no dataset here ({MANIFEST_NAME} is missing), but {found.what}", hint
     )
 
 

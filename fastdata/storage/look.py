@@ -1,0 +1,152 @@
+"""Says what kind of data lies somewhere, by the names of files alone, and how to go on with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from fastdata.storage.probe import is_image_name
+
+#: For data that have more than one class an image.
+KEEP = (
+    "fastdata packs one image and one class a sample: for captions, boxes, masks or several "
+    "labels keep your present loader."
+)
+#: Entries of a folder that are looked at.
+_MOST = 1000
+#: Folders in it that are looked into.
+_FEW = 8
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev"}
+_IMAGES = {"images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "rgb", "inputs"}
+_TARGETS = {
+    "masks", "mask", "labels", "label", "labeltxt", "annotations", "annotation", "segmentation",
+    "segmentationclass", "gtfine", "gt", "depth", "boxes", "captions", "targets",
+}  # fmt: skip
+_METADATA = {"metadata.jsonl", "metadata.csv", "metadata.parquet"}
+_WNID = re.compile(r"n\d{8}")
+
+
+class Look(NamedTuple):
+    """What lies somewhere.
+
+    Attributes:
+        what: A noun, for a sentence that begins with the path.
+        hint: What to write, or to do.
+        source: The kind of ``fastdata convert`` that reads it; "" where none does.
+    """
+
+    what: str
+    hint: str
+    source: str = ""
+
+
+def look(place: str | os.PathLike[str]) -> Look:
+    """What lies at a path of this machine.
+
+    Looks at the names in the folder, and in the first of its folders; opens no file.
+    """
+    path = Path(place)
+    folders, files = _names(path)
+    named = shlex.quote(os.fspath(place))
+    lower = {name.lower() for name in folders}
+    if "_dataset.json" in files:
+        return _source("fastdata", "a packed dataset", named)
+    if {"state.json", "dataset_info.json"} <= files or "dataset_dict.json" in files:
+        split = "" if "state.json" in files else '["train"]'
+        return Look(
+            "a dataset that Hugging Face's save_to_disk wrote",
+            f"Write datasets.load_from_disk({str(path)!r}){split}.to_parquet("
+            '"images.parquet"), then fastdata convert parquet --root images.parquet',
+        )
+    if coupled := _coupled(path, folders):
+        return Look(f"a folder of {coupled}", KEEP)
+    if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
+        return Look(f"a folder of images whose captions or other columns are in {noted[0]}", KEEP)
+    for kind, what, names, wanted in (
+        ("parquet", "Parquet", files, r".*\.parquet"),
+        ("webdataset", "tar files", files, r".*\.tar"),
+        ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
+        ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
+        ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
+    ):
+        if any(re.fullmatch(wanted, name) for name in names):
+            return _source(kind, what, named)
+    if lower and lower <= _SPLITS:
+        return _splits(path, sorted(folders), named)
+    tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))
+    if any(map(is_image_name, files)) and not folders:
+        beside = f" beside {tables[0]}" if tables else ""
+        return Look(
+            f"a flat folder of images{beside}, without class folders",
+            f"Move each image to <folder>/<class>/, or pack Parquet of images and labels. {KEEP}",
+        )
+    if tables and (len(folders) < 2 or path.is_file()):
+        return Look(
+            f"a table, {tables[0]}",
+            f"Move each image to <folder>/<class>/, or pack Parquet of images and labels. {KEEP}",
+        )
+    return _source("imagefolder", "a folder of folders" if folders else "a folder", named)
+
+
+def metadata(path: Path) -> list[str]:
+    """Files in which Hugging Face's image folders keep captions, boxes and other columns."""
+    folders, files = _names(path)
+    below = ((name, _names(path / name)[1]) for name in sorted(folders)[:_FEW])
+    inner = [f"{name}/{one}" for name, ones in below for one in sorted(ones & _METADATA)]
+    return sorted(files & _METADATA) + inner
+
+
+def _source(kind: str, what: str, named: str) -> Look:
+    return Look(what, f"fastdata convert {kind} --root {named}", kind)
+
+
+def _splits(path: Path, splits: list[str], named: str) -> Look:
+    """A folder for each split: ImageNet's, or some other's classes."""
+    below, files = _names(path / splits[0])
+    if any(map(_WNID.fullmatch, below)):
+        return _source("imagenet", "ImageNet", named)
+    what = f"a folder of splits ({', '.join(splits)})"
+    first = path / splits[0]
+    inner = look(first) if below or files else Look("", "")
+    if inner.source:
+        return Look(what, f"Pack each by itself: {inner.hint}", inner.source)
+    return Look(f"{what}, each {inner.what or 'empty'}", inner.hint or KEEP)
+
+
+def _coupled(path: Path, folders: Collection[str]) -> str | None:
+    """What stands for each image beside a class: COCO's, YOLO's, VOC's layouts, or masks."""
+    lower = {name.lower(): name for name in folders}
+    targets = sorted(_TARGETS & set(lower))
+    rest = set(lower) - _TARGETS
+    if not targets or not rest:
+        return None
+    splits = {re.sub(r"\d+$", "", name) for name in rest}  # COCO's train2017
+    if not (rest & _IMAGES or splits <= _SPLITS | _IMAGES | {"unlabeled"}):
+        return None
+    own = _names(path / lower[targets[0]])[1]
+    kind = (
+        "annotations"
+        if any(name.endswith((".json", ".xml", ".txt")) for name in own)
+        else "targets"
+    )
+    return f"images with {kind} in {lower[targets[0]]}/"
+
+
+def _names(path: Path) -> tuple[set[str], set[str]]:
+    """The names of the folders and of the files in a folder; of a file its own."""
+    if path.is_file():
+        return set(), {path.name}
+    folders: set[str] = set()
+    files: set[str] = set()
+    try:
+        with os.scandir(path) as entries:
+            for entry in islice(entries, _MOST):
+                (folders if entry.is_dir() else files).add(entry.name)
+    except OSError:  # a URL, missing, or not ours to read
+        return set(), set()
+    return {name for name in folders if not name.startswith((".", "__"))}, files
