@@ -133,7 +133,7 @@ def test_splits_of_other_classes_are_not_imagenet(tmp_path: Path) -> None:
     root = tmp_path / "flowers"
     write(root, "train/rose/0.jpg", "val/rose/1.jpg")
     written = f"fastdata convert imagefolder --root {root}/train"
-    require_said(convert(root), 2, "a folder of splits (train, val)", written)
+    require_said(convert(root), 2, "Pack each by itself", written)
     with pytest.raises(DatasetError, match="a folder of splits") as caught:
         ImageDataset(root)
     assert written in str(caught.value)
@@ -165,7 +165,7 @@ def test_tars_of_images_and_captions(tmp_path: Path) -> None:
             about.size = len(data)
             tar.addfile(about, io.BytesIO(data))
     result = convert("webdataset", "--root", tmp_path, "--to", "lmdb", "--out", tmp_path / "out")
-    require_said(result, 1, "no label", "it has: jpg, txt", "keep your present loader")
+    require_said(result, 1, "no integer label", "it has: jpg, txt", "keep your present loader")
     assert "write the shards with both" not in result.stderr
 
 
