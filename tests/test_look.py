@@ -78,7 +78,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "masks": (masks, "in masks/", "keep your present loader"),
     "captions": (captions, "columns are in train/metadata.jsonl", "keep your present loader"),
     "flat captions": (flat_captions, "columns are in metadata.csv", "keep your present loader"),
-    "flat": (flat, "a flat folder of images, without class folders", "<folder>/<class>/"),
+    "flat": (flat, "a flat folder of images, with no class folders", "<root>/<class>/"),
     "table": (table, "a table, train.csv", "keep your present loader"),
     "save_to_disk": (save_to_disk, "save_to_disk", "fastdata convert parquet"),
 }

@@ -82,13 +82,13 @@ def look(place: str | os.PathLike[str]) -> Look:
     if any(map(is_image_name, files)) and not folders:
         beside = f" beside {tables[0]}" if tables else ""
         return Look(
-            f"a flat folder of images{beside}, without class folders",
-            f"Move each image to <folder>/<class>/, or pack Parquet of images and labels. {KEEP}",
+            f"a flat folder of images{beside}, with no class folders",
+            f"Move each image to <root>/<class>/, or pack Parquet of images and labels. {KEEP}",
         )
     if tables and (len(folders) < 2 or path.is_file()):
         return Look(
             f"a table, {tables[0]}",
-            f"Move each image to <folder>/<class>/, or pack Parquet of images and labels. {KEEP}",
+            f"Move each image to <root>/<class>/, or pack Parquet of images and labels. {KEEP}",
         )
     return _source("imagefolder", "a folder of folders" if folders else "a folder", named)
 
