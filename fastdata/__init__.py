@@ -4,23 +4,25 @@
 with an index beside them; `ImageDataset` reads them, and `DataLoader` makes batches of them.
 Errors are in `fastdata.errors`; a result's class is in the module of the function that returns it.
 
-Names that need torch are imported when they are first used, so packing works without it.
+All of them are imported when they are first used: packing needs no torch, and the command line
+answers Ctrl-C before it imports anything that takes long.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-from fastdata import dataset
-from fastdata.dataset import ImageDataset
-from fastdata.maintenance.verify import verify
-from fastdata.staging.stage import stage, unstage
 from fastdata.version import VERSION
 
+TYPE_CHECKING = False  # importing typing would take longer than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
+    from fastdata.dataset import ImageDataset
     from fastdata.device.loader import DeviceLoader
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.iterable import ShardedIterable
     from fastdata.loading.loader import DataLoader
+    from fastdata.maintenance.verify import verify
+    from fastdata.staging.stage import stage, unstage
 
 __version__ = VERSION
 
@@ -36,29 +38,28 @@ __all__ = [
     "verify",
 ]
 
-# Public names that need torch, and the module that has each.
-_NEED_TORCH = {
+# Public names, and the module that has each.
+_MODULES = {
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
+    "ImageDataset": "fastdata.dataset",
     "ShardedIterable": "fastdata.loading.iterable",
     "fast_collate": "fastdata.loading.collate",
+    "stage": "fastdata.staging.stage",
+    "unstage": "fastdata.staging.stage",
+    "verify": "fastdata.maintenance.verify",
 }
+# Modules of public names that come with `import fastdata`.
+_WITH_IT = ("dataset", "decode", "errors", "remote", "transforms")
 
 
-def _decoder_of(images: ImageDataset) -> dataset.BatchDecoder | None:
-    from fastdata.loading.prefix import native_prefix  # torch is needed only here
-
-    return native_prefix(images)
-
-
-dataset.decoder_of = _decoder_of
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NEED_TORCH:
+def __getattr__(name: str) -> "Any":
+    if name in _WITH_IT:
+        return import_module(f"fastdata.{name}")
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(_NEED_TORCH[name]), name)
+        value = getattr(import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -71,4 +72,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(globals().keys() | _NEED_TORCH.keys())
+    return sorted(globals().keys() | _MODULES.keys())

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -321,7 +322,7 @@ class ImageDataset:
             transform = transform.current
         transforms = (transform, self.target_transform)
         if self._decoder is None or self._decoder[0] != transforms:
-            self._decoder = (transforms, decoder_of(self))
+            self._decoder = (transforms, _decoder_of(self))
         decoder = self._decoder[1]
         if decoder is None:
             return [self[index] for index in indices]
@@ -631,10 +632,8 @@ def _check_folder(folder: Any) -> None:
         )
 
 
-def _by_pillow(dataset: ImageDataset) -> BatchDecoder | None:
-    return None
-
-
-#: Makes the decoder of a dataset's ``__getitems__``; None where Pillow has to do. What decodes
-#: natively needs torch and is above this module, so `fastdata` itself puts it here.
-decoder_of: Callable[[ImageDataset], BatchDecoder | None] = _by_pillow
+def _decoder_of(dataset: ImageDataset) -> BatchDecoder | None:
+    """Makes the decoder of a dataset's ``__getitems__``; None where Pillow has to do."""
+    # By name: it needs torch, and is above this module.
+    found: BatchDecoder | None = import_module("fastdata.loading.prefix").native_prefix(dataset)
+    return found

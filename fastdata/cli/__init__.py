@@ -3,133 +3,52 @@
 Results go to standard output, progress and errors to standard error. Exit codes: 0 done,
 1 something is wrong with the data, 2 something is wrong with the command, 130 interrupted, 143
 terminated.
+
+This module imports next to nothing, so that Ctrl-C is answered from the beginning. The commands are
+in `fastdata.cli.commands`.
 """
 
 from __future__ import annotations
 
-import importlib
-import io
+import os
 import signal
-import sys
-from typing import Any, cast
 
-import click
+TYPE_CHECKING = False  # importing typing takes longer than all else here
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
-from fastdata.errors import DataError, FastdataError, UsageError, printable
-from fastdata.version import VERSION
-
-
-class _Failure(click.ClickException):
-    """A fastdata error as click shows it: the cause, then the hint."""
-
-    def __init__(self, error: FastdataError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        """2 for a wrong command, 1 for wrong data."""
-        return 2 if isinstance(self.error, UsageError) else 1
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"error: {self.error.what}", err=True)
-        if self.error.hint:
-            click.echo(f"  {self.error.hint}", err=True)
-
-
-def _of_the_system(error: OSError, command: str) -> _Failure:
-    what = f"{error.filename or command}: {error.strerror or error}"
-    return _Failure(DataError(what, "Check the disk and its permissions."))
-
-
-class _Commands(click.Group):
-    """A group whose commands all report fastdata's errors in the same way."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FastdataError as error:
-            raise _Failure(error) from error
-        except BrokenPipeError:
-            # The reader of our output has gone: head, less.
-            sys.stderr.close()
-            ctx.exit(1)
-        except OSError as error:
-            raise _of_the_system(error, f"fastdata {ctx.invoked_subcommand}") from error
-        except KeyboardInterrupt:
-            resumes = ctx.invoked_subcommand in _RESUMABLE
-            again = "; run the same command again to resume" if resumes else ""
-            click.echo(f"interrupted{again}", err=True)
-            ctx.exit(_interrupted)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        # Imported when asked for: `fastdata info` does not need what `convert` imports.
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
-        return command
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-
-#: Commands that resume where they were interrupted.
-_RESUMABLE = ("convert", "sample", "stage")
-#: The module of each command. By name, since nothing may import the benchmarks.
-_COMMANDS = {
-    name: f"fastdata.cli.{name}"
-    for name in ("convert", "verify", "info", "index", "stage", "sample")
-} | {"bench": "fastdata.benchmarks.command", "doctor": "fastdata.cli.doctor"}
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="fastdata")
-def cli() -> None:
-    """Feeds image data to PyTorch training, faster.
-
-    Pack a dataset once with `convert`, then read it with fastdata.ImageDataset.
-
-    \b
-    Examples:
-      $ fastdata sample --images 64 --val-images 16 --classes 4
-      $ fastdata convert imagenet --to lmdb
-      $ fastdata verify imagenet-train-lmdb
-    """
-
-
-# The names among which click looks for what a wrong one may have meant.
-cli.commands = cast(Any, dict.fromkeys(_COMMANDS))
-
-#: The exit code of a command that is interrupted: 128 and the signal's number, as shells have it.
-_interrupted = 128 + signal.SIGINT
-
-
-def _terminate(number: int, frame: object) -> None:
-    """Ends as Ctrl-C does: workers are stopped, and nothing is left behind.
-
-    By default SIGTERM ends this process alone, and its semaphores are left to multiprocessing's
-    resource tracker, which complains of them.
-    """
-    global _interrupted
-    _interrupted = 128 + number
-    raise KeyboardInterrupt
+    from fastdata.cli.commands import cli as cli
 
 
 def main() -> None:
     """Entry point of the ``fastdata`` command."""
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        status = cli.main(prog_name="fastdata", standalone_mode=False)
-    except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        # It repeats what was typed.
-        click.echo(printable(told.getvalue(), keep="\n"), err=True, nl=False)
-        status = error.exit_code
-    except OSError as error:  # help and the version have nowhere to go
-        failure = _of_the_system(error, "fastdata")
-        failure.show()
-        status = failure.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        status = _interrupted
-    sys.exit(status if isinstance(status, int) else 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as in a shell's background
+            signal.signal(number, _end)
+    from fastdata.cli.commands import run
+
+    run()
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends the process while modules are imported: nothing has begun."""
+    # No exception: importing may turn it into another, or print it and go on.
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
+
+
+def imports_end(terminate: Callable[[int, object], None]) -> None:
+    """Has Ctrl-C raise KeyboardInterrupt from now on, and SIGTERM call ``terminate``."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is _end:
+            signal.signal(number, handler)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "cli":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fastdata.cli.commands import cli
+
+    return cli

@@ -1,0 +1,137 @@
+"""The command line: its commands by name, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import signal
+import sys
+from typing import Any, NoReturn, cast
+
+import click
+
+from fastdata.cli import imports_end
+from fastdata.errors import DataError, FastdataError, UsageError, printable
+from fastdata.version import VERSION
+
+
+class _Failure(click.ClickException):
+    """A fastdata error as click shows it: the cause, then the hint."""
+
+    def __init__(self, error: FastdataError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        """2 for a wrong command, 1 for wrong data."""
+        return 2 if isinstance(self.error, UsageError) else 1
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"error: {self.error.what}", err=True)
+        if self.error.hint:
+            click.echo(f"  {self.error.hint}", err=True)
+
+
+def _of_the_system(error: OSError, command: str) -> _Failure:
+    what = f"{error.filename or command}: {error.strerror or error}"
+    return _Failure(DataError(what, "Check the disk and its permissions."))
+
+
+class _Commands(click.Group):
+    """A group whose commands all report fastdata's errors in the same way."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FastdataError as error:
+            raise _Failure(error) from error
+        except BrokenPipeError:
+            # The reader of our output has gone: head, less.
+            sys.stderr.close()
+            ctx.exit(1)
+        except OSError as error:
+            raise _of_the_system(error, f"fastdata {ctx.invoked_subcommand}") from error
+        except KeyboardInterrupt:
+            resumes = ctx.invoked_subcommand in _RESUMABLE
+            again = "; run the same command again to resume" if resumes else ""
+            click.echo(f"interrupted{again}", err=True)
+            ctx.exit(_interrupted)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        found = super().resolve_command(ctx, args)
+        imports_end(_terminate)
+        return found
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Imported when asked for: `fastdata info` does not need what `convert` imports.
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
+        return command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+
+#: Commands that resume where they were interrupted.
+_RESUMABLE = ("convert", "sample", "stage")
+#: The module of each command. By name, since nothing may import the benchmarks.
+_COMMANDS = {
+    name: f"fastdata.cli.{name}"
+    for name in ("convert", "verify", "info", "index", "stage", "sample")
+} | {"bench": "fastdata.benchmarks.command", "doctor": "fastdata.cli.doctor"}
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="fastdata")
+def cli() -> None:
+    """Feeds image data to PyTorch training, faster.
+
+    Pack a dataset once with `convert`, then read it with fastdata.ImageDataset.
+
+    \b
+    Examples:
+      $ fastdata sample --images 64 --val-images 16 --classes 4
+      $ fastdata convert imagenet --to lmdb
+      $ fastdata verify imagenet-train-lmdb
+    """
+
+
+# The names among which click looks for what a wrong one may have meant.
+cli.commands = cast(Any, dict.fromkeys(_COMMANDS))
+
+#: The exit code of a command that is interrupted: 128 and the signal's number, as shells have it.
+_interrupted = 128 + signal.SIGINT
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Ends as Ctrl-C does: workers are stopped, and nothing is left behind.
+
+    By default SIGTERM ends this process alone, and its semaphores are left to multiprocessing's
+    resource tracker, which complains of them.
+    """
+    global _interrupted
+    _interrupted = 128 + number
+    raise KeyboardInterrupt
+
+
+def run() -> NoReturn:
+    """Runs the command line, and exits."""
+    try:
+        status = cli.main(prog_name="fastdata", standalone_mode=False)
+    except click.ClickException as error:
+        told = io.StringIO()
+        error.show(told)
+        # It repeats what was typed.
+        click.echo(printable(told.getvalue(), keep="\n"), err=True, nl=False)
+        status = error.exit_code
+    except OSError as error:  # help and the version have nowhere to go
+        failure = _of_the_system(error, "fastdata")
+        failure.show()
+        status = failure.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        status = _interrupted
+    sys.exit(status if isinstance(status, int) else 0)
