@@ -369,7 +369,8 @@ class PieceCache:
         """Whether to report now; if so, no process soon will."""
         mark = self._folder / "reported"
         with contextlib.suppress(OSError):
-            if not mark.exists() or time.time() - mark.stat().st_mtime >= _REPORT_EVERY:
+            # Not what a link names: another user may have left one.
+            if not os.path.lexists(mark) or time.time() - mark.lstat().st_mtime >= _REPORT_EVERY:
                 os.close(open_own_file(mark, 0o600))
                 os.utime(mark)
                 return True
