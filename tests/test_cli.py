@@ -212,7 +212,7 @@ def test_info_as_json(workplace: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "kind"),
     [
-        ("train/n01/1.JPEG", "imagenet"),
+        ("train/n01440764/1.JPEG", "imagenet"),
         ("ILSVRC2012_img_val.tar", "imagenet"),
         ("00000.tar", "webdataset"),
         ("part-0.parquet", "parquet"),

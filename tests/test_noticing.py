@@ -298,3 +298,32 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(
     packed = eval(code, {"fastdata": fastdata})
     assert packed.classes == ["cat", "dog"]
     assert next(iter(DataLoader(packed, 4, require_native=True)))[1].tolist() == [0, 1, 0, 1]
+
+
+def test_a_loader_in_the_place_of_torchs_warns_and_refuses_as_it_does_elsewhere() -> None:
+    """Under torch's name, as docs/loader.md has it, in a process of its own."""
+    script = """
+import warnings, torch
+import fastdata
+torch.utils.data.DataLoader = fastdata.DataLoader
+from fastdata.errors import SlowPathWarning, UsageError
+from loader_data import images
+from fastdata.transforms import Resize
+from test_noticing import Globbed
+data = images(Resize((4, 4)))
+assert len(list(torch.utils.data.DataLoader(data, 5, num_workers=1, shuffle=True))) == 11
+for dataset, options in ((data, {"collate_fn": len}), (Globbed(), {})):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(torch.utils.data.DataLoader(dataset, 4, **options))
+    told = [str(one.message) for one in caught if one.category is SlowPathWarning]
+    assert len(told) == 1 and "PrefixDataset" not in told[0], told
+try:
+    torch.utils.data.DataLoader(data, shuffle="yes")
+except UsageError as error:
+    assert "shuffle='yes'" in str(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    assert done.returncode == 0, done.stderr

@@ -49,7 +49,9 @@ T = TypeVar("T", covariant=True)
 _LEFT_ALONE = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
 #: Child of a batch's key, of a second transform of it; `seeded` has the first ones.
 _AGAIN = 4
-_TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader).parameters
+#: Scripts may put `DataLoader` in the place of torch's, under torch's name.
+_Torchs = torch.utils.data.DataLoader
+_TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(_Torchs).parameters
 
 
 class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
@@ -303,7 +305,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     @multiprocessing_context.setter
     def multiprocessing_context(self, value: Any) -> None:
-        torch.utils.data.DataLoader.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
+        _Torchs.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
 
     # Iteration.
 
@@ -428,7 +430,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 options["batch_sampler"] = self.batch_sampler
             else:
                 options |= {"sampler": self.sampler, "batch_size": None}
-            self._inner = torch.utils.data.DataLoader(
+            self._inner = _Torchs(
                 PrefixDataset(self.dataset),
                 num_workers=self.num_workers,
                 collate_fn=self.collate_fn,
@@ -690,7 +692,10 @@ def _let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            torch.utils.data.DataLoader(dataset, batch_size, **options)
+            drop_last = options["drop_last"]
+            if drop_last not in (True, False, None):  # our own error says better what to give
+                drop_last = False
+            _Torchs(dataset, batch_size, **{**options, "drop_last": drop_last})
         except ValueError as error:
             raise error from None
         except Exception:  # of a type that it does not check

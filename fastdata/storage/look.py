@@ -68,9 +68,9 @@ def look(place: str | os.PathLike[str]) -> Look:
     if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
         return Look(f"a folder of images whose captions or other columns are in {noted[0]}", KEEP)
     for kind, what, names, wanted in (
+        ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("parquet", "Parquet", files, r".*\.parquet"),
         ("webdataset", "tar files", files, r".*\.tar"),
-        ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
         ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
     ):
