@@ -200,8 +200,8 @@ def test_explain_tells_what_to_do_about_a_module_that_wraps_a_compose() -> None:
         loader = DataLoader(images("lmdb", baseline(2), Wrapping()), batch_size=2)
     words = loader.explain()
     assert words.startswith("torch: ") and "Wrapping" in words
-    assert "if it makes one, give it transform.transform." in words
-    assert "give the dataset fastdata.transforms.Views(transform.transform, count=2)" in words
+    assert "fastdata.transforms.Views(transform.transform, count=2) for two" in words
+    assert "or transform.transform for one, where transform is your Wrapping." in words
     fixed = DataLoader(images("lmdb", baseline(2), Wrapping().transform), batch_size=2)
     assert fixed.explain().startswith("native")
 

@@ -473,14 +473,14 @@ def test_steps_that_are_not_known_are_told_from_those_that_only_follow_them() ->
     [
         (
             Preset,
-            "If it makes two views of each image, give the dataset fastdata.transforms.Views("
-            "transform.augment, count=2), where transform is your Preset; if it makes one, give it "
-            "transform.augment.",
+            "Give the dataset a pipeline for each view that it returns: fastdata.transforms.Views("
+            "transform.augment, count=2) for two, or transform.augment for one, where transform is "
+            "your Preset.",
         ),
         (
             Pair,
-            "give the dataset fastdata.transforms.Views(transform.augment, transform.prime), where "
-            "transform is your Pair.",
+            "that it returns, such as fastdata.transforms.Views(transform.augment, transform.prime)"
+            ", where transform is your Pair.",
         ),
         (Crops, "Views(*transform.trans), where transform is your Crops."),
     ],
@@ -490,7 +490,7 @@ def test_what_holds_pipelines_is_to_be_written_as_views(kind: Any, words: str) -
     assert isinstance(refusal, Refusal)
     assert refusal.reason.endswith(words) and "uses print, which is not known" in refusal.reason
     assert [unknown.name for unknown in refusal.unknown] == [kind.__name__]
-    code = re.findall(r"fastdata\.transforms\.(Views\(.*?\))[,;]", refusal.reason)[0]
+    code = re.findall(r"fastdata\.transforms\.(Views\(.*?\))", refusal.reason)[0]
     views = recipe_of(eval(code, {"Views": Views, "transform": kind()})).programs
     assert len(views) == (3 if kind is Crops else 2) and {view.size for view in views} == {(8, 8)}
 

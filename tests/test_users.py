@@ -452,6 +452,29 @@ def test_what_is_not_known_says_which_line_does_it(name: str) -> None:
     assert not COUNTED and STRENGTH == {"sigma": 1.0}
 
 
+class Compose:
+    """As albumentations has one: it takes arrays by name alone."""
+
+    __module__ = "albumentations.core.composition"
+
+    def __call__(self, *, image: Any) -> Any:
+        return {"image": image}
+
+
+def test_albumentations_is_named_and_is_to_be_called_by_name_after_a_crop() -> None:
+    album = Compose()
+    found = compile_recipe(album)
+    assert isinstance(found, Refusal)
+    assert found.reason.startswith("albumentations.Compose comes before the images have one size: ")
+    assert "lambda image: transform(image=numpy.array(image))['image']" in found.reason
+    assert found.reason.endswith("such as RandomResizedCrop or CenterCrop.")
+    called = lambda image: album(image=np.array(image))["image"]  # noqa: E731
+    reason = recipe_of(tv.Compose([CROP, called])).unknown[0].reason
+    assert "of test_users.py calls albumentations.Compose, which is not known" in reason
+    batch, _ = next(iter(DataLoader(images(tv.Compose([CROP, called, tv.ToTensor()])), 4)))
+    assert batch.shape == (4, 3, *SIZE)
+
+
 @pytest.mark.parametrize("function", [drawn_for_both, sometimes_two])
 def test_views_that_are_not_apart_are_not_known(function: Any) -> None:
     assert isinstance(compile_recipe(function), Refusal)

@@ -782,14 +782,12 @@ def _wrapping_hint(transform: Any) -> str:
             held.append(f"{'*' if several else ''}transform.{name}")
     if not held:
         return ""
+    advice = "Give the dataset a pipeline for each view that it returns"
     whose = f"where transform is your {name_of(transform)}"
     if len(held) > 1 or held[0].startswith("*"):
-        views = f"fastdata.transforms.Views({', '.join(held)})"
-        return f"If these are the views that it makes, give the dataset {views}, {whose}."
-    return (
-        f"If it makes two views of each image, give the dataset fastdata.transforms.Views({held[0]}"
-        f", count=2), {whose}; if it makes one, give it {held[0]}."
-    )
+        return f"{advice}, such as fastdata.transforms.Views({', '.join(held)}), {whose}."
+    views = f"fastdata.transforms.Views({held[0]}, count=2)"
+    return f"{advice}: {views} for two, or {held[0]} for one, {whose}."
 
 
 def _is_pipeline(value: Any) -> bool:
@@ -799,7 +797,7 @@ def _is_pipeline(value: Any) -> bool:
 
 def name_of(transform: Any) -> str:
     """What to call a transform in a message."""
-    name = getattr(transform, "__name__", None) or type(transform).__name__
+    name = translation.name_of(transform)
     if isinstance(transform, (Resize, ResizeKeepRatio, CenterCrop, RandomCrop, RandomResizedCrop)):
         return f"{name}({dimensions(transform)})"
-    return str(name)
+    return name

@@ -8,6 +8,7 @@ from typing import Any
 from fastdata.transforms import dinov2, lightly, open_clip, timm, torchvision, transformers, users
 from fastdata.transforms.conversion import FAILS, HAS_TENSOR, NOT_KNOWN, Conversion, Found
 from fastdata.transforms.descriptions import FiveCrop, Form, Normalize, Stack, TenCrop
+from fastdata.transforms.symbols import name_of, package
 
 __all__ = [
     "FAILS",
@@ -15,11 +16,23 @@ __all__ = [
     "NOT_KNOWN",
     "Conversion",
     "Found",
+    "follow",
     "is_known",
+    "name_of",
     "parts",
     "translate",
     "views",
 ]
+
+
+def _albumentations(transform: Any, kind: str, dtype: str) -> str | None:
+    if package(type(transform)) != "albumentations":
+        return None
+    return (
+        "it takes arrays by name, and a dataset hands over an image; call it in a function, as "
+        "lambda image: transform(image=numpy.array(image))['image']"
+    )
+
 
 _OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
     timm.translate,
@@ -27,6 +40,7 @@ _OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
     transformers.translate,
     lightly.translate,
     dinov2.translate,
+    _albumentations,
     users.translate,
 )
 

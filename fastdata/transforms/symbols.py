@@ -447,5 +447,8 @@ def package(kind: type[Any]) -> str:
 
 
 def name_of(real: Any) -> str:
-    """What to call a function in a reason."""
-    return str(getattr(real, "__name__", None) or type(real).__name__)
+    """What to call a function or transform in a message."""
+    name = str(getattr(real, "__name__", None) or type(real).__name__)
+    # Others have a Compose, too.
+    whose = package(type(real))
+    return f"{whose}.{name}" if whose == "albumentations" else name
