@@ -51,8 +51,10 @@ once on symbols, as [the loader's page](loader.md#functions-and-classes-of-a-scr
 processor of
 transformers makes a dict of batches; here it stands for the image in it, `pixel_values[0]`, or for
 the frame, `pixel_values[0, 0]`, where it is for videos. Where such a processor resizes tensors with
-a bicubic filter, its pixels differ from Pillow's by two or three levels here and there, and by up
-to 20 in pure noise; the core's are Pillow's, as those of the processor's `pil` backend are.
+a bicubic filter, torch does not clamp between its two passes and Pillow does. Of 600 photographs,
+57 of SigLIP's and 1 of BiT's have values that differ by more than 2 levels, at hard edges by up to
+13; in pure noise it is up to 20. The core's pixels are Pillow's, as those of the processor's `pil`
+backend are.
 """
 
 _TAIL = """

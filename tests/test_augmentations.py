@@ -270,6 +270,43 @@ def test_augmentations_of_tensors_are_torchvisions_within_a_level(tv: Any, name:
             assert_tensors_equal(tv, got, want)
 
 
+# Each with the levels by which it may be off: bytes are rounded after each step, floats are not.
+FLOATS: dict[str, tuple[float, Callable[[Any], list[Any]]]] = {
+    "resized": (1, lambda tv: [tv.Resize((60, 70), antialias=True), tv.CenterCrop(SIZE)]),
+    "cropped": (
+        1,
+        lambda tv: [tv.RandomResizedCrop(SIZE, (1.0, 1.0), (1.0, 1.0), antialias=True)],
+    ),
+    "rotated": (0, lambda tv: [tv.RandomRotation((33, 33)), tv.RandomAffine((5, 5))]),
+    "bilinear": (1, lambda tv: [tv.RandomRotation((33, 33), Image.Resampling.BILINEAR)]),
+    "inverted": (0, lambda tv: [tv.RandomInvert(1.0)]),
+    "blurred": (0.51, lambda tv: [tv.GaussianBlur(5, (1.1, 1.1))]),
+    "grey": (1, lambda tv: [tv.RandomGrayscale(1.0)]),
+    "jittered": (
+        4,
+        lambda tv: [
+            tv.ColorJitter((1.3, 1.3)),
+            tv.ColorJitter(contrast=(0.7, 0.7)),
+            tv.ColorJitter(saturation=(1.4, 1.4)),
+        ],
+    ),
+    "hue": (4, lambda tv: [tv.RandomApply([tv.ColorJitter(hue=(0.1, 0.1))], 1.0)]),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_augmentations_of_floats_are_torchvisions_within_levels(tv: Any, name: str) -> None:
+    levels, steps = FLOATS[name]
+    first = [tv.CenterCrop(64), tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)]
+    normalise = tv.Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+    pipeline = tv.Compose([*first, *steps(tv), normalise])
+    dataset = images(pipeline)
+    spread = 255 * np.array([0.2, 0.25, 0.3])
+    for index, got in pixels(dataset, num_workers=2).items():
+        want = pipeline(dataset.open_image(index)).permute(1, 2, 0).numpy()
+        assert (np.abs(got - want) * spread).max() <= levels + 1e-3, index
+
+
 # --- tensors, and mixtures of them: by what was drawn ---------------------------------------
 
 TENSORS: dict[str, Callable[[Any], list[Any]]] = {

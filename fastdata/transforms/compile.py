@@ -566,7 +566,7 @@ class Reading:
             return None
         size = pixels.size_after(resolved, self.fixed)
         if self.dtype != "uint8":
-            if not _moves(resolved):
+            if not _works_on_floats(resolved, self.mean is not None):
                 return "it works on bytes, and has floats here"
             if self.mean is not None and _may_pad(resolved, self.fixed):
                 return "it would pad with zeros what is normalised"
@@ -713,6 +713,15 @@ def _moves(step: Transform) -> bool:
     if isinstance(step, (CenterCrop, RandomCrop)) and (step.fill, step.padding_mode) != _ZEROS:
         return isinstance(step, RandomCrop) and not (step.pad_if_needed or any(step.padding))  # type: ignore[arg-type]
     return isinstance(step, (*_MOVES, pixels.Nothing))
+
+
+def _works_on_floats(step: Transform, normalised: bool) -> bool:
+    """Whether doing a step to bytes, and converting then, is as good within a level or so."""
+    if isinstance(step, (Compose, *_CONTAINERS)):
+        return all(_works_on_floats(part, normalised) for part in step.transforms)  # type: ignore[arg-type]
+    if isinstance(step, pixels.OnTensors):  # recognised as one that may
+        return not normalised
+    return _moves(step) or isinstance(step, (Resize, RandomResizedCrop))
 
 
 def _may_pad(step: Transform, size: _Pair | None) -> bool:

@@ -61,6 +61,20 @@ _OTHERWISE_ON_TENSORS = frozenset(
     }
 )
 
+#: Those that may stand behind a conversion to floats, and are then done to bytes before it.
+_ON_FLOATS = frozenset(
+    {
+        "ColorJitter",
+        "GaussianBlur",
+        "Grayscale",
+        "RandomAffine",
+        "RandomGrayscale",
+        "RandomInvert",
+        "RandomPerspective",
+        "RandomRotation",
+    }
+)
+
 #: Resizes: those of tensors are Pillow's within a level if they are bilinear and antialias.
 _RESIZES = frozenset({"RandomResize", "RandomShortestSize", "ScaleJitter"})
 
@@ -147,7 +161,10 @@ def _distort(transform: Any, version: int) -> Transform | str:
 
 def _grayscale(transform: Any, version: int) -> Transform | str:
     if transform.num_output_channels != 3:
-        return "it makes images of one channel, and the core's have three"
+        return (
+            "it makes images of one channel, and the core's have three; write Grayscale(3), "
+            "and take images[:, :1] in batch_transform"
+        )
     return Grayscale(3)
 
 
@@ -226,21 +243,30 @@ TRANSLATORS: dict[str, Callable[[Any, int], Transform | str]] = {
 }
 
 
+def _has_fill(transform: Any) -> bool:
+    fill = getattr(transform, "fill", None)
+    return any(fill) if isinstance(fill, Sequence) else bool(fill)
+
+
 def translate(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
     """One of torchvision's augmentations, by the rules of `fastdata.transforms.torchvision`."""
     name = kind_of(transform).__name__
     on_tensors = kind in ("tensor", "image")
     if on_tensors and name != "RandomErasing":
-        if dtype != "uint8" and name != "RandomVerticalFlip":
+        on_floats = dtype != "uint8" and name != "RandomVerticalFlip"
+        if on_floats and (dtype != "float32" or name not in _ON_FLOATS):
             return "it works on floats here; put it before the conversion"
+        if on_floats and _has_fill(transform):
+            return "it fills with floats here; put it before the conversion"
         if name in _RESIZES and not (
             transform.antialias and resize_filter(transform) == "bilinear"
         ):
-            return "on tensors, only a bilinear resize with antialias has Pillow's values"
+            return "on tensors, only bilinear with antialias=True has Pillow's values"
     elif (name == "RandomErasing" and kind == "pil" and version == 1) or name == "GaussianNoise":
         return "it works on tensors, and has a PIL image here"
     found = TRANSLATORS[name](transform, version)
-    if not on_tensors or isinstance(found, str) or name not in _OTHERWISE_ON_TENSORS:
+    apart = name in _OTHERWISE_ON_TENSORS or (dtype == "float32" and name in _ON_FLOATS)
+    if not on_tensors or isinstance(found, str) or not apart:
         return found
     if getattr(found, "interpolation", "") == "bicubic":
         return "torchvision does not do it to tensors by 'bicubic'"
