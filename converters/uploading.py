@@ -29,7 +29,8 @@ from fastdata.converters.workspace import is_ours, remove_outputs
 from fastdata.errors import CorruptionError, DataError, DatasetError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.remote.abandoning import Abandon
-from fastdata.remote.filesystem import file_info, list_files, read_bytes, remove, upload
+from fastdata.remote.filesystem import file_info, list_files, remove, upload
+from fastdata.remote.opening import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import cache_folder, whole_file
 from fastdata.storage.manifest import (
@@ -133,7 +134,7 @@ class Uploading:
                 continue
             if force:
                 return None
-            text = read_bytes(join_url(self._url, name), self._options)
+            text = fetch_manifest(join_url(self._url, name), self._options)
             return Manifest.parse(text, Path(f"{self.name}/{name}"))
         others = [name for name in names if not is_ours(name)]
         if others:

@@ -12,6 +12,7 @@ It runs in threads of the test's own process, so the driver may sit in any other
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import socket
 import struct
@@ -35,7 +36,17 @@ FAULTS = {
     "stall": "half of the answer's body comes, then nothing; nothing at all if it has no body",
     "truncate": "half of the answer's body comes, then the connection is closed",
     "corrupt": "the middle byte of the answer's body is another one",
+    "chunked": "half of the answer's body comes in chunks, then the connection is closed",
+    "open": "half of the body comes with no word of its length, then the connection is closed",
+    "short": "half of the answer's body comes, and is said to be all",
+    "long": "the answer's body comes twice, and is said to be all",
+    "shifted": "another range comes than was asked for",
+    "whole": "the whole file comes, not the range that was asked for",
+    "gzip": "the answer's body comes compressed, though it was asked for as it is",
+    "garbled": "what comes is not HTTP",
 }
+#: Those after which the same request is to be made again, and succeeds.
+PASSING = sorted(FAULTS.keys() - {"403", "corrupt", "gzip", "lost"})
 
 
 @dataclass
@@ -213,6 +224,15 @@ class FlakyProxy:
         if fault == "reset":
             _reset(client)
             return False
+        if fault == "garbled":
+            client.sendall(b"\0\1\2 no answer\r\n\r\n")
+            return False
+        asked = headers.get("Range")
+        if asked and fault in ("shifted", "whole"):
+            del headers["Range"]
+            if fault == "shifted":
+                first, last = map(int, asked.removeprefix("bytes=").split("-"))
+                headers["Range"] = f"bytes={first + 1}-{last + 1}"
         try:
             status, found, content = self._forward(method, target, headers, body)
         except OSError:
@@ -225,13 +245,18 @@ class FlakyProxy:
         if fault == "corrupt" and content:
             middle = len(content) // 2
             content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        passed = len(content) // 2 if fault in ("stall", "truncate") else len(content)
+        if fault == "gzip":
+            content = gzip.compress(content)
+            found = [*found, ("Content-Encoding", "gzip")]
+        content = {"short": content[: len(content) // 2], "long": 2 * content}.get(fault, content)
+        cut = fault in ("stall", "truncate", "chunked", "open")
+        passed = len(content) // 2 if cut else len(content)
         exchange.received = passed
         if content or fault != "stall":  # a head without a body would be a whole answer
-            _answer(client, status, found, content, method != "HEAD", passed)
+            _answer(client, status, found, content, method != "HEAD", passed, fault)
         if fault == "stall":
             self._closed.wait(600)
-        return passed == len(content) and fault != "stall"
+        return not cut
 
     def _forward(
         self, method: str, target: str, headers: Any, body: bytes
@@ -282,13 +307,19 @@ def _answer(
     content: bytes,
     has_body: bool,
     passed: int | None = None,
+    fault: str | None = None,
 ) -> None:
     reason = http.client.responses.get(status, "")
     head = f"HTTP/1.1 {status} {reason}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in headers)
-    if has_body and status not in (204, 304):
-        head += f"Content-Length: {len(content)}\r\n"
     body = content[:passed] if has_body else b""
+    if has_body and fault == "chunked":
+        head += "Transfer-Encoding: chunked\r\n"
+        body = f"{len(content):x}\r\n".encode() + body
+    elif has_body and fault == "open":
+        head += "Connection: close\r\n"
+    elif has_body and status not in (204, 304):
+        head += f"Content-Length: {len(content)}\r\n"
     client.sendall(head.encode("latin-1") + b"\r\n" + body)
 
 

@@ -23,6 +23,7 @@ from urllib.request import getproxies
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.abandoning import Abandon
+from fastdata.remote.answers import asking, bounded_options, require_length, too_long
 from fastdata.remote.retries import TRIES, TruncatedError, describe_error, retrying
 from fastdata.remote.urls import (
     join_url,
@@ -51,6 +52,8 @@ _SLOWEST = 256 << 10
 _ASKING = 16  # requests at once that only ask
 _BLOCK = 8 << 20  # bytes that one request downloads
 _STREAMS = 8  # requests of one download at once
+#: Most bytes of a file that is read whole, unless said otherwise.
+_WHOLE = 256 << 20
 
 # By process: after a fork, the child finds none of its parent's. They stay in it, though:
 # closing a driver without its thread may hang.
@@ -189,24 +192,11 @@ def _make(
 
     configured = apply_config(driver, options)
     remember_secrets(configured)
+    options = {**options, **bounded_options(driver, configured, _CONNECT, _STALLED)}
     defaults: dict[str, Any] = {}
-    if _MODULES.get(scheme) == "gcsfs":
-        import aiohttp
-
-        # Not a total time: a file of any size may take as long as it moves.
-        defaults["requests_timeout"] = aiohttp.ClientTimeout(
-            total=None, sock_connect=_CONNECT, sock_read=_STALLED
-        )
-        if isinstance(configured.get("requests_timeout"), (int, float)):
-            seconds = float(configured["requests_timeout"])
-            options["requests_timeout"] = aiohttp.ClientTimeout(
-                total=None, sock_connect=seconds, sock_read=seconds
-            )
-        # It logs each failure with its traceback; what is final is raised anyway.
-        _quiet("gcsfs")
-    elif _MODULES.get(scheme) == "s3fs":
-        _quiet("s3fs")
     if scheme in _MODULES:
+        # They log each failure with its traceback; what is final is raised anyway.
+        _quiet(_MODULES[scheme])
         defaults["use_listings_cache"] = False  # what another process wrote must be seen
     new = {name: value for name, value in defaults.items() if name not in configured}
     with warnings.catch_warnings():
@@ -383,71 +373,51 @@ def read_bytes(
     start: int | None = None,
     end: int | None = None,
     abandon: Abandon | None = None,
+    most: int = _WHOLE,
 ) -> bytes:
     """Reads a small file, or the bytes from ``start`` to before ``end``; for none, asks nobody.
 
+    Args:
+        url: The file.
+        storage_options: See `open_filesystem`.
+        start: The first byte; None for the whole file.
+        end: One past the last.
+        abandon: Cancels it from another thread.
+        most: How many bytes a whole file may have.
+
     Raises:
         FileNotFoundError: There is no such file.
-        RemoteError: It cannot be read, or the server keeps sending fewer bytes, or knows no
-            ranges.
+        RemoteError: It cannot be read or is too long, or the server keeps sending fewer bytes, or
+            knows no ranges.
         AbandonedError: ``abandon`` has cancelled it.
     """
     abandon = abandon or Abandon()
+    whole = start is None or end is None
+    begin, stop = (0, most + 1) if start is None or end is None else (start, end)
 
     def read() -> bytes:
         fs, path = open_filesystem(url, storage_options)
         data: bytes
-        if start is None or end is None:
-            data = abandon.call(fs, "cat_file", _longest(0), path, start=start, end=end)
+        if not whole:
+            with asking(url, begin, stop):
+                seconds = _longest(stop - begin)
+                data = abandon.call(fs, "cat_file", seconds, path, start=begin, end=stop)
+            require_length(data, url, stop - begin)
             return data
-        length, options = end - start, range_options(fs, url, start, end)
-        seconds = _longest(length)
-        data = abandon.call(fs, "cat_file", seconds, path, start=start, end=end, **options)
-        require_length(data, url, length)
+        # Of a driver that is not asynchronous, no more than that is asked for: it is not bounded.
+        options: dict[str, Any] = {"start": 0, "end": stop}
+        if getattr(fs, "async_impl", False):
+            # s3fs would ask for the length, and make room for what it is told.
+            options = {"max_concurrency": 1} if _has_protocol(fs, "s3") else {}
+        with asking(url, None, most):
+            data = abandon.call(fs, "cat_file", _longest(0), path, **options)
+        if len(data) > most:
+            raise too_long(url, most)
         return data
 
-    if start is not None and start == end:
+    if begin == stop:
         return b""  # no server knows such a range: some answer with everything, or an error
     return retrying(read, what=f"{redact(url)}: reading it", pause=abandon.pause)
-
-
-def range_options(fs: fsspec.AbstractFileSystem, url: str, start: int, stop: int) -> dict[str, Any]:
-    """What a driver's ``cat_file`` is to be given besides, for a range of a file.
-
-    A server may answer with the whole file. Over HTTP that is seen by the answer's status, before
-    all of it comes; of other drivers' answers, by their length.
-    """
-    names = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
-    if not {"http", "https"} & set(names):
-        return {}
-
-    async def check(response: Any) -> None:
-        whole = start == 0 and response.content_length in (None, stop)
-        if response.status == 200 and not whole:
-            raise _ranges_ignored(url)
-
-    return {"raise_for_status": check}  # aiohttp calls it when it has the headers
-
-
-def require_length(data: bytes, url: str, length: int) -> None:
-    """Checks that what came is as long as what was asked for.
-
-    Raises:
-        TruncatedError: It is shorter.
-        RemoteError: It is longer: the server does not answer ranges.
-    """
-    if len(data) > length:
-        raise _ranges_ignored(url)
-    if len(data) < length:
-        raise TruncatedError(f"{len(data)} bytes came of {length}")
-
-
-def _ranges_ignored(url: str) -> RemoteError:
-    return RemoteError(
-        f"{redact(url)}: a range of its bytes was asked for, and its server sends the whole file",
-        "Use a server that answers HTTP's Range header (a bucket, nginx, Apache; Python's "
-        "http.server does not), or download the dataset and give its folder.",
-    )
 
 
 def download(
@@ -558,7 +528,9 @@ def upload(
     def send() -> RemoteFile:
         fs, path = open_filesystem(url, storage_options)
         _make_folder(fs, path)
-        ending.call(fs, "put_file", _longest(length), os.fspath(local), path)
+        # The service may take its time to store what has come.
+        seconds = 9 * _STALLED + _longest(length)
+        ending.call(fs, "put_file", seconds, os.fspath(local), path)
         sent = file_info(url, storage_options, ending)
         if sent.size != length or sent.crc32c not in (None, checksum):
             raise TruncatedError(
@@ -602,11 +574,15 @@ def remove(url: str, storage_options: StorageOptions | None = None) -> None:
 
 def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
     # A bucket has no folders, and drivers would take one for a bucket that is to be made.
-    names = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
-    if {"file", "memory", "sftp", "ssh"} & set(names):
+    if _has_protocol(fs, "file", "memory", "sftp", "ssh"):
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
 
+def _has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
+    found = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return not set(names).isdisjoint(found)
+
+
 def _longest(length: int) -> float:
-    """Seconds after which a transfer of so many bytes hangs."""
-    return 10 * _STALLED + length / _SLOWEST
+    """Seconds after which reading so many bytes has stalled."""
+    return _STALLED + length / _SLOWEST

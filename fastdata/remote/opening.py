@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from fastdata.errors import CorruptionError, DatasetError, UsageError, printable
 from fastdata.remote.filesystem import download, read_bytes
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
+from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
 from fastdata.storage.blobs import open_index
 from fastdata.storage.checksum import crc32c_file
@@ -39,6 +41,8 @@ Fetches: TypeAlias = Mapping[int, Sequence[int]]
 RANGES = "ranges"
 _HINT = "See what else is damaged with fastdata verify; upload or pack the dataset again."
 _ID_DIGITS = 12
+_MOST_MANIFEST = 64 << 20  # bytes: the names of 400,000 files
+_MANIFEST_READS = 3
 
 
 def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> tuple[str, bytes]:
@@ -50,11 +54,32 @@ def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> tuple[
     """
     for name in MANIFEST_NAMES:
         with suppress(FileNotFoundError):
-            return name, read_bytes(join_url(url, name), storage_options)
+            return name, fetch_manifest(join_url(url, name), storage_options)
     raise DatasetError(
         f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
         "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
     )
+
+
+def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
+    """The text of a manifest; where it is not right, it is read again before it is returned.
+
+    Raises:
+        FileNotFoundError: There is none.
+        RemoteError: It cannot be read, or has more than 64 MiB.
+    """
+    for number in range(1, _MANIFEST_READS + 1):
+        text = read_bytes(url, storage_options, most=_MOST_MANIFEST)
+        try:
+            Manifest.parse(text, redact(url))
+        except CorruptionError:  # a server may send less without saying so
+            if number < _MANIFEST_READS:
+                time.sleep(wait_before(number))
+            continue
+        except DatasetError:
+            pass
+        break
+    return text
 
 
 class RemoteBlobs:

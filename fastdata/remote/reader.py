@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
-from fastdata.remote.filesystem import open_filesystem, range_options, require_length
+from fastdata.remote.answers import asking, require_length
+from fastdata.remote.filesystem import open_filesystem
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import Retries, wait_before
@@ -144,8 +145,8 @@ class RangeReader:
         path = self._fs._strip_protocol(url)
         data: bytes
         if self._async:
-            options = range_options(self._fs, url, start, stop)
-            data = await self._fs._cat_file(path, start=start, end=stop, **options)
+            with asking(url, start, stop):
+                data = await self._fs._cat_file(path, start=start, end=stop)
         else:
             data = await asyncio.to_thread(self._fs.cat_file, path, start=start, end=stop)
         return data

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import BusyError, DatasetError, UsageError, warn
-from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.opening import fetch_manifest
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
@@ -209,7 +209,7 @@ class Original(NamedTuple):
     def _fetch(cls, url: str, storage_options: Mapping[str, Any] | None) -> Original | None:
         for name in MANIFEST_NAMES:
             with suppress(FileNotFoundError):
-                text = read_bytes(join_url(url, name), storage_options)
+                text = fetch_manifest(join_url(url, name), storage_options)
                 return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
         return None
 

@@ -1,0 +1,261 @@
+"""Answers that are cut, garbled, of another range, compressed, endless: asked again, or refused."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+from flaky_proxy import PASSING, Exchange, FlakyProxy
+from loader_data import CROPS, dataset, same
+from object_stores import Bucket, send_tree
+from web_server import WebServer
+
+from fastdata import DataLoader, ImageDataset
+from fastdata.errors import RemoteError
+from fastdata.remote import RemoteOptions
+from fastdata.remote.files import remote_path
+from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
+from fastdata.remote.opening import read_manifest
+
+aiohttp = pytest.importorskip("aiohttp")
+
+#: Small requests, so that there are many.
+OPTIONS = RemoteOptions(timeout=2.0, max_request=1, concurrency=8)
+CUT = ["truncate", "chunked", "open", "short"]
+
+
+class Store(NamedTuple):
+    """A folder behind a proxy.
+
+    Attributes:
+        url: The folder's URL.
+        options: What its driver needs.
+        proxy: The proxy.
+    """
+
+    url: str
+    options: dict[str, Any]
+    proxy: FlakyProxy
+
+    def loader(self, **more: Any) -> DataLoader[Any]:
+        """A loader of the dataset that is there."""
+        far = ImageDataset(
+            self.url, CROPS, storage_options=self.options, remote=OPTIONS, staged=False
+        )
+        return DataLoader(far, 8, seed=3, num_workers=1, **more)
+
+
+@contextmanager
+def web_store(folder: Path) -> Iterator[Store]:
+    """A folder behind a web server."""
+    times = aiohttp.ClientTimeout(total=None, sock_read=2)
+    with WebServer(folder) as server, FlakyProxy(server.url) as proxy:
+        yield Store(proxy.url, {"client_kwargs": {"timeout": times}}, proxy)
+
+
+@contextmanager
+def bucket_store(bucket: Bucket, folder: Path) -> Iterator[Store]:
+    """A folder in a bucket."""
+    send_tree(bucket, folder, "data")
+    with bucket.through_proxy() as (behind, proxy):
+        options = dict(behind.storage_options)
+        if bucket.url.startswith("gs"):
+            options["requests_timeout"] = 2
+        else:
+            options["config_kwargs"] = {"read_timeout": 2}
+        yield Store(f"{bucket.url}/data", options, proxy)
+
+
+@pytest.fixture(params=["web", "gcs", "s3"])
+def store(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
+    """Puts a folder behind one of the three protocols."""
+    if request.param == "web":
+        return web_store
+    bucket = request.getfixturevalue(request.param)
+    return lambda folder: bucket_store(bucket, folder)
+
+
+def is_of(name: str) -> Callable[[Exchange], bool]:
+    """Whether a request reads a file of this name."""
+    return lambda one: one.method == "GET" and name in one.path and "prefix" not in one.path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def expected() -> list[Any]:
+    """The batches of an epoch."""
+    near = ImageDataset(dataset("shards"), CROPS, staged=False)
+    return list(DataLoader(near, 8, seed=3, num_workers=1, order="random"))
+
+
+def test_each_fault_in_answers_with_samples(store: Callable[[Path], Any]) -> None:
+    with store(dataset("shards")) as there:
+        loader = there.loader(order="random")
+        faults = {*PASSING, "corrupt"}
+        for fault in faults:
+            there.proxy.inject(fault, is_of(".tar"))
+        assert same(list(loader), expected())
+        assert {one.fault for one in there.proxy.exchanges} >= faults
+
+
+@pytest.mark.parametrize("name", ["_dataset.json", "_index.rows"])
+def test_each_fault_in_the_manifest_and_the_index(
+    store: Callable[[Path], Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No range of the manifest is asked for.
+    faults = set(PASSING) - ({"shifted", "whole", "long"} if name == "_dataset.json" else set())
+    with store(dataset("shards")) as there:
+        for fault in sorted(faults):
+            monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / fault))
+            there.proxy.inject(fault, is_of(name))
+            far = ImageDataset(there.url, storage_options=there.options, staged=False)
+            assert far.classes == ["class0", "class1", "class2"]
+        assert {one.fault for one in there.proxy.exchanges} >= faults
+
+
+def test_each_fault_in_a_download_and_a_source(
+    store: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    source = tmp_path / "there"
+    source.mkdir()
+    data = os.urandom(3_000_000)
+    (source / "file.tar").write_bytes(data)
+    with store(source) as there:
+        url = f"{there.url}/file.tar"
+        for fault in PASSING:
+            there.proxy.inject(fault, is_of("file.tar"))
+            download(url, tmp_path / "back", size=len(data), storage_options=there.options)
+            assert (tmp_path / "back").read_bytes() == data
+        path = remote_path(url, there.options)
+        for number, fault in enumerate(PASSING):
+            there.proxy.inject(fault, is_of("file.tar"))
+            path.forget()
+            assert path.read(100_000 * number + 1, 90_000) == data[100_000 * number + 1 :][:90_000]
+
+
+def test_a_file_is_not_missing_because_its_server_fails(tmp_path: Path) -> None:
+    """fsspec's driver says so of each error; each asks twice, by HEAD and by GET."""
+    (tmp_path / "file").write_bytes(b"0123456789")
+    with web_store(tmp_path) as there:
+        for fault in ("503", "reset"):
+            there.proxy.inject(fault, times=2)
+            assert file_info(f"{there.url}/file", there.options).size == 10
+        there.proxy.inject("403", times=2)
+        with pytest.raises(RemoteError, match=r"403(.|\n)*credentials"):
+            file_info(f"{there.url}/file", there.options)
+        with pytest.raises(FileNotFoundError):
+            file_info(f"{there.url}/other", there.options)
+
+
+def test_compressed_answers_are_refused_at_once(store: Callable[[Path], Any]) -> None:
+    """A range of them could be inflated to any size."""
+    with store(dataset("shards")) as there:
+        far = ImageDataset(there.url, storage_options=there.options, staged=False)
+        there.proxy.inject("gzip", is_of(".tar"))
+        with pytest.raises(RemoteError, match=r"shard-\d+\.tar.*encoded \(gzip\)"):
+            far.read([5])
+        assert far.read([5])
+        there.proxy.inject("gzip", is_of("_dataset.json"))
+        with pytest.raises(RemoteError, match=r"_dataset.json.*encoded \(gzip\)"):
+            ImageDataset(there.url, storage_options=there.options, staged=False)
+        assert sum(one.fault == "gzip" for one in there.proxy.exchanges) == 2
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """Answers each request with zeros without end; counts the bytes."""
+
+    protocol_version = "HTTP/1.1"
+    #: Says how long they are: 8 GB.
+    says_length = False
+    status = 200
+    sent: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        if self.status == 206:
+            first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{1 << 33}")
+        if self.says_length:
+            self.send_header("Content-Length", str(1 << 33))
+        else:
+            self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.sent.append(0)
+        chunk = bytes(1 << 16)
+        with suppress(OSError):
+            while True:
+                frame = chunk if self.says_length else b"10000\r\n" + chunk + b"\r\n"
+                self.sent[-1] += self.wfile.write(frame)
+
+    do_PUT = do_POST = do_GET  # noqa: N815 - http.server's names
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(1 << 33))
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def endless(**attributes: Any) -> Iterator[tuple[str, list[int]]]:
+    """A server whose answers do not end, and how many bytes each request got."""
+    sent: list[int] = []
+    handler = type("Handler", (Endless,), {**attributes, "sent": sent})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", sent
+        server.shutdown()
+
+
+def protocols(server: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """URLs of a server by each protocol, with what the drivers need."""
+    amazon = {"key": "k3y-of-test", "secret": "s3cret-of-test", "endpoint_url": server}
+    return {
+        "http": (server, {}),
+        "gs": ("gs://bucket/data", {"token": "anon", "endpoint_url": server}),
+        "s3": ("s3://bucket/data", {**amazon, "client_kwargs": {"region_name": "us-east-1"}}),
+    }
+
+
+#: Bytes that the two sockets hold, and aiohttp.
+_BUFFERS = 16 << 20
+
+
+@pytest.mark.parametrize("protocol", ["http", "gs", "s3"])
+def test_answers_without_end(protocol: str) -> None:
+    """No more is read than may come; of an answer that says its length, next to nothing."""
+    with endless() as (server, sent):
+        url, options = protocols(server)[protocol]
+        ask = list_files if protocol == "s3" else read_manifest
+        with pytest.raises(RemoteError, match="sends more than 64 MiB"):
+            ask(url, options)
+        assert len(sent) == 1 and sent[0] < (64 << 20) + _BUFFERS
+    with endless(says_length=True) as (server, sent):
+        url, options = protocols(server)[protocol]
+        with pytest.raises(RemoteError, match=r"_dataset\.json.* sends more than 64 MiB"):
+            ImageDataset(url, storage_options=options, staged=False)
+        assert max(sent, default=0) < _BUFFERS
+
+
+@pytest.mark.parametrize(
+    ("protocol", "status", "message"),
+    [("http", 206, "more than 1000 bytes came"), ("s3", 206, "more than 1000"), ("gs", 503, "503")],
+)
+def test_ranges_without_end(protocol: str, status: int, message: str) -> None:
+    with endless(status=status) as (server, sent):
+        url, options = protocols(server)[protocol]
+        with pytest.raises(RemoteError, match=f"failed .*{message}"):
+            read_bytes(f"{url}/file", options, 5, 1005)
+        assert max(sent, default=0) < _BUFFERS
