@@ -13,6 +13,7 @@ from fastdata.converters.rows import read_row
 from fastdata.errors import UnreadableError
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.ranges import FileRef, Request, Wanted, merge
+from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url
 
 _THREADS = 16
@@ -38,10 +39,12 @@ def fetch(
         if one.problem is None and one.column is None and not _is_held(one)
     )
     found: dict[str, bytes] = {}
+    patience = Patience()
 
     def read(request: Request) -> None:
         try:
-            data = read_bytes(request.file.url, storage_options, request.start, request.stop)
+            url, start, stop = request.file.url, request.start, request.stop
+            data = read_bytes(url, storage_options, start, stop, patience=patience)
         except FileNotFoundError:
             return
         for one in request.members:

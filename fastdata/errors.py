@@ -13,6 +13,7 @@
         ├── SpaceError            no room for what is to be written
         ├── BusyError             another process holds what this one needs
         ├── RemoteError           a bucket or server that cannot be reached or will not obey
+        │   └── OutageError       it has not answered for so long that reading ends
         └── DatasetError          a packed dataset
             ├── VersionError      written by a newer fastdata
             └── CorruptionError   it does not match its own manifest or index
@@ -115,6 +116,10 @@ class BusyError(DataError):
 
 class RemoteError(DataError):
     """A bucket or server cannot be reached, or refuses what is asked of it."""
+
+
+class OutageError(RemoteError):
+    """A server has not answered for so long that the whole pass ends, not a sample."""
 
 
 class DatasetError(DataError):

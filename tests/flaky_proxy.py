@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import random
 import socket
 import struct
+import sys
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,6 +137,12 @@ class FlakyProxy:
         """Breaks the next ``times`` requests that ``when`` is true of (None: any)."""
         assert kind in FAULTS
         self._faults.append(_Fault(kind, when or (lambda _: True), times))
+
+    def inject_often(self, share: float, seed: int, kinds: Sequence[str] = PASSING) -> None:
+        """Breaks this share of the requests, each in a way that is drawn."""
+        drawn = random.Random(seed)
+        for kind in kinds:
+            self.inject(kind, lambda _: drawn.random() < share / len(kinds), sys.maxsize)
 
     def clear(self) -> None:
         """Forgets all requests and all faults."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.parse
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from flaky_proxy import FlakyProxy, wait_until
 from hangs import HANG
+from web_server import WebServer
 
 from fastdata.remote.filesystem import open_filesystem
 
@@ -195,3 +196,48 @@ def web(tmp_path: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+class Store(NamedTuple):
+    """A folder behind a proxy.
+
+    Attributes:
+        url: The folder's URL.
+        options: What its driver needs.
+        proxy: The proxy.
+    """
+
+    url: str
+    options: dict[str, Any]
+    proxy: FlakyProxy
+
+
+@contextmanager
+def web_store(folder: Path) -> Iterator[Store]:
+    """A folder behind a web server."""
+    aiohttp = pytest.importorskip("aiohttp")
+    times = aiohttp.ClientTimeout(total=None, sock_read=2)
+    with WebServer(folder) as server, FlakyProxy(server.url) as proxy:
+        yield Store(proxy.url, {"client_kwargs": {"timeout": times}}, proxy)
+
+
+@contextmanager
+def bucket_store(bucket: Bucket, folder: Path) -> Iterator[Store]:
+    """A folder in a bucket."""
+    send_tree(bucket, folder, "data")
+    with bucket.through_proxy() as (behind, proxy):
+        options = dict(behind.storage_options)
+        if bucket.url.startswith("gs"):
+            options["requests_timeout"] = 2
+        else:
+            options["config_kwargs"] = {"read_timeout": 2}
+        yield Store(f"{bucket.url}/data", options, proxy)
+
+
+@pytest.fixture(params=["web", "gcs", "s3"])
+def store(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
+    """Puts a folder behind one of the three protocols."""
+    if request.param == "web":
+        return web_store
+    bucket = request.getfixturevalue(request.param)
+    return lambda folder: bucket_store(bucket, folder)

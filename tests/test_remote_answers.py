@@ -8,82 +8,37 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
-from flaky_proxy import PASSING, Exchange, FlakyProxy
-from loader_data import CROPS, dataset, same
-from object_stores import Bucket, send_tree
-from web_server import WebServer
+from flaky_proxy import PASSING, Exchange
+from loader_data import CROPS, SAMPLES, dataset, same
+from object_stores import Store, web_store
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.errors import RemoteError
+from fastdata.errors import OutageError, RemoteError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
 from fastdata.remote.opening import read_manifest
 
-aiohttp = pytest.importorskip("aiohttp")
+pytest.importorskip("aiohttp")
 
 #: Small requests, so that there are many.
 OPTIONS = RemoteOptions(timeout=2.0, max_request=1, concurrency=8)
-CUT = ["truncate", "chunked", "open", "short"]
-
-
-class Store(NamedTuple):
-    """A folder behind a proxy.
-
-    Attributes:
-        url: The folder's URL.
-        options: What its driver needs.
-        proxy: The proxy.
-    """
-
-    url: str
-    options: dict[str, Any]
-    proxy: FlakyProxy
-
-    def loader(self, **more: Any) -> DataLoader[Any]:
-        """A loader of the dataset that is there."""
-        far = ImageDataset(
-            self.url, CROPS, storage_options=self.options, remote=OPTIONS, staged=False
-        )
-        return DataLoader(far, 8, seed=3, num_workers=1, **more)
-
-
-@contextmanager
-def web_store(folder: Path) -> Iterator[Store]:
-    """A folder behind a web server."""
-    times = aiohttp.ClientTimeout(total=None, sock_read=2)
-    with WebServer(folder) as server, FlakyProxy(server.url) as proxy:
-        yield Store(proxy.url, {"client_kwargs": {"timeout": times}}, proxy)
-
-
-@contextmanager
-def bucket_store(bucket: Bucket, folder: Path) -> Iterator[Store]:
-    """A folder in a bucket."""
-    send_tree(bucket, folder, "data")
-    with bucket.through_proxy() as (behind, proxy):
-        options = dict(behind.storage_options)
-        if bucket.url.startswith("gs"):
-            options["requests_timeout"] = 2
-        else:
-            options["config_kwargs"] = {"read_timeout": 2}
-        yield Store(f"{bucket.url}/data", options, proxy)
-
-
-@pytest.fixture(params=["web", "gcs", "s3"])
-def store(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
-    """Puts a folder behind one of the three protocols."""
-    if request.param == "web":
-        return web_store
-    bucket = request.getfixturevalue(request.param)
-    return lambda folder: bucket_store(bucket, folder)
 
 
 def is_of(name: str) -> Callable[[Exchange], bool]:
     """Whether a request reads a file of this name."""
     return lambda one: one.method == "GET" and name in one.path and "prefix" not in one.path
+
+
+def open_loader(there: Store, options: RemoteOptions = OPTIONS, **more: Any) -> DataLoader[Any]:
+    """A loader of the dataset behind a proxy."""
+    far = ImageDataset(
+        there.url, CROPS, storage_options=there.options, remote=options, staged=False
+    )
+    return DataLoader(far, 8, seed=3, num_workers=1, order="random", **more)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +54,7 @@ def expected() -> list[Any]:
 
 def test_each_fault_in_answers_with_samples(store: Callable[[Path], Any]) -> None:
     with store(dataset("shards")) as there:
-        loader = there.loader(order="random")
+        loader = open_loader(there)
         faults = {*PASSING, "corrupt"}
         for fault in faults:
             there.proxy.inject(fault, is_of(".tar"))
@@ -170,6 +125,22 @@ def test_compressed_answers_are_refused_at_once(store: Callable[[Path], Any]) ->
         assert sum(one.fault == "gzip" for one in there.proxy.exchanges) == 2
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+def test_a_server_that_stalls_ends_a_pass(on_error: str) -> None:
+    """Not a sample after the other, each after all its tries."""
+    options = RemoteOptions(
+        timeout=0.3, tries=1 if on_error != "raise" else 9, max_request=1, concurrency=2, patience=1
+    )
+    with web_store(dataset("shards")) as there:
+        loader = open_loader(there, options, on_error=on_error)
+        there.proxy.inject("stall", is_of(".tar"), times=999)
+        with pytest.raises(OutageError, match=r"shard-\d+\.tar.*s were lost in \d+ failures"):
+            list(loader)
+        assert there.proxy.count("GET", ".tar") < SAMPLES // 2
+        there.proxy.clear()
+        assert same(list(open_loader(there)), expected())
+
+
 class Endless(http.server.BaseHTTPRequestHandler):
     """Answers each request with zeros without end; counts the bytes."""
 
@@ -229,8 +200,8 @@ def protocols(server: str) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-#: Bytes that the two sockets hold, and aiohttp.
-_BUFFERS = 16 << 20
+#: Bytes that the two sockets hold, and aiohttp, which reads on while a connection is closed.
+_BUFFERS = 64 << 20
 
 
 @pytest.mark.parametrize("protocol", ["http", "gs", "s3"])

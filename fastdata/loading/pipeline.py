@@ -21,7 +21,14 @@ from fastdata.decode.engine import (
     jpeg_info,
 )
 from fastdata.decode.fallback import Step, next_step, pillow_knows_better
-from fastdata.errors import FallbackWarning, FastdataError, SampleError, UsageError, warn
+from fastdata.errors import (
+    FallbackWarning,
+    FastdataError,
+    OutageError,
+    SampleError,
+    UsageError,
+    warn,
+)
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
@@ -278,6 +285,7 @@ class Pipeline:
         Raises:
             TimeoutError: The deadline is over.
             DatasetError: The index is damaged.
+            OutageError: The server has not answered for too long.
         """
         if batch.error is not None:
             raise batch.error
@@ -308,6 +316,9 @@ class Pipeline:
         decoded = np.ones(len(batch.planned.indices), np.bool_)
         decoded[[*batch.slow, *batch.failed]] = False
         self._count(batch, decoded)
+        for error in batch.failed.values():
+            if isinstance(error, OutageError):  # its samples may be sound
+                raise error
         return dict(sorted(batch.failed.items()))
 
     def _count(self, batch: Batch, decoded: npt.NDArray[np.bool_], way: str = NATIVE) -> None:

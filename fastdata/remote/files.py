@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
+from fastdata.remote.retries import Patience
 from fastdata.remote.urls import name_of, redact
 
 _MOST = 8 << 20  # bytes of a request
@@ -41,6 +42,7 @@ class RemotePath:
         self.size = size
         self.mtime_ns = mtime_ns
         self._options = storage_options
+        self._patience = Patience()
         self.forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,7 +97,8 @@ class RemotePath:
 
     def _fetch(self, start: int, stop: int) -> bytes:
         def one(at: int) -> bytes:
-            return read_bytes(self.location, self._options, at, min(at + _MOST, stop))
+            end = min(at + _MOST, stop)
+            return read_bytes(self.location, self._options, at, end, patience=self._patience)
 
         if stop - start <= _MOST:
             return one(start)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from fastdata.errors import CorruptionError, RemoteError, UsageError
+from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.answers import asking, bounded_options, require_length, too_long
-from fastdata.remote.retries import TRIES, TruncatedError, describe_error, retrying
+from fastdata.remote.retries import TRIES, Patience, TruncatedError, describe_error, retrying
 from fastdata.remote.urls import (
     join_url,
     redact,
@@ -34,7 +34,7 @@ from fastdata.remote.urls import (
     split_query,
 )
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import whole_file
+from fastdata.storage.files import free_space, human_bytes, whole_file
 
 if TYPE_CHECKING:
     import fsspec
@@ -51,6 +51,7 @@ _CONNECT = 15.0
 _SLOWEST = 256 << 10
 _ASKING = 16  # requests at once that only ask
 _BLOCK = 8 << 20  # bytes that one request downloads
+_WINDOW = 128 * _BLOCK  # bytes whose requests are queued at once
 _STREAMS = 8  # requests of one download at once
 #: Most bytes of a file that is read whole, unless said otherwise.
 _WHOLE = 256 << 20
@@ -374,6 +375,7 @@ def read_bytes(
     end: int | None = None,
     abandon: Abandon | None = None,
     most: int = _WHOLE,
+    patience: Patience | None = None,
 ) -> bytes:
     """Reads a small file, or the bytes from ``start`` to before ``end``; for none, asks nobody.
 
@@ -384,6 +386,7 @@ def read_bytes(
         end: One past the last.
         abandon: Cancels it from another thread.
         most: How many bytes a whole file may have.
+        patience: See `fastdata.remote.retries.Retries`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -417,7 +420,8 @@ def read_bytes(
 
     if begin == stop:
         return b""  # no server knows such a range: some answer with everything, or an error
-    return retrying(read, what=f"{redact(url)}: reading it", pause=abandon.pause)
+    what = f"{redact(url)}: reading it"
+    return retrying(read, what=what, pause=abandon.pause, patience=patience)
 
 
 def download(
@@ -443,9 +447,17 @@ def download(
         FileNotFoundError: There is no such file.
         CorruptionError: It does not match its checksum, and did not when fetched again either.
         RemoteError: It cannot be downloaded.
+        SpaceError: There is no room for it.
         OSError: It cannot be written.
     """
     size = file_info(url, storage_options).size if size is None else size
+    free = free_space(Path(local).parent)
+    if size > free:
+        raise SpaceError(
+            f"{local}: {human_bytes(size)} of {redact(url)} are to be fetched here, "
+            f"{human_bytes(free)} are free",
+            "Make room, or give another folder.",
+        )
     with whole_file(Path(local)) as temporary:
         found = _fetch(url, temporary, size, storage_options, progress)
         if crc32c not in (None, found):
@@ -471,7 +483,7 @@ def _fetch(
     progress: Callable[[], None],
 ) -> str:
     """Downloads a file; its CRC-32C."""
-    abandon = Abandon()
+    abandon, patience = Abandon(), Patience()
     with (
         open(local, "wb", opener=_open_own) as file,
         ThreadPoolExecutor(_STREAMS, "fastdata-download") as pool,
@@ -479,11 +491,14 @@ def _fetch(
 
         def fetch(start: int) -> None:
             end = min(start + _BLOCK, size)
-            os.pwrite(file.fileno(), read_bytes(url, storage_options, start, end, abandon), start)
+            data = read_bytes(url, storage_options, start, end, abandon, patience=patience)
+            os.pwrite(file.fileno(), data, start)
 
         try:
-            for _ in pool.map(fetch, range(0, size, _BLOCK)):
-                progress()
+            # Not all at once: the size is a manifest's, which may say anything.
+            for at in range(0, size, _WINDOW):
+                for _ in pool.map(fetch, range(at, min(at + _WINDOW, size), _BLOCK)):
+                    progress()
         except BaseException:
             abandon.now()  # the pool waits for its threads
             raise

@@ -22,7 +22,10 @@ class RemoteOptions:
         piece_bytes: Size of the pieces that a cache folder holds.
         timeout: Seconds after which a request that gives no whole answer is given up and made
             again; a second is added for each 256 KiB that were asked for.
-        tries: How often a request is made in all before it is an error.
+        tries: How often a request is made in all before it is an error. Of answers that were cut,
+            two count as one.
+        patience: Seconds that requests of a pass may fail with no answer in between; each answer
+            gives one back. Then the pass ends with an OutageError, whatever ``on_error`` says.
         progress: Whether the filling of a cache folder is reported on standard error.
     """
 
@@ -33,6 +36,7 @@ class RemoteOptions:
     piece_bytes: int = 8 << 20
     timeout: float = 30.0
     tries: int = 6
+    patience: float = 300.0
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -40,11 +44,12 @@ class RemoteOptions:
             if field.name == "progress":
                 continue
             value = getattr(self, field.name)
-            kinds = (int, float) if field.name == "timeout" else (int,)
+            seconds = field.name in ("timeout", "patience")
+            kinds = (int, float) if seconds else (int,)
             least = 0 if field.name == "merge_gap" else 1
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise UsageError(f"{field.name}={value!r}", "Give a number.")
-            if not value >= least and not (field.name == "timeout" and value > 0):
+            if not value >= least and not (seconds and value > 0):
                 raise UsageError(f"{field.name}={value!r}", f"Give {least} or more.")
 
 

@@ -148,6 +148,7 @@ class RemotePass:
     ) -> None:
         self._blobs = blobs
         self._reader = blobs.reader
+        self._reader.patience.begin()
         self._cache = blobs.local_cache
         # A cache folder holds whole pieces of files, whatever is read of them.
         self._plan_fetches = plan_fetches if self._cache is None else None

@@ -12,7 +12,7 @@ from fastdata.remote.answers import asking, require_length
 from fastdata.remote.filesystem import open_filesystem
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
-from fastdata.remote.retries import Retries, wait_before
+from fastdata.remote.retries import Patience, Retries, wait_before
 from fastdata.remote.urls import redact
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class RangeReader:
 
         self.options = options
         self.counts = RangeCounts()
+        #: Shared by all passes under way; each begins it.
+        self.patience = Patience(options.patience)
         self._fs, _ = open_filesystem(url, storage_options)
         #: Runs all requests.
         self.loop: asyncio.AbstractEventLoop = getattr(self._fs, "loop", None) or get_loop()
@@ -65,12 +67,14 @@ class RangeReader:
 
         Raises:
             RemoteError: It cannot be had; or its server knows no ranges.
+            OutageError: Requests have failed for too long.
         """
         if start == stop:
             return b""
         what = f"{redact(url)}: reading bytes {start} to {stop}"
         limit = self.options.timeout + (stop - start) / _SLOWEST
-        retries = Retries(what, self.options.tries, enough=self.options.tries)
+        tries = self.options.tries
+        retries = Retries(what, tries, enough=tries, patience=self.patience)
         while True:
             try:
                 async with self._slots:
@@ -78,6 +82,7 @@ class RangeReader:
                     self.counts.bytes += stop - start
                     data = await asyncio.wait_for(self._get(url, start, stop), limit)
                 require_length(data, url, stop - start)
+                self.patience.answered()
                 return data
             except FileNotFoundError:
                 raise RemoteError(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fastdata.errors import FastdataError, RemoteError
+from fastdata.errors import FastdataError, OutageError, RemoteError
 from fastdata.remote.urls import redact_text
 from fastdata.storage.files import is_no_space
 
@@ -28,6 +28,8 @@ _SILENT = 5.0
 #: before they report an error.
 _LONG = 90.0
 _ENOUGH = 3
+#: Seconds of `Patience`, by default.
+PATIENCE = 300.0
 
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509}
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
@@ -100,6 +102,57 @@ class StatusError(OSError):
         self.status, self.headers = status, headers
 
 
+class Patience:
+    """Seconds that the requests of a pass, or of a file, may fail with no answer in between.
+
+    What several wait for side by side counts once, and each answer gives a second back. So a
+    server that fails now and then never uses them up, and one that stalls soon does, however many
+    requests there are.
+
+    Args:
+        seconds: How many.
+    """
+
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self.seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what was lost."""
+        self._lost = 0.0
+        self._failures = 0
+        self._last = time.monotonic()
+
+    def answered(self) -> None:
+        """Notes an answer."""
+        self._last = time.monotonic()
+        self._lost = max(self._lost - 1.0, 0.0)
+
+    def failed(self, begun: float, what: str, error: Exception) -> None:
+        """Notes a failure.
+
+        Args:
+            begun: When its request was first made, by `time.monotonic`.
+            what: See `Retries`.
+            error: What it raised.
+
+        Raises:
+            OutageError: There are no seconds left.
+        """
+        now = time.monotonic()
+        self._lost += max(now - max(begun, self._last), 0.0)
+        self._last = now
+        self._failures += 1
+        if self._lost > self.seconds:
+            raise OutageError(
+                f"{what}: the server fails: {self._lost:.0f} s were lost in {self._failures} "
+                f"failures; the last: {describe_error(error)}",
+                "Check the network and the service's status, then run the same command again; "
+                "training goes on from its last checkpoint; RemoteOptions(patience=…) waits "
+                "longer.",
+            ) from None
+
+
 class Retries:
     """The one policy for failing requests: which are made again, after how long, how often.
 
@@ -114,12 +167,20 @@ class Retries:
             (`fastdata.remote.urls.redact`).
         tries: How often it is tried in all.
         enough: How often it is tried when that takes longer than 90 s.
+        patience: Notes failures; None for none.
     """
 
-    def __init__(self, what: str, tries: int = TRIES, enough: int = _ENOUGH) -> None:
+    def __init__(
+        self,
+        what: str,
+        tries: int = TRIES,
+        enough: int = _ENOUGH,
+        patience: Patience | None = None,
+    ) -> None:
         self._what = what
         self._tries = tries
         self._enough = enough
+        self._patience = patience
         self._failed = self._cut = 0
         self._told = False
         self._begun = time.monotonic()
@@ -133,6 +194,7 @@ class Retries:
         Raises:
             FileNotFoundError: The server says that there is no such thing; its text is ``what``.
             RemoteError: It failed for good, or too often.
+            OutageError: No patience is left.
             FastdataError: ``error`` itself.
         """
         self._failed += 1
@@ -142,6 +204,8 @@ class Retries:
         # `from None`: a driver's own traceback may print credentials.
         if not may_pass(error):
             raise _final(error, self._what) from None
+        if self._patience is not None:
+            self._patience.failed(self._begun, self._what, error)
         if counted >= self._tries or (counted >= self._enough and seconds > _LONG):
             raise RemoteError(
                 f"{self._what}: failed {self._failed} times in {seconds:.0f} s; the last time: "
@@ -161,6 +225,7 @@ def retrying(
     what: str,
     tries: int = TRIES,
     pause: Callable[[float], object] = time.sleep,
+    patience: Patience | None = None,
 ) -> T:
     """Calls a function until it succeeds, as `Retries` has it.
 
@@ -169,14 +234,18 @@ def retrying(
         what: See `Retries`.
         tries: See `Retries`.
         pause: Waits for so many seconds; what it raises ends the trying.
+        patience: See `Retries`.
 
     Raises:
         FileNotFoundError: See `Retries.wait_after`; `RemoteError` and `FastdataError` likewise.
     """
-    retries = Retries(what, tries)
+    retries = Retries(what, tries, patience=patience)
     while True:
         try:
-            return call()
+            found = call()
+            if patience is not None:
+                patience.answered()
+            return found
         except Exception as error:
             seconds = retries.wait_after(error)
         pause(seconds)
