@@ -1,15 +1,16 @@
 """CIFAR-10 and CIFAR-100, from the python archives as published.
 
 The archives hold pickles. A pickle can run any code, so these are read by an unpickler
-that knows NumPy's arrays, of which they are made, and nothing else.
+that knows arrays of bytes, of which they are made, and nothing else.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
-import tarfile
+import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,9 +21,11 @@ from fastdata.converters.trees import SourceFile, source_tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.urls import is_url
+from fastdata.storage.formats.tars import read_member
 
 _SIDE = 32  # pixels
 _PIXELS = 3 * _SIDE * _SIDE
+_MOST_UNPACKED = 512 << 20  # bytes of an archive; the published ones have under 200 MB
 
 
 class _Published(NamedTuple):
@@ -53,20 +56,63 @@ _CIFAR = {
     ),
 }
 
+
+class _Kind:
+    """Stands for ``numpy.dtype`` in a pickle."""
+
+    def __init__(self, name: object, *_: object) -> None:
+        self.name = name
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _Array:
+    """Stands for ``numpy.ndarray`` in a pickle.
+
+    NumPy's own believes any state: of a pickled type with objects in it, it takes bytes for
+    addresses.
+    """
+
+    values: Any = None
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, by_column, data = state
+        if kind.name != b"u1":
+            raise pickle.UnpicklingError(f"it has an array of {kind.name!r}")
+        order = "F" if by_column else "C"
+        self.values = np.frombuffer(data, np.uint8).reshape(shape, order=order)
+
+
 #: What the published pickles refer to, by the names that NumPy had for it then.
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+_ADMITTED: dict[tuple[str, str], type] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Kind,
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _ADMITTED[module, name]
+            # A new class each time: a pickle can set a class's attributes.
+            return type(name, (_ADMITTED[module, name],), {})
         except KeyError:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}") from None
+
+
+def _unpickle(data: bytes) -> dict[bytes, Any]:
+    for opcode, argument, _ in pickletools.genops(data):
+        # The unpickler takes memory for all places up to the one that is named.
+        if "PUT" in opcode.name and int(argument) > len(data):
+            raise pickle.UnpicklingError(f"it names place {argument} of its memo")
+    found = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+    if not isinstance(found, dict):
+        raise pickle.UnpicklingError("it holds no dictionary")
+    return found
 
 
 class Cifar:
@@ -129,7 +175,7 @@ class Cifar:
         try:
             file = self._archive.open()
             if is_url(self._archive.location):
-                # tarfile goes to and fro; what must be fetched is fetched once (170 MB).
+                # Each batch is looked for from the start; an archive (170 MB) is fetched once.
                 file = io.BytesIO(file.read())
         except OSError as error:
             raise SourceError(
@@ -138,9 +184,9 @@ class Cifar:
 
         def read(name: str) -> bytes:
             file.seek(0)
-            with tarfile.open(fileobj=file, mode="r:gz") as tar:
-                member = tar.extractfile(f"{self._published.folder}/{name}")
-                return member.read() if member else b""
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                path = f"{self._published.folder}/{name}"
+                return read_member(unpacked, path, _MOST_UNPACKED)
 
         with file:
             yield read
@@ -150,20 +196,17 @@ class Cifar:
         if found is None:
             raise FileNotFoundError(f"{self._folder / name} is not there")
         with found.open() as file:
-            data: bytes = file.read()
+            data: bytes = file.read(_MOST_UNPACKED)
         return data
 
     def _load(self, name: str, read: Callable[[str], bytes]) -> dict[bytes, Any]:
         """Unpickles one file."""
         try:
-            loaded = _Unpickler(io.BytesIO(read(name)), encoding="bytes").load()
-            if not isinstance(loaded, dict):
-                raise pickle.UnpicklingError("it holds no dictionary")
+            return _unpickle(read(name))
         except FastdataError:  # it cannot be reached, and may be as it should
             raise
         except Exception as error:  # an unpickler raises almost anything on foreign bytes
             raise self._unexpected(name, error) from None
-        return loaded
 
     def _unexpected(self, name: str, error: Exception) -> SourceError:
         where = self._folder if self._archive is None else self._archive
@@ -180,12 +223,12 @@ class Cifar:
     def _images(self, name: str, batch: dict[bytes, Any]) -> Iterator[Record]:
         try:
             labels = batch[self._published.labels]
-            planes = np.asarray(batch[b"data"], np.uint8).reshape(-1, 3, _SIDE, _SIDE)
+            planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)
             if len(labels) != len(planes) or not all(
-                0 <= label < len(self.classes) for label in labels
+                type(label) is int and 0 <= label < len(self.classes) for label in labels
             ):
                 raise ValueError("labels do not fit the images")
-        except (KeyError, ValueError, TypeError, OverflowError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise self._unexpected(name, error) from None
         for row, (label, image) in enumerate(zip(labels, planes, strict=True)):
             pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()

@@ -12,8 +12,6 @@ import io
 import os
 import re
 import shlex
-import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,8 +22,8 @@ from fastdata.converters.imagefolder import ClassFolders, class_shards
 from fastdata.converters.records import Listable, Record, Sharded
 from fastdata.converters.trees import SourceFile, Tree, is_folder, scan, source_tree, storable
 
-from fastdata.errors import SourceError, UsageError
-from fastdata.storage.formats.tars import Member, members
+from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.storage.formats.tars import Member, members, read_member
 from fastdata.storage.probe import is_image_name
 
 SPLITS = ("train", "val")
@@ -36,6 +34,7 @@ _VAL_TAR = "ILSVRC2012_img_val.tar"
 _DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _META = "ILSVRC2012_devkit_t12/data/meta.mat"
 _GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+_MOST_DEVKIT = 64 << 20  # bytes, unpacked
 _KAGGLE_DATA = "ILSVRC/Data/CLS-LOC"
 _KAGGLE_VAL = "LOC_val_solution.csv"
 
@@ -286,7 +285,16 @@ class _TrainArchive:
     def __init__(self, archive: SourceFile) -> None:
         self._archive = archive
         self.inputs = [archive.location]
-        self._inner = {Path(member.name).stem: member for member in members(archive)}
+        self._inner: dict[str, Member] = {}
+        for member in members(archive):
+            wnid = Path(member.name).stem
+            if wnid in self._inner:
+                raise SourceError(
+                    f"{archive}: holds {self._inner[wnid].name} and {member.name}, two archives of "
+                    "one class",
+                    "Download it again.",
+                )
+            self._inner[wnid] = member
         _check_wnids(archive, self._inner)
 
     def wnids(self) -> list[str]:
@@ -382,36 +390,25 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
         ) from None
     try:
         # All of it, to its checksum: SciPy crashes on some damaged files.
-        with devkit.open() as file:
-            unpacked = io.BytesIO(gzip.decompress(file.read()))
-        with tarfile.open(fileobj=unpacked, mode="r:") as tar:
-            meta = loadmat(io.BytesIO(_read_member(tar, _META)), squeeze_me=True)
-            truth = [int(line) for line in _read_member(tar, _GROUND_TRUTH).split()]
+        with devkit.open() as file, gzip.GzipFile(fileobj=file) as unpacked:
+            kit = unpacked.read(_MOST_DEVKIT + 1)
+        if len(kit) > _MOST_DEVKIT:
+            raise ValueError(f"it has over {_MOST_DEVKIT:,} bytes, unpacked")
+        tar = io.BytesIO(kit)
+        meta = loadmat(io.BytesIO(read_member(tar, _META, len(kit))), squeeze_me=True)
+        truth = [int(line) for line in read_member(tar, _GROUND_TRUTH, len(kit)).split()]
         synsets = meta["synsets"]
         # IDs 1 to 1000 are the classes; those above are inner nodes of the hierarchy.
         ids = (int(number) for number in synsets["ILSVRC2012_ID"])
         children = (int(count) for count in synsets["num_children"])
         wnids = (str(wnid) for wnid in synsets["WNID"])
         leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
-    except (
-        OSError,
-        tarfile.TarError,
-        zlib.error,
-        KeyError,
-        ValueError,
-        TypeError,
-        EOFError,
-    ) as error:
+    except FastdataError:  # it cannot be reached
+        raise
+    except Exception as error:  # SciPy raises almost anything on foreign bytes
         raise SourceError(
             f"{path}: not the development kit of ILSVRC 2012: {error!r}",
             "It tells the classes of the validation images; download it beside their archive.",
         ) from None
     _check_wnids(path, leaves.values())
     return leaves, truth
-
-
-def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
-    file = tar.extractfile(name)
-    if file is None:
-        raise KeyError(name)
-    return file.read()

@@ -6,7 +6,6 @@ could run any code when it is read, and it is not needed: it is never opened.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,8 +27,11 @@ from fastdata.converters.trees import (
 )
 
 from fastdata.decode.codecs import probe
-from fastdata.errors import SampleError, SourceError, UsageError
+from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
+from fastdata.storage.blobs import MOST_BYTES
+from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.jsontext import parse_json
 
 #: What a column of class indices or class names is called, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
@@ -164,7 +166,7 @@ class ParquetImages(Sharded):
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
         for path, file in self._files.items():
-            for _, _, columns in _batches(path, file, chosen.image, wanted):
+            for _, _, columns in _batches(path, file, chosen, wanted):
                 names = columns[1] if chosen.names_in else [None] * len(columns[0])
                 for label, name in set(zip(columns[0], names, strict=True)):
                     if label is None:
@@ -179,6 +181,11 @@ class ParquetImages(Sharded):
             raise SourceError(
                 f"{self._base}: the column {chosen.label} holds no labels",
                 "Name another with --label-column.",
+            )
+        if len(found) > _MOST_CLASSES:
+            raise SourceError(
+                f"{self._base}: the column {chosen.label} has over {_MOST_CLASSES:,} labels",
+                "Name the column of classes with --label-column.",
             )
         if chosen.named:
             return sorted(map(str, found))
@@ -218,7 +225,9 @@ def _is_petastorm(tree: Tree) -> bool:
     try:
         with file.open() as opened:
             return b"dataset-toolkit.unischema.v1" in (pq.read_schema(opened).metadata or {})
-    except (OSError, pa.ArrowException):
+    except FastdataError:
+        raise
+    except PARQUET_ERRORS:
         return False
 
 
@@ -289,7 +298,7 @@ class FileListing(NamedTuple):
         name = self.path.removesuffix(_EXTENSION)
         location, mtime_ns = self.file.location, self.file.mtime_ns
         row = 0
-        for group, length, batch in _batches(self.path, self.file, chosen.image, wanted):
+        for group, length, batch in _batches(self.path, self.file, chosen, wanted):
             labels = batch[0]
             keys = batch[1] if chosen.key else [None] * len(labels)
             for label, key in zip(labels, keys, strict=True):
@@ -311,24 +320,34 @@ class FileListing(NamedTuple):
 
 
 def _batches(
-    path: str, source: SourceFile, image: str, columns: list[str]
+    path: str, source: SourceFile, chosen: _Columns, columns: list[str]
 ) -> Iterator[tuple[int, int, list[list[Any]]]]:
     """The row group, its images' mean length, and the columns' values, a batch at a time."""
     folders = _folder_values(path)
     with open_parquet(source) as file:
         names = _leaves(source, file)
-        missing = [column for column in (image, *columns) if column not in {*names, *folders}]
-        if missing:
-            raise SourceError(
-                f"{source}: has no column {missing[0]}, as others have",
-                "Give --root files that were written together.",
+        kinds = dict.fromkeys(folders, pa.string()) | names
+        for column in (chosen.image, *columns):
+            kind = kinds.get(column)
+            same = kind is not None and (
+                _is_binary(kind) if column == chosen.image else _is_label(kind)
             )
-        image_at = list(names).index(image)
+            if column == chosen.label and same:
+                same = pa.types.is_integer(kind) != chosen.named
+            if not same:
+                raise SourceError(
+                    f"{source}: has no column {column}, as others have"
+                    if kind is None
+                    else f"{source}: its column {column} is {kind}, unlike that of others",
+                    "Give --root files that were written together.",
+                )
+        image_at = list(names).index(chosen.image)
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             if not about.num_rows:
                 continue
-            length = max(1, about.column(image_at).total_uncompressed_size // about.num_rows)
+            length = about.column(image_at).total_uncompressed_size // about.num_rows
+            length = min(max(1, length), MOST_BYTES)
             stored = [column for column in columns if column in names]
             if not stored:
                 yield group, length, [[folders[column]] * about.num_rows for column in columns]
@@ -469,7 +488,7 @@ def _label_column(
 def _features(schema: pa.Schema) -> dict[str, list[str]]:
     """Class names that Hugging Face datasets notes beside the schema, by column."""
     try:
-        about = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        about = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {
             name: [str(entry) for entry in feature["names"]]
             for name, feature in about.items()

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from fastdata.storage.arrow import array
 from fastdata.storage.index import SCHEMA, Row, rows_to_batch
+from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import FileEntry
 
 #: Rows held as Python objects before they become a batch, which takes a fifth of the memory.
@@ -138,7 +139,7 @@ def read_part(path: Path) -> Part | None:
     try:
         with pa.memory_map(str(path)) as source:
             metadata = pa.ipc.open_file(source).schema.metadata
-        about = json.loads(metadata[b"part"])
+        about = parse_json(metadata[b"part"])
         file = FileEntry(**about["file"]) if about["file"] else None
         bad = [Bad(*entry) for entry in about["bad"]]
         return Part(about["fingerprint"], about["samples"], about["blob_bytes"], file, bad)

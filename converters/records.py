@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
+from fastdata.storage.blobs import MOST_BYTES
 from fastdata.storage.files import open_descriptor, read_exactly
 
 
@@ -119,6 +120,8 @@ def read_record(path: str, offset: int, length: int) -> bytes:
         UnreadableError: The file cannot be read.
         SampleError: It has changed since it was listed.
     """
+    if not 0 <= length <= MOST_BYTES:
+        raise SampleError(f"has {length:,} bytes, and an image may have {MOST_BYTES:,} at most")
     try:
         descriptor = open_descriptor(path)
     except OSError as error:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastdata.converters.trees import SourceFile, file_at
 
-from fastdata.errors import SampleError, SourceError, UnreadableError
+from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
+from fastdata.storage.formats.parquet import PARQUET_ERRORS
 
 #: Rows that are decoded at a time: some megabytes of images.
 _ROWS = 64
@@ -27,9 +28,15 @@ def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
         SourceError: It cannot be read, then or while it is open.
     """
     try:
-        with file.open() as source, pq.ParquetFile(source) as opened:
-            yield opened
-    except (pa.ArrowException, OSError) as error:
+        with file.open() as source:
+            size = source.seek(0, 2)
+            with pq.ParquetFile(source) as opened:
+                if opened.metadata.num_rows > size:
+                    raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
+                yield opened
+    except FastdataError:
+        raise
+    except PARQUET_ERRORS as error:
         raise SourceError(
             f"{file}: cannot be read as Parquet: {error}", "Check that it was written whole."
         ) from None
@@ -79,7 +86,10 @@ class _Column:
             )
         while row >= self._first + len(self._values):
             self._first += len(self._values)
-            self._values = column_values(next(self._batches), self._column)
+            batch = next(self._batches, None)
+            if batch is None:
+                raise SampleError(f"is in row group {group}, which has fewer rows than it says")
+            self._values = column_values(batch, self._column)
         return self._values[row - self._first]
 
     def close(self) -> None:
@@ -115,12 +125,16 @@ def read_row(
             close_rows()
             _open.reader, _open.what = _Column(file, column), wanted
         value = _open.reader.value(row)
-    except (OSError, pa.ArrowException) as error:
+    except FastdataError:
+        raise
+    except PARQUET_ERRORS as error:
         close_rows()
         raise UnreadableError(f"row {row} cannot be read: {error}") from None
     if value is None:
         raise SampleError(f"the {column} of row {row} is null")
-    return bytes(value)
+    if not isinstance(value, bytes):
+        raise SampleError(f"the {column} of row {row} is not bytes")
+    return value
 
 
 def close_rows() -> None:

@@ -33,6 +33,7 @@ from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.opening import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import cache_folder, whole_file
+from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
     MANIFEST_NAMES,
@@ -299,7 +300,8 @@ def _read_ledger(path: Path) -> dict[str, tuple[int, str, str]]:
             f"{path}: cannot be read: {error.strerror}", "Check its permissions."
         ) from None
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # a kill may leave half a line
-            entry = json.loads(line)
+        # A kill may leave half a line.
+        with suppress(ValueError, KeyError, TypeError, OverflowError):
+            entry = parse_json(line)
             sent[entry["name"]] = int(entry["size"]), str(entry["crc32c"]), str(entry["version"])
     return sent

@@ -1,24 +1,21 @@
 """Existing tar shards in the WebDataset convention.
 
 Members of one sample are consecutive and share the key, their name up to the first dot of its
-last component; what follows says what the member is: an image, ``cls``, ``json``.
+last component; what follows, in any case, says what the member is: an image, ``cls``, ``json``.
+Members without an extension, or in a folder such as ``__meta__``, belong to no sample. The
+webdataset package has the same rules.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import pickle
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 from fastdata.converters.records import Listable, Record, Sharded
 from fastdata.converters.trees import (
     LocalFile,
@@ -33,7 +30,9 @@ from fastdata.converters.trees import (
 from fastdata.errors import SourceError
 from fastdata.remote.files import list_paths
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.formats.shards import NPY_HEAD, npy_shape
 from fastdata.storage.formats.tars import Member, members
+from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import KEEP
 from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 
@@ -41,8 +40,8 @@ from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 _MOST_CLASSES = 1 << 22
 #: Records that are pickled together.
 _KEPT_AT_ONCE = 1024
-#: Longest header of a .npy in bytes: NumPy's own have 128.
-_NPY_HEAD = 4096
+#: Bytes that a .cls and a .json may have: they are read whole.
+_MOST_CLS, _MOST_JSON = 100, 16 << 20
 #: torchvision's, and those of the shards container.
 _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
@@ -212,9 +211,30 @@ class TarListing(NamedTuple):
             return data
 
         with opened:
-            for stem, group in groupby(members(self.file), key=_stem):
-                parts = {member.name[len(stem) + 1 :].lower(): member for member in group}
+            for stem, parts in self._groups():
                 yield self._sample(stem, parts, read)
+
+    def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
+        """Yields the key and the members of each sample, these by what follows the key."""
+        key: str | None = None
+        parts: dict[str, Member] = {}
+        for member in members(self.file):
+            found, extension = _split(member.name)
+            if found is None:
+                continue
+            if found != key:
+                if key is not None:
+                    yield key, parts
+                key, parts = found, {}
+            if extension in parts:
+                raise SourceError(
+                    f"{self.file}: the sample {key} has two members .{extension}, "
+                    f"{parts[extension].name} and {member.name}",
+                    "Write the shard with one key for each sample, and its members once.",
+                )
+            parts[extension] = member
+        if key is not None:
+            yield key, parts
 
     def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
         image = next((m for ext, m in parts.items() if "." + ext in _IMAGE_EXTENSIONS), None)
@@ -226,9 +246,9 @@ class TarListing(NamedTuple):
         about = self._json(parts["json"], read) if "json" in parts else {}
         label: Any = about.get("label")
         if "cls" in parts:
-            text = read(parts["cls"])
-            label = int(text) if text.strip().isdigit() and len(text) < 100 else None
-        if not isinstance(label, int) or label < 0:
+            text = read(parts["cls"]) if parts["cls"].size < _MOST_CLS else b""
+            label = int(text) if text.strip().isdigit() else None
+        if type(label) is not int or label < 0:
             raise self._missing("integer label in .cls or .json", stem, parts)
         if label >= _MOST_CLASSES:
             raise SourceError(
@@ -236,9 +256,9 @@ class TarListing(NamedTuple):
                 f"{_MOST_CLASSES:,} classes at most",
                 "Labels must be ranks of classes, from 0; write the shards with such.",
             )
-        name = about.get("class")
+        name, key = about.get("class"), about.get("key")
         return _Sample(
-            str(about.get("key", stem)),
+            stem if key is None else str(key),
             label,
             name if isinstance(name, str) else None,
             image,
@@ -253,13 +273,21 @@ class TarListing(NamedTuple):
 
     def _json(self, member: Member, read: _Read) -> dict[str, Any]:
         try:
-            about = json.loads(read(member))
+            if member.size > _MOST_JSON:
+                raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
+            about = parse_json(read(member), lenient=True)
         except ValueError as error:
             raise SourceError(
-                f"{self.file}: {member.name} is not JSON: {error}", "Write the shards anew."
+                f"{self.file}: {member.name} is not JSON: {error}",
+                "Write the shard again with this member corrected.",
             ) from None
         if not isinstance(about, dict):
             return {}
+        if type(about.get("key")) not in (str, int, type(None)):
+            raise SourceError(
+                f"{self.file}: the key in {member.name} is neither text nor a number",
+                "Write the shard with other keys, or without.",
+            )
         for field in ("key", "class"):
             if not is_utf8(str(about.get(field, ""))):
                 raise SourceError(
@@ -270,29 +298,17 @@ class TarListing(NamedTuple):
 
     def _pixels(self, member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
         """The raw pixels after NumPy's header, and their size."""
-        head = io.BytesIO(read(member._replace(size=min(member.size, _NPY_HEAD))))
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what Python 2 wrote
-                version = np.lib.format.read_magic(head)
-                if version != (1, 0):
-                    raise ValueError(f"version {version}")
-                shape, by_column, kind = np.lib.format.read_array_header_1_0(head)
-            length = head.tell()
-            if by_column or kind != np.uint8:
-                raise ValueError(f"{kind}, Fortran order: {by_column}")
-            if len(shape) != 3 or shape[2] != 3 or min(shape) < 1:
-                raise ValueError(f"shape {shape}")
-            if length + shape[0] * shape[1] * 3 != member.size:
-                raise ValueError(f"{member.size} bytes for shape {shape}")
-        except Exception as error:  # NumPy's parser raises almost anything on foreign bytes
+            head = read(member._replace(size=min(member.size, NPY_HEAD)))
+            length, height, width = npy_shape(head, member.size)
+        except ValueError as error:
             raise SourceError(
                 f"{self.file}: {member.name} does not hold pixels: {error}",
                 "An image as .npy must be of version 1.0, uint8, height x width x 3; write the "
                 "shards with such, or with image files.",
             ) from None
         image = Member(member.name, member.offset + length, member.size - length)
-        return image, (shape[0], shape[1], None)
+        return image, (height, width, None)
 
 
 class _Walked:
@@ -330,6 +346,17 @@ def _unpickled(file: Any) -> Iterator[list[Record]]:
             return
 
 
-def _stem(member: Member) -> str:
-    folder, slash, last = member.name.rpartition("/")
-    return folder + slash + last.partition(".")[0]
+def _split(name: str) -> tuple[str | None, str]:
+    """The key and the extension in a member's name, as the webdataset package finds them.
+
+    The key is None for members that it passes over.
+    """
+    folder, slash, last = name.rpartition("/")
+    stem, dot, extension = last.partition(".")
+    above = folder.rpartition("/")[2]
+    if not dot or not (stem or (above and "." not in above)):
+        return None, ""
+    first = name.partition("/")[0]
+    if len(first) >= 4 and first.startswith("__") and first.endswith("__"):
+        return None, ""
+    return folder + slash + stem, extension.lower()

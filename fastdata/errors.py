@@ -32,11 +32,15 @@ import warnings
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+#: Characters of a message or name that are printed. A name in an archive may have megabytes.
+_MOST_PRINTED = 4000
+
+
 def printable(text: str, keep: str = "") -> str:
     r"""A name or message that does nothing to a terminal and takes one line.
 
     Keys, class names and paths come from data: an escape sequence in one could hide what is
-    printed, or change it.
+    printed, or change it, and a long one could flood a log. So long ones lose their middle.
 
     Args:
         text: What is to be printed.
@@ -55,7 +59,14 @@ def printable(text: str, keep: str = "") -> str:
             code -= 0xDC00
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
-    return _UNPRINTABLE.sub(escaped, text)
+    return _shortened(_UNPRINTABLE.sub(escaped, _shortened(text)))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MOST_PRINTED:
+        return text
+    half = _MOST_PRINTED // 2 - 30
+    return f"{text[:half]} … ({len(text):,} characters) … {text[-half:]}"
 
 
 class FastdataError(Exception):

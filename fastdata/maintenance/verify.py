@@ -214,6 +214,8 @@ def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
             bad |= ~known | (np.diff(files, prepend=previous) < 0)
             bad |= (offsets < 0) | (lengths < 0) | (offsets > end - lengths)
             previous = int(files[-1])
+        else:
+            bad |= files != -1
         for at in np.flatnonzero(bad).tolist():
             row = blobs.index[start + at]
             yield _Finding(

@@ -214,6 +214,10 @@ class RemoteBlobs:
         if row.path is not None and self._root is not None:
             if not is_inside(row.path):
                 raise self.corrupt(row, number, f"its path {row.path} leaves the dataset's root")
+            if row.file != -1:
+                raise self.corrupt(
+                    row, number, f"the index gives it a path, and file {row.file} besides"
+                )
             return own_file(join_url(self._root, row.path), row.offset + row.length)
         if not 0 <= row.file < len(self._urls):
             raise self.corrupt(

@@ -39,6 +39,7 @@ from fastdata.storage.files import (
     read_file,
     whole_file,
 )
+from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
     MANIFEST_NAMES,
@@ -152,7 +153,7 @@ class Marker(NamedTuple):
     def read(cls, folder: Path) -> Marker | None:
         """The marker in a folder; None where there is none that can be read."""
         try:
-            fields = json.loads(read_file(folder / MARKER_NAME))
+            fields = parse_json(read_file(folder / MARKER_NAME))
             marker = cls(fields["original"], fields["id"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -328,7 +329,7 @@ def _roots_file() -> Path:
 
 def _remembered() -> list[Path]:
     try:
-        roots = json.loads(read_file(_roots_file()))
+        roots = parse_json(read_file(_roots_file()))
     except (OSError, ValueError):
         return []
     if not isinstance(roots, list):

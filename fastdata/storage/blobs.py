@@ -15,6 +15,9 @@ from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import RecordIndex
 
+#: Bytes that an image may have. The native core has the same bound (``io/extents.cpp``).
+MOST_BYTES = 1 << 30
+
 
 class Blobs:
     """Index and files of one dataset on a local disk, opened for reading.
@@ -52,6 +55,10 @@ class Blobs:
         if row.path is not None and self._root is not None:
             if not is_inside(row.path):
                 raise self._corrupt(row, number, f"its path {row.path} leaves the dataset's root")
+            if row.file != -1:
+                raise self._corrupt(
+                    row, number, f"the index gives it a path, and file {row.file} besides"
+                )
             return self._root / row.path
         if not 0 <= row.file < len(self._files):
             raise self._corrupt(
@@ -73,6 +80,8 @@ class Blobs:
                 _require_size(path, self.manifest.files[row.file].size, size)
             if not 0 <= row.offset <= row.offset + row.length <= size:
                 raise self._corrupt(row, number, f"{path} has {size} bytes, too few to hold it")
+            if row.length > MOST_BYTES:
+                raise self._corrupt(row, number, f"it has {row.length:,} bytes, too many")
             data = self._reader.read(path, row.offset, row.length)
         except OSError as error:
             raise _unreadable(path, error) from None

@@ -16,6 +16,7 @@ from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
 
@@ -126,18 +127,15 @@ class Manifest:
             CorruptionError: It is not a manifest.
         """
         try:
-            text = text if isinstance(text, str) else text.decode("utf-8")
-            found = json.loads(text)
-            if "\\u" in text:  # JSON may name surrogates, which no other text has
-                json.dumps(found, ensure_ascii=False).encode()
+            found = parse_json(text)
             checksum = found.get(_CHECKSUM) if isinstance(found, dict) else None
             expected = None if checksum is None else _checksum(found)
             if not isinstance(found, dict) or found.get("format") != "fastdata":
                 raise ValueError("its format is not fastdata")
             version = found["format_version"]
-            if not isinstance(version, int):
+            if type(version) is not int:
                 raise TypeError("format_version is not a number")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise _not_a_manifest(path, error) from None
         if version > FORMAT_VERSION:
             raise VersionError(
@@ -168,7 +166,7 @@ def has_manifest(folder: Path) -> bool:
 
 def with_root(text: bytes, root: str) -> bytes:
     """A manifest's text for images that lie elsewhere; fields of a later version are kept."""
-    return _text({**json.loads(text), "root": root}).encode()
+    return _text({**parse_json(text), "root": root}).encode()
 
 
 def _text(fields: dict[str, Any]) -> str:

@@ -37,6 +37,8 @@ void IndexedDataset::fill(const IndexRow& row, size_t i, Extents& out) const {
   if (row.has_path) {
     if (!stays_below(row.path) || row.path.size > kMaxPath)
       extent.corrupt = "its path leaves the dataset's root";
+    else if (row.file != -1)
+      extent.corrupt = "the index gives it a path, and a file besides";
     else
       out.set_path(i, root_ + '/' +
                           std::string(reinterpret_cast<const char*>(row.path.data), row.path.size));

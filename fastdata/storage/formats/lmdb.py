@@ -31,6 +31,7 @@ FILE_NAME = DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
 #: 64 pages or a whole blob.
 _FULL = 16 << 20
+_MOST_PAGE = 1 << 16  # bytes (MAX_PAGESIZE)
 _PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c)
 
 
@@ -165,8 +166,10 @@ class _Tree:
         self._size = os.fstat(descriptor).st_size
         first = self._meta(0)
         self._page_size = first.page_size
-        if self._page_size < 256 or self._page_size & (self._page_size - 1):
+        if not 256 <= self._page_size <= _MOST_PAGE or self._page_size & (self._page_size - 1):
             raise self.corrupt(f"its page size is {self._page_size}")
+        #: Pages that may still be walked: a tree has each of them once.
+        self._pages_left = self._size // self._page_size
         self._root = max(first, self._meta(self._page_size), key=lambda m: m.transaction).root
 
     def corrupt(self, problem: str) -> CorruptionError:
@@ -189,9 +192,12 @@ class _Tree:
 
     def _entries(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
         start = number * self._page_size
+        self._pages_left -= 1
+        if self._pages_left < 0 or not depth:
+            raise self.corrupt(f"page {number} is in its tree more than once")
+        if start + self._page_size > self._size:
+            raise self.corrupt(f"page {number} lies beyond its end")
         page = read_exactly(self._descriptor, start, self._page_size)
-        if len(page) < self._page_size or not depth:
-            raise self.corrupt(f"page {number} lies beyond its end, or in a circle")
         flags, lower, _ = self._PAGE.unpack_from(page)
         nodes = np.frombuffer(page[_PAGE_HEADER : max(lower, _PAGE_HEADER) & ~1], "<u2").tolist()
         try:

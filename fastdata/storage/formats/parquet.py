@@ -7,6 +7,7 @@ every row, and where each blob lies follows from the lengths alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ _SCHEMA = pa.schema(
 FILE_NAME = "part-{:06d}.parquet"
 _IMAGE_COLUMN = _SCHEMA.get_field_index("image")
 _OTHER_COLUMNS = [name for name in _SCHEMA.names if name != "image"]
+#: What pyarrow raises on damaged files, besides its own exceptions: text that is not UTF-8, numbers
+#: out of range, memory for what a footer claims.
+PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
+                  MemoryError, RecursionError)  # fmt: skip
 _LENGTH_BYTES = 4  # PLAIN encoding of a BYTE_ARRAY: little-endian length, then the bytes
 
 
@@ -144,31 +149,40 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
         check_regular(path)
         with pa.OSFile(str(path)) as source:
             metadata = pq.read_metadata(source)
-    except (pa.ArrowException, OSError) as error:
+        names = metadata.schema.names
+        if names != _SCHEMA.names:
+            raise CorruptionError(f"{path}: its columns are {', '.join(names)}")
+        groups = range(metadata.num_row_groups)
+        pages = [_image_pages(metadata.row_group(group)) for group in groups]
+    except PARQUET_ERRORS as error:
         raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
-    if metadata.schema.names != _SCHEMA.names:
-        raise CorruptionError(f"{path}: its columns are {', '.join(metadata.schema.names)}")
     with open_file(path) as file:
-        for group in range(metadata.num_row_groups):
-            chunk = metadata.row_group(group).column(_IMAGE_COLUMN)
-            begin, end = (
-                chunk.data_page_offset,
-                (chunk.data_page_offset + chunk.total_compressed_size),
-            )
-            # With a single page, what is not page header is values.
-            at = end - _page_size(read_exactly(file.fileno(), begin, 32))
-            for _ in range(metadata.row_group(group).num_rows):
-                prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
-                length = int.from_bytes(prefix, "little")
-                at += _LENGTH_BYTES
-                yield at, length
-                at += length
-                if at > end:
-                    break
-            if at != end or chunk.compression != "UNCOMPRESSED":
+        size = os.fstat(file.fileno()).st_size
+        for group, (rows, begin, end) in enumerate(pages):
+            at = begin
+            if 0 < begin <= end <= size:
+                # With a single page, what is not page header is values.
+                at = end - _page_size(read_exactly(file.fileno(), begin, 32))
+                for _ in range(rows if begin < at else 0):
+                    prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
+                    length = int.from_bytes(prefix, "little")
+                    at += _LENGTH_BYTES
+                    yield at, length
+                    at += length
+                    if at > end:
+                        break
+            if at != end:
                 raise CorruptionError(
                     f"{path}: the image column of row group {group} is not one plain data page"
                 )
+
+
+def _image_pages(group: pq.RowGroupMetaData) -> tuple[int, int, int]:
+    """Rows of a row group, and where its images begin and end; they end at -1 if compressed."""
+    chunk = group.column(_IMAGE_COLUMN)
+    begin = chunk.data_page_offset
+    plain = chunk.compression == "UNCOMPRESSED"
+    return group.num_rows, begin, begin + chunk.total_compressed_size if plain else -1
 
 
 def _page_size(header: bytes) -> int:
@@ -177,16 +191,13 @@ def _page_size(header: bytes) -> int:
     The header begins with three 32-bit fields: type, size, size when compressed. Each is a
     byte 0x15 (the next field, of type i32) and a zigzag-coded varint.
     """
-    at = value = 0
+    value, rest = 0, iter(header)
     for _ in range(3):
-        if header[at] != 0x15:
+        if next(rest, None) != 0x15:
             return -1
-        shift = value = 0
-        while True:
-            at += 1
-            value |= (header[at] & 0x7F) << shift
-            shift += 7
-            if header[at] < 0x80:
+        value = 0
+        for shift, byte in zip(range(0, 35, 7), rest, strict=False):
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
                 break
-        at += 1
     return value >> 1

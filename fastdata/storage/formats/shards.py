@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ import numpy as np
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
-from fastdata.storage.files import open_file
+from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats.tars import members
 from fastdata.storage.index import Row
 from fastdata.storage.probe import EXTENSIONS
 
 FILE_NAME = "shard-{:06d}.tar"
+#: Longest header of a .npy in bytes: NumPy's own have 128.
+NPY_HEAD = 4096
+_MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 
 
 class ShardWriter:
@@ -152,18 +156,45 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
         for member in members(path):
             suffix = member.name.rpartition(".")[2]
             if suffix == EXTENSIONS["raw"]:
-                header = _npy_header_size(path, member.offset)
+                with open_file(path) as file:
+                    head = read_exactly(file.fileno(), member.offset, min(member.size, NPY_HEAD))
+                header, _, _ = npy_shape(head, member.size)
                 yield member.offset + header, member.size - header
             elif suffix not in ("cls", "json"):
                 yield member.offset, member.size
-    except (SourceError, ValueError) as error:
-        raise CorruptionError(str(error)) from None
+    except SourceError as error:
+        raise CorruptionError(error.what) from None
+    except ValueError as error:
+        raise CorruptionError(f"{path}: {member.name} does not hold pixels: {error}") from None
 
 
-def _npy_header_size(path: Path, offset: int) -> int:
-    with open_file(path) as file:
-        file.seek(offset)
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        at: int = file.tell()
-    return at - offset
+def npy_shape(head: bytes, size: int) -> tuple[int, int, int]:
+    """Read the header of raw pixels, a .npy.
+
+    Args:
+        head: The file's first `NPY_HEAD` bytes.
+        size: The file's size in bytes.
+
+    Returns:
+        Bytes of the header, and rows and columns of the image.
+
+    Raises:
+        ValueError: It is of another version, type or shape than the one that this module writes.
+    """
+    file = io.BytesIO(head)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Python 2 wrote
+            version = np.lib.format.read_magic(file)
+            if version != (1, 0):
+                raise ValueError(f"version {version}")
+            shape, by_column, kind = np.lib.format.read_array_header_1_0(file)
+    except Exception as error:  # NumPy's parser raises almost anything on foreign bytes
+        raise ValueError(error) from None
+    if by_column or kind != np.uint8:
+        raise ValueError(f"{kind}, Fortran order: {by_column}")
+    if len(shape) != 3 or shape[2] != 3 or min(shape) < 1 or max(shape) > _MOST_SIDE:
+        raise ValueError(f"shape {shape}")
+    if file.tell() + shape[0] * shape[1] * 3 != size:
+        raise ValueError(f"{size} bytes for shape {shape}")
+    return file.tell(), int(shape[0]), int(shape[1])

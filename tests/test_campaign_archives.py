@@ -1,0 +1,140 @@
+"""Archives, containers and JSON made to harm: each ends with a result, or an error of fastdata's.
+
+A short form; ``make campaign`` runs it at length. Tars, LMDBs, Parquet files, indexes and manifests
+get other values where checksums fit, and are then read by what people call: `convert`, `verify`,
+`ImageDataset`, `index`, `doctor`. A case that takes four minutes hangs: the run ends with its
+traceback, and the case stays in its folder.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import shutil
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import hostile
+import pytest
+from click.testing import CliRunner
+from containers import pack_tree
+from fastdata.converters import ImageNet, ParquetImages, Source, WebDataset, pack
+from jpegs import encode, picture
+from sources import tar_bytes
+
+from fastdata import ImageDataset, verify
+from fastdata.cli import cli
+from fastdata.errors import FastdataError
+
+CASES = int(os.environ.get("FASTDATA_CAMPAIGN_ARCHIVES", "150"))
+SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
+#: Seconds after which a case hangs, on a machine however busy.
+LIMIT = 240
+CONTAINERS = ("lmdb", "parquet", "shards", "folder")
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sources and datasets of a few small images, sound."""
+    root = tmp_path_factory.mktemp("seeds")
+    for number in range(6):
+        path = root / "tree" / f"class{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(picture(20 + number, 17, number)))
+    for container in CONTAINERS:
+        pack_tree(root / "tree", root / container, container)
+    for kind, suffix in (("webdataset", ".tar"), ("parquet source", ".parquet")):
+        (root / kind).mkdir()
+        for path in root.glob(f"*/*{suffix}"):
+            shutil.copy(path, root / kind)
+    members = [(path.name, path.read_bytes()) for path in sorted(root.glob("tree/class0/*"))]
+    inner = [(f"n0000000{number}.tar", tar_bytes(members)) for number in range(2)]
+    (root / "imagenet").mkdir()
+    (root / "imagenet/ILSVRC2012_img_train.tar").write_bytes(tar_bytes(inner))
+    return root
+
+
+def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Random], None]:
+    """Lists a changed source, and packs one in ten."""
+
+    def use(case: Path, rng: random.Random) -> None:
+        (path,) = case.iterdir()
+        path.write_bytes(hostile.CHANGES[path.suffix](path.read_bytes(), rng))
+        opened = source(case)
+        for _ in opened.records():
+            pass
+        if rng.random() < 0.1:
+            pack(opened, case / "out", container=rng.choice(CONTAINERS[:3]), workers=1)
+
+    return use
+
+
+def read_dataset(case: Path, rng: random.Random) -> None:
+    """Opens a changed dataset and verifies it; some are read by the other commands, too."""
+    hostile.change_dataset(case, rng)
+    with quietly():
+        dataset = ImageDataset(case, staged=False)
+        for number in range(min(len(dataset), 10)):
+            with quietly():
+                dataset[number]
+    with quietly():
+        verify(case, workers=1)
+    if rng.random() < 0.05:
+        run("index", case, "--workers", 1)
+    if rng.random() < 0.002:
+        run("doctor", case)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    try:
+        yield
+    except FastdataError as error:
+        assert len(str(error)) < 20_000
+
+
+def run(*arguments: object) -> None:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code in (0, 1, 2), result.output
+
+
+USES: dict[str, Callable[[Path, random.Random], None]] = {
+    "webdataset": read_source(WebDataset),
+    "parquet source": read_source(ParquetImages),
+    "imagenet": read_source(lambda root: ImageNet(root, "train")),
+    **dict.fromkeys(CONTAINERS, read_dataset),
+}
+
+
+def test_files_made_to_harm(seeds: Path, tmp_path: Path) -> None:
+    case = tmp_path / "case"
+    done: Counter[str] = Counter()
+    spent: Counter[str] = Counter()
+    for number in range(CASES):
+        rng = random.Random(f"{SEED}/{number}")
+        kind = rng.choice(sorted(USES))
+        shutil.rmtree(case, ignore_errors=True)
+        shutil.copytree(seeds / kind, case)
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        begin = time.thread_time()
+        try:
+            with warnings.catch_warnings(), quietly():
+                warnings.simplefilter("ignore")
+                USES[kind](case, rng)
+        except Exception as error:
+            raise AssertionError(f"case {number} ({kind}) of seed {SEED}: {error!r}") from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        done[kind] += 1
+        spent[kind] += time.thread_time() - begin
+        if CASES > 1000 and not number % 1000:
+            print(f"{number:,} of {CASES:,}", flush=True)
+    each = ", ".join(f"{kind} {n:,} ({spent[kind] / n * 1e3:.0f} ms)" for kind, n in done.items())
+    print(f"{CASES:,} files made to harm: {each}")
