@@ -83,8 +83,8 @@ class _Array:
         _, shape, kind, by_column, data = state
         if kind.name != b"u1":
             raise pickle.UnpicklingError(f"it has an array of {kind.name!r}")
-        order = "F" if by_column else "C"
-        self.values = np.frombuffer(data, np.uint8).reshape(shape, order=order)
+        values = np.frombuffer(data, np.uint8)
+        self.values = values.reshape(shape, order="F" if by_column else "C")
 
 
 #: What the published pickles refer to, by the names that NumPy had for it then.
@@ -107,7 +107,7 @@ class _Unpickler(pickle.Unpickler):
 def _unpickle(data: bytes) -> dict[bytes, Any]:
     for opcode, argument, _ in pickletools.genops(data):
         # The unpickler takes memory for all places up to the one that is named.
-        if "PUT" in opcode.name and int(argument) > len(data):
+        if "PUT" in opcode.name and int(argument or 0) > len(data):
             raise pickle.UnpicklingError(f"it names place {argument} of its memo")
     found = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     if not isinstance(found, dict):

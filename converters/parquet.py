@@ -62,8 +62,8 @@ class ParquetImages(Sharded):
     labels, one of a usual name, or the only one that Hugging Face notes as a ``ClassLabel``.
     Nothing else is guessed. `columns_taken` says which were, and which are left out.
 
-    Lengths of records are the mean of their row group's: to know each, all images would have to
-    be read.
+    Lengths of records are the mean of their row group's rows, with all columns: to know each, all
+    images would have to be read.
 
     Args:
         root: A folder of ``*.parquet``, at any depth, or one file; or the URL of either. Names
@@ -322,7 +322,7 @@ class FileListing(NamedTuple):
 def _batches(
     path: str, source: SourceFile, chosen: _Columns, columns: list[str]
 ) -> Iterator[tuple[int, int, list[list[Any]]]]:
-    """The row group, its images' mean length, and the columns' values, a batch at a time."""
+    """The row group, its rows' mean length, and the columns' values, a batch at a time."""
     folders = _folder_values(path)
     with open_parquet(source) as file:
         names = _leaves(source, file)
@@ -341,13 +341,12 @@ def _batches(
                     else f"{source}: its column {column} is {kind}, unlike that of others",
                     "Give --root files that were written together.",
                 )
-        image_at = list(names).index(chosen.image)
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             if not about.num_rows:
                 continue
-            length = about.column(image_at).total_uncompressed_size // about.num_rows
-            length = min(max(1, length), MOST_BYTES)
+            # Of all columns: pyarrow ends the process where it looks at one that is damaged.
+            length = min(max(1, about.total_byte_size // about.num_rows), MOST_BYTES)
             stored = [column for column in columns if column in names]
             if not stored:
                 yield group, length, [[folders[column]] * about.num_rows for column in columns]

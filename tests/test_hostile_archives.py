@@ -27,6 +27,7 @@ from sources import convert, jpeg, make_devkit, make_tree, require_said, tar_byt
 from test_cifar import FOLDERS, Made, python2_pickle, write_archive, write_folder
 
 from fastdata import DataLoader, ImageDataset, verify
+from fastdata.doctor.opening import open_any
 from fastdata.errors import CorruptionError, FastdataError, SourceError
 from fastdata.storage.formats.tars import members
 from fastdata.storage.jsontext import parse_json
@@ -333,6 +334,24 @@ def test_parquet_footers(packed: Path, tmp_path: Path, name: str) -> None:
     assert result.exit_code == 0 or f"{path}: " in result.output
 
 
+def test_parquet_footer_of_which_pyarrow_ends_the_process(packed: Path, tmp_path: Path) -> None:
+    """The images have statistics that their type cannot have."""
+    data = next((packed / "parquet").glob("*.parquet")).read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    fields = hostile.Thrift(data[-8 - length : -8]).struct()
+    schema = next(value for number, _, value in fields if number == 2)
+    for field in schema[1][-1]:
+        if field[0] == 1:
+            field[2] = 0  # BOOLEAN
+    footer = hostile.write_thrift(12, fields)
+    changed = data[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1"
+    assert damaged(packed, tmp_path / "dataset", "parquet", changed) == ""
+    path = tmp_path / "x.parquet"
+    path.write_bytes(changed)
+    result = convert("parquet", "--root", path, "--out", tmp_path / "out")
+    require_said(result, 1, path)
+
+
 def test_parquet_rows_that_take_no_bytes(tmp_path: Path) -> None:
     """Labels in folders' names: a row takes nothing, and a footer may claim any number of them."""
     path = tmp_path / "in/label=1/x.parquet"
@@ -361,6 +380,16 @@ def test_metadata_of_hugging_face(tmp_path: Path, metadata: str) -> None:
     table = table.replace_schema_metadata({"huggingface": metadata})
     pq.write_table(table, tmp_path / "x.parquet")
     assert ParquetImages(tmp_path / "x.parquet").classes == ["0", "1"]
+
+
+@pytest.mark.parametrize("offset", [-(1 << 63), (1 << 63) - 1])
+def test_doctor_of_places_that_there_are_not(packed: Path, tmp_path: Path, offset: int) -> None:
+    for path in (packed / "lmdb").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    edit_index(tmp_path, lambda table: set_column(table, "offset", [offset] * 3))
+    opened = open_any(tmp_path, 0.1)
+    assert opened.data.samples == 3
+    assert 0 <= (opened.data.cached_share or 0) <= 1
 
 
 def test_a_file_of_its_own_and_another(packed: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ _SOURCES = ("imagenet", "imagefolder", "webdataset")
 _SEED = 6
 #: Bytes: each file takes whole pages.
 _PAGE = 4096
+_MOST_SIZE = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,14 @@ class Opened:
         found = self.source.gather(indices).extents
         paths = [Path(found.path(at)) for at in range(len(indices))]
         places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
-        # A length of -1 stands for the whole file.
+        # A length of -1 stands for the whole file. A damaged row may hold any numbers, of which the
+        # system takes those that are sizes of files.
         return [
-            Extent(path, offset, path.stat().st_size if length < 0 else length)
+            Extent(
+                path,
+                min(max(offset, 0), _MOST_SIZE),
+                path.stat().st_size if length < 0 else min(length, _MOST_SIZE),
+            )
             for path, offset, length in places
         ]
 

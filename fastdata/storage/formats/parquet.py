@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import check_regular, open_file, read_exactly
+from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.index import Row
 
 #: A row group ends at this many bytes of images, or rows. It is held in memory twice while
@@ -145,19 +145,17 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
         CorruptionError: The file is not Parquet, or its image column is not laid out as
             docs/formats/parquet.md says.
     """
-    try:
-        check_regular(path)
-        with pa.OSFile(str(path)) as source:
-            metadata = pq.read_metadata(source)
-        names = metadata.schema.names
-        if names != _SCHEMA.names:
-            raise CorruptionError(f"{path}: its columns are {', '.join(names)}")
-        groups = range(metadata.num_row_groups)
-        pages = [_image_pages(metadata.row_group(group)) for group in groups]
-    except PARQUET_ERRORS as error:
-        raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
+        try:
+            # Not by pyarrow: of some values in a footer, it ends the process.
+            footer = _footer(file.fileno(), size)
+            names = [element[_NAME].decode() for element in footer[_ELEMENTS][1:]]
+            if names != _SCHEMA.names:
+                raise ValueError(f"its columns are {', '.join(names)}")
+            pages = [_image_pages(group) for group in footer[_GROUPS]]
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
         for group, (rows, begin, end) in enumerate(pages):
             at = begin
             if 0 < begin <= end <= size:
@@ -177,12 +175,91 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
                 )
 
 
-def _image_pages(group: pq.RowGroupMetaData) -> tuple[int, int, int]:
+# Field numbers in parquet.thrift: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and
+# ColumnMetaData.
+_ELEMENTS, _GROUPS = 2, 4
+_NAME = 4
+_COLUMNS, _ROWS = 1, 3
+_ABOUT = 3
+_CODEC, _STORED_SIZE, _PAGES_AT = 4, 7, 9
+#: Bytes that a footer may have, and structures in each other.
+_MOST_FOOTER, _MOST_DEPTH = 256 << 20, 16
+
+
+def _footer(descriptor: int, size: int) -> dict[int, Any]:
+    """What stands at the end of a file: its schema and row groups, by field numbers."""
+    end = read_exactly(descriptor, max(size - 8, 0), 8)
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or length > min(size - 8, _MOST_FOOTER):
+        raise ValueError("it does not end with a footer")
+    found: dict[int, Any] = _Thrift(read_exactly(descriptor, size - 8 - length, length)).value(12)
+    return found
+
+
+def _image_pages(group: dict[int, Any]) -> tuple[int, int, int]:
     """Rows of a row group, and where its images begin and end; they end at -1 if compressed."""
-    chunk = group.column(_IMAGE_COLUMN)
-    begin = chunk.data_page_offset
-    plain = chunk.compression == "UNCOMPRESSED"
-    return group.num_rows, begin, begin + chunk.total_compressed_size if plain else -1
+    about = group[_COLUMNS][_IMAGE_COLUMN][_ABOUT]
+    begin = about[_PAGES_AT]
+    return group[_ROWS], begin, -1 if about[_CODEC] else begin + about[_STORED_SIZE]
+
+
+class _Thrift:
+    """Values in Thrift's compact protocol: structures are dictionaries by field number."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _bytes(self, count: int) -> bytes:
+        found = self._data[self._at : self._at + count]
+        if len(found) < count:
+            raise ValueError("its footer is cut short")
+        self._at += count
+        return found
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            (byte,) = self._bytes(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise ValueError("a number in its footer has no end")
+
+    def _number(self) -> int:
+        zigzag = self._varint()
+        return zigzag >> 1 ^ -(zigzag & 1)
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        """The next value; ``kind`` is the protocol's number of its type."""
+        match kind:
+            case 1 | 2 | 3:
+                return self._bytes(1)
+            case 4 | 5 | 6:
+                return self._number()
+            case 7:
+                return self._bytes(8)
+            case 8:
+                return self._bytes(self._varint())
+            case 9 | 10:
+                (head,) = self._bytes(1)
+                count = head >> 4 if head < 0xF0 else self._varint()
+                if count > len(self._data) - self._at or depth > _MOST_DEPTH:
+                    raise ValueError("a list in its footer is too long, or too deep")
+                return [self.value(head & 15, depth + 1) for _ in range(count)]
+            case 12 if depth <= _MOST_DEPTH:
+                return self._structure(depth)
+        raise ValueError("its footer is damaged")
+
+    def _structure(self, depth: int) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        number = 0
+        while head := self._bytes(1)[0]:
+            number = number + (head >> 4) if head >> 4 else self._number()
+            kind = head & 15
+            # A field's type says which boolean it is.
+            found[number] = kind == 1 if kind in (1, 2) else self.value(kind, depth + 1)
+        return found
 
 
 def _page_size(header: bytes) -> int:
