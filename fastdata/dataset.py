@@ -36,6 +36,7 @@ from fastdata.storage.probe import (
 )
 from fastdata.text import class_name, human_count
 from fastdata.transforms.descriptions import Schedule, Transform
+from fastdata.transforms.originals import changed, is_copied
 from fastdata.transforms.torchvision import parts
 
 
@@ -590,16 +591,24 @@ def folder_class() -> Any:
 FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
 
 
+#: What a ``DatasetFolder`` opens files by.
+LOADERS = ("default_loader", "pil_loader")
+
 #: What to do about a file of a torchvision folder's that cannot be decoded.
 _FILE_HINT = "Repair the file, or make torchvision's dataset without it."
 
 
-def own_method(dataset: Any, base: type, *names: str) -> str | None:
-    """The first of these methods that a dataset's class does not have from its base."""
+def own_method(dataset: Any, base: type, *names: str) -> str:
+    """Say in a clause which of these methods a dataset does not have from its base; "" for none.
+
+    Of torch's and torchvision's classes, also which is not what the library defines.
+    """
     kind = type(dataset)
-    return next(
-        (name for name in names if getattr(kind, name, None) is not getattr(base, name, None)), None
-    )
+    for name in names:
+        replaced = getattr(kind, name, None) is not getattr(base, name, None)
+        if replaced or name in vars(dataset):
+            return f"{class_name(dataset)} has its own {name}"
+    return changed(base, *names) if is_copied(base.__module__) else ""
 
 
 def _first_of_ours(transform: Any) -> Transform | None:
@@ -612,6 +621,8 @@ def _first_of_ours(transform: Any) -> Transform | None:
 def _opens_by_pillow(folder: Any) -> bool:
     """Whether a ``DatasetFolder`` opens files by torchvision's own loader, and that by Pillow."""
     module = sys.modules["torchvision.datasets.folder"]
+    if changed(module, *LOADERS):
+        return False
     if folder.loader is module.default_loader:
         return bool(sys.modules["torchvision"].get_image_backend() == "PIL")
     return folder.loader is module.pil_loader
@@ -624,11 +635,11 @@ def _check_folder(folder: Any) -> None:
             f"{class_name(folder)} is neither a path nor a folder of torchvision's",
             "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
         )
-    if name := own_method(folder, base, *FOLDER_METHODS):
+    if reason := own_method(folder, base, *FOLDER_METHODS):
         raise UsageError(
-            f"{class_name(folder)} has its own {name}, which would not be called",
-            "Give it to the DataLoader itself; or do with transform and target_transform "
-            f"what {name} does.",
+            f"{reason}, which would not be called",
+            "Give the dataset to the DataLoader itself; or do in transform and target_transform "
+            "what it does.",
         )
 
 

@@ -350,6 +350,11 @@ def test_augmix_mixes_as_torchvisions(
     def apply_next(image: Any, *_: Any, **__: Any) -> Any:
         return tensor_calls.apply(image[0], next(ours_))[None]
 
+    # Before torchvision's own code is replaced, which would take the native path away.
+    decoded = {
+        index: (got, drawn(dataset, index, SIZE[::-1])[0])
+        for index, got in pixels(dataset, num_workers=2).items()
+    }
     auto = import_torchvision().transforms.autoaugment
     monkeypatch.setattr(auto, "_apply_op", apply_next)
     if tv.__name__.endswith("v2"):
@@ -357,8 +362,7 @@ def test_augmix_mixes_as_torchvisions(
             type(mix), "_apply_image_or_video_transform", lambda self, *a, **k: apply_next(*a, **k)
         )
     monkeypatch.setattr(type(mix), "_sample_dirichlet", lambda self, params: next(weights))
-    for index, got in pixels(dataset, num_workers=2).items():
-        calls, _ = drawn(dataset, index, SIZE[::-1])
+    for index, (got, calls) in decoded.items():
         kept = [values[0] for name, values in calls if name == "mix_begin"]
         added = [values[0] for name, values in calls if name == "mix_add"]
         assert abs(sum(kept + added) - 1) < 1e-6 and len(added) == 2

@@ -214,8 +214,11 @@ def test_processors_with_methods_of_their_own_are_not_native() -> None:
     derived = type("Mine", (type(processor("ViT")),), {"rescale": lambda self, image, scale: image})
     module = importlib.import_module("transformers.models.siglip2.image_processing_siglip2")
     for made, words in (
-        (patched, "its resize is its own; use Resize, CenterCrop and Normalize with its numbers"),
-        (derived(), "its rescale is its own"),
+        (patched, "its resize was replaced"),
+        (
+            derived(),
+            "its rescale is its own; use Resize, CenterCrop and Normalize with its numbers",
+        ),
         (module.Siglip2ImageProcessor(), "for pictures of one size, use SiglipImageProcessor"),
     ):
         found = compile_recipe(made)

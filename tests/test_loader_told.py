@@ -366,14 +366,14 @@ SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
         {},
         "torch",
         "Inherited has its own __getitem__",
-        "Do in transform and target_transform what __getitem__ does",
+        "Do in transform and target_transform what it does",
     ),
     "a subclass of Subset": (
         lambda: Several(native(), [0]),
         {},
         "torch",
         "Several has its own __getitems__",
-        "Do in transform and target_transform what __getitems__ does",
+        "Do in transform and target_transform what it does",
     ),
     "a subset of a subclass": (
         lambda: torch.utils.data.Subset(Inherited(native().path, CROP), [0]),

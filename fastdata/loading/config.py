@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data._utils import collate
 
 from fastdata.device.delivery import Destination, destination
 from fastdata.device.transfer import is_asynchronous
@@ -22,6 +23,7 @@ from fastdata.plan.order import ORDER_NAMES, is_order
 from fastdata.text import class_name, human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe, Refusal
+from fastdata.transforms.originals import changed
 
 #: What ``fields`` may ask for.
 FIELDS = ("image", "label", "index", "key")
@@ -227,6 +229,8 @@ class LoaderConfig:
         if isinstance(recipe, Refusal) and recipe.impossible:
             raise UsageError(recipe.reason, "Change the transforms, or their order.")
         known = self.collate_fn in (None, default_collate) or fast
+        if known and (reason := changed(collate, "default_collate")):
+            return _workers(images, recipe, reason, "Undo that, or give it as collate_fn=.")
         if not known and not self._collates_bytes(recipe):
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             why = f"the collate_fn {name} wants single samples"

@@ -5,6 +5,7 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fastdata.dataset import FOLDER_METHODS, ImageDataset, folder_class, own_method
+from fastdata.dataset import FOLDER_METHODS, LOADERS, ImageDataset, folder_class, own_method
 from fastdata.device.delivery import called
 from fastdata.loading.joined import JoinedSource
 from fastdata.loading.noticing import remedy, unread
@@ -24,6 +25,7 @@ from fastdata.remote.opening import RemoteBlobs
 from fastdata.storage.probe import RGB, Style
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.originals import changed
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Images:
 
 
 class Files:
-    """The files of a folder of torchvision's, as they were when they were looked at.
+    """The files of a folder of torchvision's, and what opens them, as they were at first.
 
     Args:
         folder: The folder.
@@ -111,8 +113,9 @@ class Files:
         self._count = len(folder.samples)
 
     def are_current(self) -> bool:
-        """Whether the folder has the same list of as many still."""
-        return self._folder.samples is self.samples and len(self.samples) == self._count
+        """Whether the folder has the same list of as many still, opened as it was."""
+        same = self._folder.samples is self.samples and len(self.samples) == self._count
+        return same and _opened_otherwise(self._folder) is None
 
 
 class NotKnown(NamedTuple):
@@ -132,8 +135,8 @@ class NotKnown(NamedTuple):
 def recognise(dataset: Any) -> Images | NotKnown:
     """What is known of a dataset, or why it is not one that fastdata can read."""
     if isinstance(dataset, Subset):
-        if name := own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
-            return _overridden(dataset, name)
+        if reason := own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
+            return _overridden(reason)
         whole = recognise(dataset.dataset)
         if isinstance(whole, NotKnown):
             return whole
@@ -146,8 +149,8 @@ def recognise(dataset: Any) -> Images | NotKnown:
     if isinstance(dataset, ConcatDataset):
         return _recognise_concat(dataset)
     if isinstance(dataset, ImageDataset):
-        if name := own_method(dataset, ImageDataset, *_METHODS):
-            return _overridden(dataset, name)
+        if reason := own_method(dataset, ImageDataset, *_METHODS):
+            return _overridden(reason)
         if dataset.style != RGB:
             return _other_style(dataset.style)
         if dataset.folder is not None:
@@ -155,15 +158,15 @@ def recognise(dataset: Any) -> Images | NotKnown:
         return _images(repr(dataset), dataset, dataset, lambda learns: PackedSource(dataset))
     base = folder_class()
     if base is not None and isinstance(dataset, base):
-        if name := own_method(dataset, base, *FOLDER_METHODS):
-            return _overridden(dataset, name)
+        if reason := own_method(dataset, base, *FOLDER_METHODS):
+            return _overridden(reason)
         return _recognise_folder(dataset, dataset, ImageDataset(dataset))
     return NotKnown(unread(dataset), remedy(dataset, holds_images(dataset)))
 
 
 def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
-    if name := own_method(dataset, ConcatDataset, *FOLDER_METHODS):
-        return _overridden(dataset, name)
+    if reason := own_method(dataset, ConcatDataset, *FOLDER_METHODS):
+        return _overridden(reason)
     if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
         why = "a part of the ConcatDataset has another number of samples than when that was made"
         return NotKnown(why, "Make the ConcatDataset again.")
@@ -274,11 +277,9 @@ def _other_style(style: Style) -> NotKnown:
     return NotKnown(why, f"{hint}.", style.color)
 
 
-def _overridden(dataset: Any, name: str) -> NotKnown:
-    return NotKnown(
-        f"{class_name(dataset)} has its own {name}",
-        f"Do in transform and target_transform what {name} does, and leave it out.",
-    )
+def _overridden(reason: str) -> NotKnown:
+    hint = "Do in transform and target_transform what it does, and leave it out."
+    return NotKnown(reason, hint)
 
 
 def holds_images(dataset: Any, depth: int = 4) -> bool:
@@ -333,16 +334,28 @@ def _compiled(dataset: Any) -> Recipe | Refusal:
     return recipe
 
 
-def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:
+def _opened_otherwise(folder: Any) -> NotKnown | None:
+    """Why a folder's files are not opened by torchvision's own loader; None if they are."""
     import torchvision
-    from torchvision.datasets.folder import default_loader, pil_loader
+    from torchvision.datasets.folder import DatasetFolder, default_loader, pil_loader
 
+    if reason := own_method(folder, DatasetFolder, *FOLDER_METHODS):
+        return _overridden(reason)
+    if reason := changed(sys.modules["torchvision.datasets.folder"], *LOADERS):
+        return NotKnown(reason, "Undo that, and do in the transform what it does.")
     if folder.loader not in (default_loader, pil_loader):
         hint = "Leave loader= out, and do in the transform what it does."
         return NotKnown(f"{class_name(folder)} has its own loader", hint)
     if folder.loader is default_loader and torchvision.get_image_backend() != "PIL":
         hint = 'Call torchvision.set_image_backend("PIL").'
         return NotKnown("torchvision's image backend is not PIL", hint)
+    return None
+
+
+def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:
+    if (otherwise := _opened_otherwise(folder)) is not None:
+        return otherwise
+    name = type(folder).__name__
 
     def opener(learns: bool) -> Source:
         size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes

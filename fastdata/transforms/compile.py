@@ -59,6 +59,7 @@ from fastdata.transforms.descriptions import (
     in_form,
 )
 from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.originals import settled
 
 _Pair: TypeAlias = tuple[int, int]
 _Values: TypeAlias = tuple[float, float, float]
@@ -270,6 +271,11 @@ def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusa
         )
     if isinstance(transform, Schedule):
         transform = transform.current
+    with settled():
+        return _compile(transform, size)
+
+
+def _compile(transform: Any, size: _Pair | None) -> Recipe | Refusal:
     views, tail, form = read(transform, size)
     several = form is not None
     if reason := misplaced(views, tail):
@@ -783,6 +789,8 @@ def _unknown(transform: Any, reason: str = "") -> Unknown:
 
 def _wrapping_hint(transform: Any) -> str:
     """What to do about an object that holds pipelines, as recipes' classes do; "" for others."""
+    if translation.override(transform):
+        return "Undo that."
     attributes = getattr(transform, "__dict__", {})
     held = []
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():

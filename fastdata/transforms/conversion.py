@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from fastdata.transforms import originals
 from fastdata.transforms.descriptions import Transform
 
 #: Why the core cannot do what no library's file has.
@@ -54,16 +55,29 @@ def kind_of(transform: Any) -> type[Any]:
     """A transform's type; or what that derives from, if it has no more than another constructor."""
     kind: type[Any] = type(transform)
     while len(kind.__bases__) == 1 and vars(kind).keys() <= _CONSTRUCTED:
+        if type(kind) is not type(kind.__bases__[0]):
+            break
         kind = kind.__bases__[0]
     return kind
 
 
 def name_in(transform: Any, *modules: str) -> str:
-    """The name under which one of the modules has exactly a transform's type; "" if none has."""
+    """The name under which one of the modules has exactly a transform's type.
+
+    "" if none has, or if it was overridden (`override`).
+    """
     kinds: tuple[type[Any], ...] = (type(transform), kind_of(transform))
     for kind in kinds:
         name: str = kind.__name__
         for module in modules:
             if getattr(sys.modules.get(module), name, None) is kind:
-                return name
+                return "" if originals.overridden(transform, kind) else name
+    return ""
+
+
+def override(transform: Any) -> str:
+    """Say in a clause what of a library's transform was overridden; "" if nothing was."""
+    for kind in (type(transform), kind_of(transform)):
+        if originals.is_copied(kind.__module__):
+            return originals.overridden(transform, kind)
     return ""

@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastdata.transforms import dinov2, lightly, open_clip, timm, torchvision, transformers, users
-from fastdata.transforms.conversion import FAILS, HAS_TENSOR, NOT_KNOWN, Conversion, Found
+from fastdata.transforms.conversion import (
+    FAILS,
+    HAS_TENSOR,
+    NOT_KNOWN,
+    Conversion,
+    Found,
+    override,
+)
 from fastdata.transforms.descriptions import FiveCrop, Form, Normalize, Stack, TenCrop
 from fastdata.transforms.symbols import name_of, package
 
@@ -19,6 +26,7 @@ __all__ = [
     "follow",
     "is_known",
     "name_of",
+    "override",
     "parts",
     "translate",
     "views",
@@ -47,6 +55,8 @@ _OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
 
 def parts(transform: Any) -> Sequence[Any] | None:
     """The transforms that one calls one after the other, as a Compose does; None for others."""
+    if override(transform):
+        return None
     found = torchvision.parts(transform)
     return users.parts(transform) if found is None else found
 
@@ -68,6 +78,8 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
     Returns:
         What it does; or why that is not known, in words.
     """
+    if reason := override(transform):
+        return reason
     for other in _OTHERS:
         found = other(transform, kind, dtype)
         if found is not None:

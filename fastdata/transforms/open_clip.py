@@ -14,6 +14,7 @@ from fastdata.transforms import timm
 from fastdata.transforms.augmentations import ColorJitter, Grayscale, RandomApply
 from fastdata.transforms.conversion import Conversion, Found, name_in
 from fastdata.transforms.descriptions import CenterCrop, ResizeKeepRatio
+from fastdata.transforms.originals import changed
 
 _MODULE = "open_clip.transform"
 
@@ -23,8 +24,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
 
     As `fastdata.transforms.libraries.translate`.
     """
-    if transform is getattr(sys.modules.get(_MODULE), "_convert_to_rgb", None):
-        return Conversion()
+    module = sys.modules.get(_MODULE)
+    if module is not None and transform is module._convert_to_rgb:
+        return changed(module, "_convert_to_rgb") or Conversion()
     name = name_in(transform, _MODULE)
     try:
         return _translate(transform, name, kind, dtype)

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomErasing
-from fastdata.transforms.conversion import Conversion, Found, name_in
+from fastdata.transforms.conversion import Conversion, Found, name_in, override
 from fastdata.transforms.descriptions import (
     FLOATS,
     CenterCrop,
@@ -25,6 +25,7 @@ from fastdata.transforms.descriptions import (
     ResizeKeepRatio,
     Transform,
 )
+from fastdata.transforms.originals import changed
 from fastdata.transforms.pixels import (
     BLENDED_SUM,
     BLENDS,
@@ -88,18 +89,22 @@ def mixes_bytes(collate_fn: Any) -> bool:
 
 def collates_bytes(collate_fn: Any) -> bool:
     """Whether it is timm's fast_collate: of uint8 images and labels it makes tensors."""
-    module = sys.modules.get("timm.data.loader")
-    return collate_fn is not None and collate_fn is getattr(module, "fast_collate", None)
+    return _is_function(collate_fn, "fast_collate")
 
 
 def only_seeds(worker_init_fn: Any) -> bool:
     """Whether it is that of timm's create_loader, which only seeds a worker's generators."""
-    module = sys.modules.get("timm.data.loader")
     return (
         isinstance(worker_init_fn, partial)
-        and worker_init_fn.func is getattr(module, "_worker_init", None)
+        and _is_function(worker_init_fn.func, "_worker_init")
         and not callable(worker_init_fn.keywords.get("worker_seeding"))
     )
+
+
+def _is_function(given: Any, name: str) -> bool:
+    """Whether it is timm's function of this name, which makes or seeds loaders."""
+    module = sys.modules.get("timm.data.loader")
+    return module is not None and given is vars(module).get(name) and not changed(module, name)
 
 
 # --- geometry --------------------------------------------------------------------------------
@@ -352,6 +357,12 @@ _OPERATIONS: dict[str, Callable[[Any, _Strength], Transform]] = {
 
 def _augmentation(op: Any) -> Transform:
     """An AugmentOp."""
+    module = sys.modules["timm.data.auto_augment"]
+    if name_in(op, module.__name__) != "AugmentOp":
+        raise ValueError(override(op) or f"{op!r} is not an AugmentOp")
+    for name, table in (("aug_fn", module.NAME_TO_OP), ("level_fn", module.LEVEL_TO_ARG)):
+        if getattr(op, name) is not table[op.name]:
+            raise ValueError(f"the {name} of its {op.name} was replaced")
     made = _OPERATIONS[op.name](op, _Strength(op))
     return made if op.prob >= 1 else RandomApply((made,), op.prob)
 

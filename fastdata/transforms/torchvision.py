@@ -46,8 +46,7 @@ def parts(transform: Any) -> Sequence[Any] | None:
     """The transforms in a Compose, a preset of one, a ``torch.nn.Sequential``; None for others."""
     if _version(transform) is not None and kind_of(transform).__name__ == "Compose":
         return tuple(transform.transforms)
-    torch = sys.modules.get("torch")
-    if torch is not None and type(transform) is torch.nn.Sequential:
+    if name_in(transform, "torch.nn") == "Sequential":
         return tuple(transform)
     return None
 
@@ -68,11 +67,13 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
         return Conversion()
     if version is None or not is_known(transform):
         return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
+    if reason := _inconsistent(transform):
+        return reason
     try:
         if name in _TRANSLATORS:
             return _TRANSLATORS[name](transform, version, kind, dtype)
         return torchvision_pixels.translate(transform, version, kind, dtype)
-    except (UsageError, TypeError, ValueError) as error:
+    except (AttributeError, UsageError, TypeError, ValueError) as error:
         # Its own arguments make no sense; torchvision will say so when it is called.
         return f"its arguments are not known: {getattr(error, 'what', error)}"
 
@@ -86,9 +87,25 @@ def is_known(transform: Any) -> bool:
     return known and _version(transform) is not None
 
 
+def _inconsistent(transform: Any) -> str:
+    """Say what a constructor has derived from parameters that are other ones now; "" for none."""
+    own: dict[str, Any] = vars(transform)
+    for name in ("policies", "_policies"):
+        if name in own and own[name] != transform._get_policies(transform.policy):
+            return f"its {name} are not those of its policy"
+    if "_fill" in own:
+        utilities = sys.modules["torchvision.transforms.v2._utils"]
+        if own["_fill"] != utilities._setup_fill_arg(transform.fill):
+            return "its _fill is not that of its fill"
+    if "_log_ratio" in own:
+        torch = sys.modules["torch"]
+        if not torch.equal(own["_log_ratio"], torch.log(torch.tensor(transform.ratio))):
+            return "its _log_ratio is not that of its ratio"
+    return ""
+
+
 def _is_identity(transform: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and type(transform) is torch.nn.Identity
+    return name_in(transform, "torch.nn") == "Identity"
 
 
 def _version(transform: Any) -> int | None:

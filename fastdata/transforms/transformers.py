@@ -21,6 +21,7 @@ from typing import Any
 from fastdata.errors import UsageError
 from fastdata.transforms.conversion import Conversion, Found, name_in
 from fastdata.transforms.descriptions import FlooredCenterCrop, Normalize, Resize, Transform
+from fastdata.transforms.originals import is_copied, overridden
 from fastdata.transforms.pixels import Operation
 
 _BACKENDS = "transformers.image_processing_backends"
@@ -37,6 +38,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     own = _own_methods(transform)
     if own is None:
         return None
+    known = next((one for one in type(transform).__mro__ if is_copied(one.__module__)), None)
+    if known is not None and (reason := overridden(transform, known)):
+        return reason
     model = next((name for name in _MODELS if name_in(transform, *_modules(name))), "")
     if name_in(transform, *_modules("siglip2")):
         return (
