@@ -355,7 +355,6 @@ def _opened_otherwise(folder: Any) -> NotKnown | None:
 def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:
     if (otherwise := _opened_otherwise(folder)) is not None:
         return otherwise
-    name = type(folder).__name__
 
     def opener(learns: bool) -> Source:
         size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes

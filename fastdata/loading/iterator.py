@@ -26,7 +26,6 @@ from fastdata.loading.pipeline import Batch, Pipeline
 from fastdata.loading.seeding import seeded
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
-from fastdata.plan.draws import batch_key
 from fastdata.plan.schedule import Schedule
 from fastdata.text import human_count
 
@@ -223,7 +222,7 @@ class NativeIterator(Iterator[Any]):
         self._progress.ahead, self._progress.repeated = self._ahead(), self._repeated()
         planned = batch.planned
         if len(planned.numbers):
-            self._progress.batch_key = batch_key(self._key, planned.numbers, planned.occurrences)
+            self._progress.batch_key = planned.batch_key(self._key)
         self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)
         self._counters.batches += 1

@@ -27,6 +27,7 @@ from fastdata.device.transfer import map_tensors
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import taking_apart, told
 from fastdata.loading.config import LoaderConfig
+from fastdata.loading.drawn import DrawnPass, drawn_options
 from fastdata.loading.images import Images, leaves, reads_remotely
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
@@ -96,9 +97,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             stores; "quasi-random:512" for windows of 512 blocks instead of 128) or "sequential",
             in constant memory.
         seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample)
-            (with a sampler given: of crops and flips; in torch's workers: of the order);
-            None to draw one from ``generator`` at each epoch's beginning (with ``shard``: 0).
-            The epoch counts up by itself; `set_epoch` sets it.
+            (with a sampler given: of crops and flips). Off the native path Python's, NumPy's and
+            torch's global generators (the CPU's) are seeded for each sample, and for the
+            ``collate_fn``; afterwards they are as they were. None to draw one from ``generator`` at
+            each epoch's beginning (with ``shard``: 0). The epoch counts up by itself; `set_epoch`
+            sets it.
         shard: This rank's share of the samples: "auto" for the rank and the world size of an
             initialised process group, else of the environment (``RANK`` and ``WORLD_SIZE``, as
             torchrun sets them), else one process, so that one script runs on one GPU and on
@@ -116,8 +119,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
             entry, or the list's.
         batch_transform: Called with a batch's elements, or its dict; what it returns is the batch
-            (CutMix, MixUp, transforms on the GPU). On the native path, what it draws from Python's,
-            NumPy's and torch's global generators (the CPU's) is a function of (seed, epoch, batch).
+            (CutMix, MixUp, transforms on the GPU). On the native path, and with ``seed`` on all,
+            what it draws from Python's, NumPy's and torch's global generators (the CPU's) is a
+            function of (seed, epoch, batch).
         require_native: Whether any other path than the native one is an error, which says why.
             Single images may still be Pillow's to decode; `stats` counts them, and a warning
             tells of them once.
@@ -340,19 +344,25 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if self._native is not None:
             return self._native_iterator(self._native)
         self._advance_sampler()
+        if self.seed is not None:
+            return self._seeded_pass()
         # An ImageDataset decodes natively by itself, where it is asked for whole batches; in this
         # process it would go on with a transform that was changed in place.
         direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
         direct = direct and self.num_workers > 0
         if self._choice.path == "workers" and not direct:
-            return self._on_device(iter(self._with_prefix()), Tracker())
+            return self._on_device(iter(self._torch_loader()), Tracker())
         batches = super().__iter__()
+        self._notice(batches)
+        return self._on_device(batches, Tracker())
+
+    def _notice(self, batches: Any) -> None:
+        """Looks for images in the first batch of torch's path, to warn of what it costs."""
         if not self._noticed and not self._choice.avoidable:
             tell, batched = self._warn_slow_path, self.batch_sampler is not None
             self._noticed = all(map(in_memory, leaves(self.dataset))) or notice(
                 batches, batched, tell
             )
-        return self._on_device(batches, Tracker())
 
     def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
         """The batches where they are to be."""
@@ -363,6 +373,18 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         if self._config.on_error == "zero":
             transform = partial(_zero_invalid, batch_transform=self.batch_transform)
         return DeviceIterator(batches, where, tracker, transform)
+
+    def _seeded_pass(self) -> Iterator[Any]:
+        """A pass of torch's loader that draws from the seed."""
+        loader, sampler = self._torch_loader(), self.sampler
+        assert isinstance(sampler, ShardedSampler)
+        batches: Any = loader.batch_sampler if self.batch_sampler is not None else loader.sampler
+        sent = Progress(sampler.seed, sampler.epoch, 0, 0)
+        self._progress = sent if self._choice.where is None else replace(sent)
+        passing = iter(loader)
+        self._notice(passing)
+        started = DrawnPass(passing, batches, sent)
+        return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _native_iterator(self, native: NativePath) -> Iterator[Any]:
         resume, self._resume = self._resume, None
@@ -402,7 +424,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
 
     def _seeded(self) -> AbstractContextManager[None]:
         """What a `DeviceLoader` over this loader transforms the batch given last in."""
-        if self._native is None or self._progress is None:
+        if self._progress is None:
             return nullcontext()
         key = self._progress.batch_key
         # What the loader's own has drawn for the batch is not drawn again.
@@ -422,18 +444,20 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         # Ranks must agree, and their generators need not.
         return drawn if self._ranks is None else 0
 
-    def _with_prefix(self) -> torch.utils.data.DataLoader[Any]:
-        """Torch's loader over the same dataset, decoded natively in its workers."""
+    def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:
+        """Torch's loader over the same dataset: decoded natively in its workers, or with a seed."""
         if self._inner is None:
             options: dict[str, Any] = {"in_order": self.in_order} if _TORCH_HAS_IN_ORDER else {}
-            if self.batch_sampler is not None:
-                options["batch_sampler"] = self.batch_sampler
+            prefixed = self._choice.path == "workers"
+            dataset: Any = PrefixDataset(self.dataset) if prefixed else self.dataset
+            if self.seed is not None:
+                options |= drawn_options(self, dataset)
+            elif self.batch_sampler is not None:
+                options |= {"dataset": dataset, "batch_sampler": self.batch_sampler}
             else:
-                options |= {"sampler": self.sampler, "batch_size": None}
+                options |= {"dataset": dataset, "sampler": self.sampler, "batch_size": None}
             self._inner = _Torchs(
-                PrefixDataset(self.dataset),
                 num_workers=self.num_workers,
-                collate_fn=self.collate_fn,
                 pin_memory=self.pin_memory,
                 timeout=self.timeout,
                 worker_init_fn=self.worker_init_fn,
@@ -442,7 +466,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 prefetch_factor=self.prefetch_factor,
                 persistent_workers=self.persistent_workers,
                 pin_memory_device=self.pin_memory_device,
-                **options,
+                **{"collate_fn": self.collate_fn, **options},
             )
         return self._inner
 

@@ -15,11 +15,12 @@ from fastdata.dataset import whole_number
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import InlineExecutor
 from fastdata.loading.images import NotKnown, recognise
-from fastdata.loading.pipeline import Pipeline, Settings
+from fastdata.loading.pipeline import Batch, Pipeline, Settings
+from fastdata.loading.seeding import reseeding
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.schedule import Numbering, occurrences_within
+from fastdata.plan.schedule import Indices, Numbering, occurrences_within
 from fastdata.transforms.compile import Refusal
 
 
@@ -78,23 +79,46 @@ class NativePrefix:
         numbers %= n
         seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         draws = numbers + occurrences_within(numbers) * n
-        batch = self._pipeline.begin(self._numbering.plan(draws), epoch_key(seed, 0))
+        batch = self._decoded(draws, epoch_key(seed, 0))
+        return [self._sample(batch, slot) for slot in range(len(numbers))]
+
+    def drawn(self, draws: Indices, key: int) -> list[tuple[Any, Any]]:
+        """Samples with the crops of the native path; what follows draws from keys of its own.
+
+        Args:
+            draws: As `fastdata.plan.schedule.Numbering` has them.
+            key: Key of the epoch.
+
+        Raises:
+            FastdataError: One of them cannot be read or decoded.
+        """
+        batch = self._decoded(draws, key)
+        found = []
+        with reseeding() as seed:
+            for slot, own in enumerate(batch.planned.call_keys(key)):
+                seed(own)
+                found.append(self._sample(batch, slot))
+        return found
+
+    def _decoded(self, draws: Indices, key: int) -> Batch:
+        batch = self._pipeline.begin(self._numbering.plan(draws), key)
         for error in self._pipeline.finish(batch).values():
             raise error
-        found = []
-        labels = batch.gathered.labels.tolist()
-        for slot, index in enumerate(batch.planned.indices.tolist()):
-            views = [
-                Image.fromarray(view.memory.array[slot])
-                if program.output.as_pil
-                else view.memory.tensor[slot]
-                for program, view in zip(self._recipe.programs, batch.views, strict=True)
-            ]
-            image = self._recipe.image(views)
-            for step in self._recipe.tail:
-                image = step(image)
-            found.append((image, self._target(index, labels[slot])))
-        return found
+        return batch
+
+    def _sample(self, batch: Batch, slot: int) -> tuple[Any, Any]:
+        """One of a batch that was decoded, after the rest of the transform."""
+        views = [
+            Image.fromarray(view.memory.array[slot])
+            if program.output.as_pil
+            else view.memory.tensor[slot]
+            for program, view in zip(self._recipe.programs, batch.views, strict=True)
+        ]
+        image = self._recipe.image(views)
+        for step in self._recipe.tail:
+            image = step(image)
+        index, label = batch.planned.indices[slot], batch.gathered.labels[slot]
+        return image, self._target(index.item(), label.item())
 
 
 def native_prefix(dataset: Any) -> NativePrefix | None:
@@ -137,7 +161,12 @@ class PrefixDataset(Dataset[tuple[Any, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
         """Samples by number, for torch's fetcher."""
+        return self.prefix.samples(indices)
+
+    @property
+    def prefix(self) -> NativePrefix:
+        """What decodes."""
         if self._prefix is None:
             self._prefix = native_prefix(self._dataset)
             assert self._prefix is not None
-        return self._prefix.samples(indices)
+        return self._prefix

@@ -13,6 +13,9 @@ Keys, each a child of the one before:
 4. occurrence: how often the sample was drawn before. The first time keeps the key above;
 5. batch, only for what is drawn for all of it: the key is its first sample's (:func:`batch_key`).
 
+What Python calls for a sample, off the native path, draws from a key of its own
+(:func:`call_keys`), so that it is independent of what is drawn natively.
+
 The occurrence is
 
 - in an order of ours: the position in the epoch, all ranks together and padding counted on, // the
@@ -48,6 +51,9 @@ _LOW32 = np.uint64(0xFFFF_FFFF)
 # A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
 # have -2 to -5 (`fastdata.plan.order`).
 _RANKS = -6
+
+# Another one, of what is called for a sample.
+_CALLS = -7
 
 # A child of the key of a sample: occurrences have -2 and below, draws 0 and above.
 _BATCH = -1
@@ -149,6 +155,23 @@ def sample_keys(
     # Child number -1 - occurrence: draws are the children from 0 on.
     again = occurrences.astype(np.uint64)
     return np.where(again > 0, mix(z - again * _GAMMA64), z)
+
+
+def call_keys(
+    key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
+) -> list[int]:
+    """The keys of what Python calls for samples: transforms that the core does not do, datasets.
+
+    Args:
+        key: As in :func:`sample_keys`.
+        indices: As in :func:`sample_keys`, (N,).
+        occurrences: As in :func:`sample_keys`.
+
+    Returns:
+        An int in [0, 2**64) for each.
+    """
+    keys: list[int] = sample_keys(child(key, _CALLS), indices, 0, occurrences).tolist()
+    return keys
 
 
 def batch_key(

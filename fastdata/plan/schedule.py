@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import SampleError
+from fastdata.plan.draws import batch_key, call_keys
 from fastdata.plan.order import Order
 from fastdata.plan.sharding import Epoch
 
@@ -42,6 +43,14 @@ class Planned:
     taken: Sequence[int] | Indices = ()
     repeated: int = 0
     left_out: int = 0
+
+    def batch_key(self, key: int) -> int:
+        """The key of what is drawn for the batch as a whole, of that of the epoch."""
+        return batch_key(key, self.numbers, self.occurrences)
+
+    def call_keys(self, key: int) -> list[int]:
+        """The keys of what Python calls for each sample, of that of the epoch."""
+        return call_keys(key, self.numbers, self.occurrences)
 
 
 class Numbering:

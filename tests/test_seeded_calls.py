@@ -1,0 +1,236 @@
+"""What `seed=` governs off the native path: two runs have the same pixels, the world goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_data import images, tree
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Dataset, Subset, default_collate  # noqa: E402
+
+from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
+from fastdata.transforms import Compose, RandomResizedCrop, Views  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
+]
+
+SAMPLES = 12
+
+
+class Noise:
+    """Adds what each of the three global generators gives."""
+
+    def __call__(self, image: Any) -> Any:
+        drawn = random.random() + np.random.random() + torch.rand(())
+        return image.double() + drawn
+
+
+class Files(Dataset[Any]):
+    """The commonest dataset: paths, Pillow, a transform."""
+
+    def __init__(self, transform: Any) -> None:
+        self.paths = sorted(tree().rglob("*.jpg"))[:SAMPLES]
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), index
+
+
+class Whole(Files):
+    """One that makes whole batches."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [self[index] for index in indices]
+
+
+def same_image(image: Any) -> Any:
+    return image
+
+
+def with_lambda() -> Any:
+    """Torchvision's pipeline with one Lambda: worker processes call it after the native crop."""
+    tv = import_torchvision().transforms
+    steps = [tv.RandomResizedCrop(8), tv.PILToTensor(), tv.Lambda(same_image)]
+    return Subset(
+        images(tv.Compose([*steps, tv.RandomErasing(0.9, value="random")])), range(SAMPLES)
+    )
+
+
+def with_v2() -> Any:
+    v2 = import_torchvision().transforms.v2
+    steps = [v2.Lambda(same_image), v2.RandomResizedCrop(8), v2.ToImage(), v2.ColorJitter(0.5)]
+    return Subset(images(v2.Compose(steps)), range(SAMPLES))
+
+
+def plain(kind: Any = Files) -> Any:
+    tv = import_torchvision().transforms
+    return kind(tv.Compose([tv.RandomResizedCrop(8), tv.ToTensor(), Noise()]))
+
+
+def views() -> Any:
+    two = Views(RandomResizedCrop(8), RandomResizedCrop(6))
+    return Subset(images(Compose([two, _Each()])), range(SAMPLES))
+
+
+class _Each:
+    def __call__(self, found: Any) -> Any:
+        return [Noise()(one) for one in found]
+
+
+DATASETS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "a Lambda": ("workers", with_lambda),
+    "a tail": (
+        "workers",
+        lambda: Subset(images(Compose([RandomResizedCrop(8), Noise()])), range(12)),
+    ),
+    "views": ("workers", views),
+    "v2, a Lambda first": ("torch", with_v2),
+    "files": ("torch", plain),
+    "whole batches": ("torch", lambda: plain(Whole)),
+}
+
+
+def epoch(loader: Any) -> dict[int, Any]:
+    """Each sample's pixels, by number: those of an order that is the seed's, too."""
+    found: dict[int, Any] = {}
+    for batch, labels in loader:
+        parts = batch if isinstance(batch, list) else [batch]
+        for row in range(len(labels)):
+            found[len(found)] = np.concatenate([np.asarray(one[row]).ravel() for one in parts])
+    return found
+
+
+def alike(first: dict[int, Any], second: dict[int, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[number], second[number]) for number in first
+    )
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_seed_governs_pixels(name: str) -> None:
+    path, make = DATASETS[name]
+    dataset = make()
+    loader = DataLoader(dataset, 5, shuffle=True, seed=7)
+    assert loader.explain().startswith(path)
+    states = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    first, second = epoch(loader), epoch(loader)
+    assert states == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+    assert len(first) == SAMPLES and not alike(first, second)  # another epoch
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    again = DataLoader(dataset, 5, shuffle=True, seed=7)
+    assert alike(epoch(again), first) and alike(epoch(again), second)
+    assert not alike(epoch(DataLoader(dataset, 5, shuffle=True, seed=8)), first)
+    again.set_epoch(1)  # in the middle of the second epoch
+    rest = epoch(islice(iter(again), 1, None))
+    assert alike(rest, {number - 5: second[number] for number in second if number >= 5})
+
+
+@pytest.mark.parametrize("name", ["a Lambda", "files"])
+def test_numbers_of_workers_change_nothing(name: str) -> None:
+    dataset = DATASETS[name][1]()
+    alone = DataLoader(dataset, 5, shuffle=True, seed=7)
+    want = [epoch(alone), epoch(alone)]
+    for workers, persistent in ((1, False), (3, True)):
+        loader = DataLoader(
+            dataset, 5, shuffle=True, seed=7, num_workers=workers, persistent_workers=persistent
+        )
+        assert alike(epoch(loader), want[0]) and alike(epoch(loader), want[1])
+
+
+def test_crops_before_a_tail_are_those_of_the_native_path() -> None:
+    crop = RandomResizedCrop(8)
+    native = DataLoader(images(crop), 9, seed=5)
+    tail = DataLoader(images(Compose([crop, same_image])), 9, seed=5)
+    assert native.explain().startswith("native") and tail.explain().startswith("workers")
+    assert alike(epoch(native), epoch(tail))
+
+
+def test_a_sample_that_comes_twice_draws_twice() -> None:
+    """What fills up the batches of several ranks is padding, which repeats samples."""
+    dataset = Subset(images(Compose([RandomResizedCrop(8), Noise()])), [3])
+    ranks = [epoch(DataLoader(dataset, 1, seed=2, shard=(rank, 2))) for rank in (0, 1)]
+    assert not alike(*ranks)
+    again = [epoch(DataLoader(dataset, 1, seed=2, shard=(rank, 2))) for rank in (0, 1)]
+    assert all(map(alike, ranks, again))
+
+
+def noisy_collate(samples: Any) -> Any:
+    found, labels = default_collate(samples)
+    return found + random.random() + np.random.random() + torch.rand(()), labels
+
+
+def noisy_batch(found: Any, labels: Any) -> Any:
+    return found + torch.rand(()), labels
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_collate_functions_and_batch_transforms(workers: int) -> None:
+    for dataset in (images(RandomResizedCrop(8)), plain()):
+        for options in ({"collate_fn": noisy_collate}, {"batch_transform": noisy_batch}):
+            if "batch_transform" in options:
+                options |= {"device": "cpu"}
+                if isinstance(dataset, ImageDataset):
+                    continue  # the native path's
+            first, second = (
+                epoch(DataLoader(dataset, 4, seed=3, num_workers=workers, **options))
+                for _ in range(2)
+            )
+            assert alike(first, second)
+
+
+def test_two_passes_at_once() -> None:
+    loader = DataLoader(plain(), 4, seed=3, collate_fn=noisy_collate)
+    want = [epoch(loader), epoch(loader)]
+    loader.set_epoch(0)
+    passes = [iter(loader), iter(loader)]
+    batches = list(zip(*passes, strict=True))
+    assert all(
+        alike(epoch(list(one)), expected)
+        for one, expected in zip(zip(*batches, strict=True), want, strict=True)
+    )
+
+
+def test_single_samples() -> None:
+    def samples(seed: int) -> list[Any]:
+        loader = DataLoader(plain(), None, shuffle=True, seed=seed)
+        return [image.tolist() for image, _ in loader]
+
+    assert samples(1) == samples(1) != samples(2)
+
+
+def test_without_a_seed_torch_draws() -> None:
+    dataset = plain()
+    epochs = []
+    for kind in (torch.utils.data.DataLoader, DataLoader):
+        random.seed(4), np.random.seed(4), torch.manual_seed(4)
+        next(iter(kind(dataset, 4)))  # which draws a seed of its own, or torch's
+        random.seed(4), np.random.seed(4), torch.manual_seed(4)
+        epochs.append(dataset[0][0])
+    assert torch.equal(*epochs)
+
+
+def test_seeds_that_cannot_be_honoured_are_errors() -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    with pytest.raises(UsageError, match="IterableDataset"):
+        DataLoader(Stream(), 2, seed=3)
+    with pytest.raises(UsageError, match="sampler"):
+        DataLoader(plain(), 2, seed=3, sampler=range(3))
