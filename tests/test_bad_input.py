@@ -721,7 +721,7 @@ class TestTars:
     def test_links_and_devices(self, tmp_path: Path, source: str, kind: bytes) -> None:
         path = archive_of(source, tmp_path, tar_with("1.jpg", kind, "/etc/passwd"))
         result = convert_archive(source, tmp_path, tmp_path / "out")
-        require_said(result, 1, path, "1.jpg is a link, a device", "--dereference")
+        require_said(result, 1, path, "1.jpg is a link or a device", "--dereference")
 
     @pytest.mark.parametrize("left", [0, 1, 511, 700, 1500])
     def test_truncated(self, tmp_path: Path, source: str, left: int) -> None:
