@@ -19,21 +19,19 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import torch
-from fastdata.benchmarks.adapters import _views
-from fastdata.benchmarks.adapters._recipes import MEAN, STD
+from fastdata.benchmarks.adapters._libraries import libraries
+from fastdata.benchmarks.adapters._published import recipes as published
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
-from fastdata.transforms import Views
 
 #: Standard errors by which images' means and spreads may be from torch's.
 _ERRORS = 4.5
@@ -45,127 +43,11 @@ _TICK = 0.01
 _IDLE = 0.02
 
 
-_MODELS = (
-    "resnet50",
-    "efficientnet_b0",
-    "vit_b_16",
-    "swin_v2_t",
-    "convnext_tiny",
-    "mobilenet_v3_large",
-)
-
-
-def libraries() -> dict[str, Callable[[], Any]]:
-    """What makes the transform of each recipe of torchvision, timm, open_clip and transformers.
-
-    A maker raises ImportError where its library is not installed.
-    """
-    tv = import_torchvision().transforms
-
-    def weights(model: str) -> Callable[[], Any]:
-        models = import_torchvision().models
-        return lambda: models.get_model_weights(model).DEFAULT.transforms()
-
-    def composed(crop: Any, *steps: Any, more: Sequence[Any] = ()) -> Callable[[], Any]:
-        last = [tv.PILToTensor(), tv.ConvertImageDtype(torch.float), tv.Normalize(MEAN, STD)]
-        return lambda: tv.Compose([crop, tv.RandomHorizontalFlip(), *steps, *last, *more])
-
-    def made(**options: Any) -> Callable[[], Any]:
-        def make() -> Any:
-            import_torchvision()
-            timm = importlib.import_module("timm.data")
-            return timm.create_transform(**{"input_size": 224, **options})
-
-        return make
-
-    def train(**options: Any) -> Callable[[], Any]:
-        return made(is_training=True, **options)
-
-    def clip(train: bool, **options: Any) -> Callable[[], Any]:
-        def make() -> Any:
-            import_torchvision()
-            module = importlib.import_module("open_clip.transform")
-            return module.image_transform(224, train, **options)
-
-        return make
-
-    def processor(model: str, kind: str, **options: Any) -> Callable[[], Any]:
-        module = f"transformers.models.{model}.image_processing_{model}"
-        return lambda: getattr(importlib.import_module(module), kind)(**options)
-
-    found = {f"torchvision, weights of {model}": weights(model) for model in _MODELS}
-    bicubic = tv.InterpolationMode.BICUBIC
-    found |= {
-        "torchvision, reference training of ResNet-50": composed(
-            tv.RandomResizedCrop(176), tv.TrivialAugmentWide(), more=[tv.RandomErasing(0.1)]
-        ),
-        "pytorch/examples, training on ImageNet": composed(tv.RandomResizedCrop(224)),
-        "MAE, pretraining": composed(
-            tv.RandomResizedCrop(224, (0.2, 1.0), interpolation=bicubic),
-        ),
-        "timm, training": train(),
-        "timm, training, random interpolation": train(interpolation="random"),
-        "timm, rand-m9-mstd0.5-inc1, erasing pixels (DeiT, ConvNeXt, Swin)": train(
-            auto_augment="rand-m9-mstd0.5-inc1",
-            interpolation="bicubic",
-            re_prob=0.25,
-            re_mode="pixel",
-        ),
-        "timm, rand-m7-mstd0.5, erasing by a colour": train(
-            auto_augment="rand-m7-mstd0.5", re_prob=0.2, re_mode="rand", re_count=3
-        ),
-        "timm, rand-mstd1-tweights": train(auto_augment="rand-mstd1-tweights"),
-        "timm, AutoAugment, original-mstd0.5": train(auto_augment="original-mstd0.5"),
-        "timm, AutoAugment, v0r": train(auto_augment="v0r"),
-        "timm, 3-Augment (DeiT III)": train(auto_augment="3a", color_jitter=0.3),
-        "timm, as SimCLR": train(color_jitter_prob=0.8, grayscale_prob=0.2, gaussian_blur_prob=0.5),
-        "timm, AugMix": train(auto_augment="augmix-m5-w4-d2"),
-        "timm, training, resized keeping the ratio": train(train_crop_mode="rkrr"),
-        "timm, training without augmentations": train(no_aug=True),
-        "timm, evaluation": made(),
-        "timm, evaluation, bicubic, all of the image": made(interpolation="bicubic", crop_pct=1.0),
-        "timm, evaluation, squashed": made(crop_mode="squash"),
-        "timm, evaluation, with borders": made(crop_mode="border"),
-        "timm, evaluation, oblong": made(input_size=(3, 160, 224)),
-        "timm, evaluation, for its prefetcher": made(use_prefetcher=True),
-        "timm, NaFlex": made(naflex=True),
-        "open_clip, training": clip(True),
-        "open_clip, training, jitter and grey": clip(
-            True,
-            aug_cfg={
-                "color_jitter": (0.32, 0.32, 0.32, 0.08),
-                "color_jitter_prob": 0.8,
-                "gray_scale_prob": 0.2,
-            },
-        ),
-        "open_clip, training, by timm": clip(True, aug_cfg={"use_timm": True, "re_prob": 0.1}),
-        "open_clip, evaluation": clip(False),
-        "open_clip, evaluation, longest": clip(False, resize_mode="longest"),
-        "open_clip, evaluation, squash": clip(False, resize_mode="squash"),
-        "transformers, ViT": processor("vit", "ViTImageProcessor"),
-        "transformers, CLIP": processor("clip", "CLIPImageProcessor"),
-        "transformers, SigLIP": processor("siglip", "SiglipImageProcessor"),
-        "transformers, DINOv2": processor(
-            "bit",
-            "BitImageProcessor",
-            size={"shortest_edge": 256},
-            image_mean=[0.485, 0.456, 0.406],
-            image_std=[0.229, 0.224, 0.225],
-        ),
-        "transformers, DINOv3": processor("dinov3_vit", "DINOv3ViTImageProcessor"),
-    }
-    return found
-
-
-def views() -> dict[str, Callable[[], Any]]:
-    """What makes each recipe of several views, as its authors wrote it."""
-    transforms = import_torchvision().transforms
-    return {name: partial(_views.recipe, name, transforms) for name in _views.NAMES}
-
-
 def known() -> dict[str, Callable[[], Any]]:
-    """What makes each recipe."""
-    return libraries() | views()
+    """What makes each recipe; ImportError where its library is not installed."""
+    tv = import_torchvision().transforms
+    importlib.import_module("torchvision.transforms.v2")
+    return libraries() | published(tv)
 
 
 class _Turn(NamedTuple):
@@ -257,11 +139,6 @@ def _as_views(images: Any) -> list[torch.Tensor]:
     return images if isinstance(images, list) else [images]
 
 
-def given(transform: Any) -> Any:
-    """What fastdata is given for a recipe's transform."""
-    return Views(*transform.ours) if isinstance(transform, _views.Recipe) else transform
-
-
 class _Tensor:
     """The tensor in what a processor of transformers makes of an image."""
 
@@ -284,7 +161,7 @@ def _compare(
         "num_workers": threads,
         "persistent_workers": True,
     }
-    packed = ImageDataset(dataset, transform=given(transform))
+    packed = ImageDataset(dataset, transform=transform)
     try:
         loader: DataLoader[Any] = DataLoader(packed, require_native=True, **options)
     except UsageError as error:

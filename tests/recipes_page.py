@@ -8,15 +8,22 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastdata.benchmarks.recipes import given, known, ratio, thrift
-from loader_data import SAMPLES, WITH_INDEX, images
+import numpy as np
+import torch
+from containers import pack_tree
+from fastdata.benchmarks.adapters._published import small
+from fastdata.benchmarks.recipes import known, ratio, thrift
+from fastdata.converters import Encoding
+from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
+from PIL import Image
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
-from fastdata.transforms.compile import Recipe, compile_recipe, name_of
+from fastdata import DataLoader, ImageDataset
+from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 from fastdata.transforms.pixels import is_random
 
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "recipes-originals.json"
@@ -37,8 +44,12 @@ from fastdata. What becomes of it:
 Of recipes without anything random, the pixels of {samples} images of every kind were compared with
 what the library itself makes of them: the column has by how many levels of 255 they differ at
 most. Of the others, `make test-recipes` compares the distribution of what is drawn, the pixels
-of each operation, and the means and spreads of the images of each view. Several views are those of
-the authors' scripts, given to `Views` as [the loader's page](loader.md#several-views) says.
+of each operation, and for each row the distributions of colours, contrast, edges and places in the
+images that the original makes with those that the loader makes, view by view.
+
+Scripts' classes are as their authors call Pillow and torchvision, and draw
+(`benchmarks/adapters/_scripts.py`): the compiler knows these by what their code does, not by their
+names. CIFAR's recipes are for images of 32 x 32 pixels.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
 the original transform, where that was [measured](results/recipes-originals.json)
@@ -88,31 +99,71 @@ torchvision's reference, each repeat has draws of its own, on whichever rank.
 """
 
 
+@cache
+def tiny() -> Path:
+    """The pictures of `loader_data.tree`, of 32 x 32 pixels."""
+    root = folder()
+    for path in sorted(tree().glob("*/*")):
+        (root / "tree" / path.parent.name).mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            tiny = image.convert("RGB").resize((32, 32))
+        tiny.save(root / "tree" / path.parent.name / f"{path.stem}.png")
+    pack_tree(root / "tree", root / "packed", "lmdb", encoding=Encoding("raw"))
+    return root / "packed"
+
+
+def opened(name: str, transform: Any) -> ImageDataset:
+    """Images of the size that a recipe is for, or of many."""
+    return ImageDataset(tiny(), transform) if small(name) else images(transform)
+
+
+def compiled(name: str, transform: Any) -> Recipe | Refusal:
+    """What the compiler makes of a recipe, for those images."""
+    return compile_recipe(transform, (32, 32) if small(name) else None)
+
+
+def original(transform: Any, image: Any) -> Any:
+    """What the library, or the script, makes of an image."""
+    made = transform(image)
+    if not hasattr(transform, "image_mean"):
+        return made
+    values = torch.as_tensor(made["pixel_values"][0])
+    return values[0] if values.ndim == 4 else values
+
+
 def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
     """A row of the page."""
-    found = compile_recipe(given(transform))
+    found = compiled(name, transform)
     if not isinstance(found, Recipe):
         return f"| {name} | refused: {found.unknown[0].reason} | | |"
-    if found.tail:
-        return f"| {name} | worker: {name_of(found.tail[0])} | | |"
+    if found.unknown:
+        return f"| {name} | worker: {found.unknown[0].name} | | |"
     times = ratio(timed, name, thrift)
-    return f"| {name} | native | {levels(transform, found)} | {times or ''} |"
+    return f"| {name} | native | {levels(name, transform, found)} | {times or ''} |"
 
 
-def levels(transform: Any, recipe: Recipe) -> str:
-    """By how much the loader's pixels differ from the library's; "" where something is random."""
+def levels(name: str, transform: Any, recipe: Recipe) -> str:
+    """By how much the loader's pixels differ from the original's; "" where something is random."""
     if any(is_random(step) for one in recipe.programs for step in (*one.steps, *one.pixels)):
         return ""
     output = recipe.programs[0].output
     unit = 1.0 if output.dtype == "uint8" else 255.0 * min(output.std or (1.0,))
-    dataset = images(transform)
+    dataset = opened(name, transform)
     worst = 0.0
     for batch, _, indices in DataLoader(dataset, 10, require_native=True, **WITH_INDEX):
-        for got, index in zip(batch, indices.tolist(), strict=True):
-            want = transform(dataset.open_image(index).convert("RGB"))
-            want = want["pixel_values"][0] if hasattr(want, "keys") else want
-            worst = max(worst, float((got.float() - want.float()).abs().max()) * unit)
-    return f"{worst:.0f}"
+        for place, index in enumerate(indices.tolist()):
+            want = original(transform, dataset.open_image(index).convert("RGB"))
+            pairs = zip(tensors(batch), tensors(want), strict=True)
+            worst = max(worst, *(float((a[place].float() - b).abs().max()) for a, b in pairs))
+    return f"{worst * unit:.0f}"
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All that stands in an image's place."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return [torch.as_tensor(value)]
+    held = value.values() if isinstance(value, dict) else value
+    return [one for part in held for one in tensors(part)]
 
 
 def page() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 from fastdata.benchmarks import recipes
-from fastdata.benchmarks.adapters import _views
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 
@@ -23,16 +23,21 @@ SMALL: dict[str, Any] = {"threads": 1, "batch": 8, "batches": 2, "rounds": 2}
 MOCO = "MoCo v2, 2 views"
 
 
-class _Darker(NamedTuple):
+class _Original(NamedTuple):
     """What it makes by itself is not what fastdata is given for it."""
 
-    recipe: _views.Recipe
+    recipe: Any
+    then: Callable[[Any], Any]
 
     def __call__(self, image: Any) -> list[Any]:
-        return [view - 9 for view in self.recipe(image)]
+        return [self.then(view) for view in self.recipe(image)]
 
 
-def _failing(image: Any) -> Any:
+def _darker(view: Any) -> Any:
+    return view - 9
+
+
+def _failing(view: Any) -> Any:
     raise ZeroDivisionError("no such image")
 
 
@@ -45,17 +50,19 @@ def test_only_what_is_the_originals_is_timed_and_the_others_say_why(
 ) -> None:
     tree = made_tree / "train"
     pack(ImageFolder(tree), tmp_path / "set", container="lmdb")
-    makers = recipes.views()
+    makers = recipes.known()
     tv = recipes.import_torchvision().transforms
     moco = makers[MOCO]
-    given = recipes.given
     makers["absent"] = _absent
-    makers["darker"] = lambda: _Darker(moco())
+    makers["darker"] = lambda: _Original(moco(), _darker)
     makers["slow"] = lambda: tv.Compose([tv.RandomResizedCrop(9), str])
-    makers["fails"] = lambda: _views.Recipe([_failing, _failing], moco().ours)
+    makers["fails"] = lambda: _Original(moco(), _failing)
     monkeypatch.setattr(recipes, "known", lambda: makers)
+    opened = recipes.ImageDataset
     monkeypatch.setattr(
-        recipes, "given", lambda one: given(one.recipe if isinstance(one, _Darker) else one)
+        recipes,
+        "ImageDataset",
+        lambda path, transform=None: opened(path, getattr(transform, "recipe", transform)),
     )
     names = ("absent", "darker", "slow", "fails", MOCO)
     result = recipes.measure(names, tmp_path / "set", tree, **SMALL)

@@ -1,0 +1,496 @@
+"""Recipes of well-known training scripts, as their authors have them.
+
+``recipes(tv)`` has for each name what makes the transform; `small` says which are for images of
+32 x 32 pixels, as CIFAR's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from fastdata.benchmarks.adapters import _scripts
+from fastdata.benchmarks.adapters._recipes import MEAN, STD
+
+Makers = dict[str, Callable[[], Any]]
+
+_HALVES = ((0.5,) * 3, (0.5,) * 3)
+_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+
+def small(name: str) -> bool:
+    """Whether a recipe is for images of 32 x 32 pixels."""
+    return name.startswith("CIFAR")
+
+
+def recipes(tv: Any) -> Makers:
+    """What makes each recipe.
+
+    Args:
+        tv: ``torchvision.transforms``, which has ``v2``.
+    """
+    s = _Script(tv)
+    found: Makers = {}
+    for part in (_torchvision, _examples, _ends, _masked, _supervised, _cifar, _views, _preset):
+        found |= part(s)
+    return found
+
+
+class _Script:
+    """What the scripts are made of."""
+
+    def __init__(self, tv: Any) -> None:
+        self.tv = tv
+        self.bicubic = tv.InterpolationMode.BICUBIC
+
+    def crop(
+        self, size: int, scale: tuple[float, float] = (0.08, 1.0), filtered: str = "bilinear"
+    ) -> Any:
+        mode = self.tv.InterpolationMode(filtered)
+        return self.tv.RandomResizedCrop(size, scale=scale, interpolation=mode)
+
+    def flip(self) -> Any:
+        return self.tv.RandomHorizontalFlip(p=0.5)
+
+    def colours(self, *jitter: float) -> list[Any]:
+        """Jitter by that much in four of five images, and grey in one of five."""
+        distorted = self.tv.RandomApply([self.tv.ColorJitter(*jitter)], p=0.8)
+        return [distorted, self.tv.RandomGrayscale(p=0.2)]
+
+    def tensor(self, values: Any = (MEAN, STD)) -> list[Any]:
+        return [self.tv.ToTensor(), self.tv.Normalize(*values)]
+
+    def view(self, *steps: Any, values: Any = (MEAN, STD)) -> Any:
+        return self.tv.Compose([*steps, *self.tensor(values)])
+
+
+def _torchvision(s: _Script) -> Makers:
+    """The presets of torchvision's reference scripts, by backend and version."""
+    v1, v2 = s.tv, s.tv.v2
+    policies = {
+        "RandAugment": lambda tv: tv.RandAugment(),
+        "AugMix": lambda tv: tv.AugMix(),
+        "AutoAugment": lambda tv: tv.AutoAugment(),
+    }
+
+    def train(backend: str, version: int, policy: Any, mode: Any = None) -> Callable[[], Any]:
+        tv = v1 if version == 1 else v2
+        mode = mode or tv.InterpolationMode.BILINEAR
+        start = [] if backend == "pil" else [tv.PILToTensor()]
+        end = [tv.PILToTensor()] if backend == "pil" else []
+        floats = (
+            [tv.ConvertImageDtype(torch.float)]
+            if version == 1
+            else [tv.ToDtype(torch.float, scale=True)]
+        )
+        return lambda: _scripts.Preset(
+            tv.Compose(
+                [
+                    *start,
+                    tv.RandomResizedCrop(176, interpolation=mode, antialias=True),
+                    tv.RandomHorizontalFlip(0.5),
+                    *([policy(tv)] if policy else []),
+                    *end,
+                    *floats,
+                    tv.Normalize(MEAN, STD),
+                    tv.RandomErasing(0.1),
+                    *([] if version == 1 else [tv.ToPureTensor()]),
+                ]
+            )
+        )
+
+    def evaluation(backend: str, version: int, mode: Any = None) -> Callable[[], Any]:
+        tv = v1 if version == 1 else v2
+        mode = mode or tv.InterpolationMode.BILINEAR
+        start = [] if backend == "pil" else [tv.PILToTensor()]
+        end = [tv.PILToTensor()] if backend == "pil" else []
+        floats = (
+            [tv.ConvertImageDtype(torch.float)]
+            if version == 1
+            else [tv.ToDtype(torch.float, scale=True)]
+        )
+        return lambda: _scripts.Preset(
+            tv.Compose(
+                [
+                    *start,
+                    tv.Resize(232, interpolation=mode, antialias=True),
+                    tv.CenterCrop(224),
+                    *end,
+                    *floats,
+                    tv.Normalize(MEAN, STD),
+                    *([] if version == 1 else [tv.ToPureTensor()]),
+                ]
+            )
+        )
+
+    found: Makers = {}
+    for version in (1, 2):
+        for backend in ("pil", "tensor"):
+            name = f"torchvision, reference, v{version}, {backend}"
+            found[f"{name}, training"] = train(backend, version, lambda tv: tv.TrivialAugmentWide())
+            found[f"{name}, evaluation"] = evaluation(backend, version)
+    for policy, make in policies.items():
+        found[f"torchvision, reference, v1, pil, {policy}"] = train("pil", 1, make)
+        found[f"torchvision, reference, v2, tensor, {policy}"] = train("tensor", 2, make)
+    found |= {
+        "torchvision, reference, v2, tensor, bicubic, training": train(
+            "tensor", 2, None, s.bicubic
+        ),
+        "torchvision, reference, v2, tensor, bicubic, evaluation": evaluation(
+            "tensor", 2, s.bicubic
+        ),
+        "torchvision, floats before the crop": lambda: v1.Compose(
+            [v1.ToTensor(), v1.RandomResizedCrop(224), s.flip(), v1.Normalize(MEAN, STD)]
+        ),
+        "torchvision, v2, floats before the crop": lambda: v2.Compose(
+            [
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.RandomResizedCrop(224, antialias=True),
+                v2.RandomHorizontalFlip(),
+                v2.Normalize(MEAN, STD),
+            ]
+        ),
+        "torchvision, v2, bytes before the crop": lambda: v2.Compose(
+            [
+                v2.ToImage(),
+                v2.RandomResizedCrop(224, antialias=True),
+                v2.RandomHorizontalFlip(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        ),
+        "torchvision, tensors without antialiasing": lambda: v2.Compose(
+            [
+                v2.PILToTensor(),
+                v2.Resize((224, 224), antialias=False),
+                v2.RandomHorizontalFlip(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        ),
+        "torchvision, jitter of floats": lambda: v1.Compose(
+            [
+                v1.Resize((224, 224)),
+                v1.ToTensor(),
+                v1.ColorJitter(0.4, 0.4, 0.4),
+                v1.Normalize(MEAN, STD),
+            ]
+        ),
+    }
+    return found
+
+
+def _examples(s: _Script) -> Makers:
+    """Examples and tutorials of PyTorch, Hugging Face and others."""
+    tv = s.tv
+
+    def to_rgb(image: Any) -> Any:
+        return image.convert("RGB")
+
+    stacked = tv.Lambda(lambda crops: torch.stack([tv.ToTensor()(crop) for crop in crops]))
+    one, normalise = tv.ToTensor(), tv.Normalize(MEAN, STD)
+    return {
+        "pytorch/examples, evaluation on ImageNet": lambda: s.view(
+            tv.Resize(256), tv.CenterCrop(224)
+        ),
+        "PyTorch's tutorials, DCGAN": lambda: s.view(
+            tv.Resize(64), tv.CenterCrop(64), values=_HALVES
+        ),
+        "PyTorch's tutorials, a network's first layers": lambda: tv.Compose(
+            [tv.Resize((64, 64)), tv.Grayscale(1), tv.ToTensor(), tv.Normalize((0.5,), (0.5,))]
+        ),
+        "Hugging Face, run_image_classification, training": lambda: s.view(s.crop(224), s.flip()),
+        "Hugging Face, run_image_classification, evaluation": lambda: s.view(
+            tv.Resize(224), tv.CenterCrop(224)
+        ),
+        "Hugging Face, run_mim": lambda: s.view(
+            tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img),
+            tv.RandomResizedCrop(192, scale=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),
+            s.flip(),
+        ),
+        "Hugging Face, run_mae": lambda: s.view(
+            tv.Lambda(to_rgb), s.crop(224, (0.2, 1.0), "bicubic"), s.flip()
+        ),
+        "Hugging Face, diffusers": lambda: s.view(
+            tv.Resize(128), tv.CenterCrop(128), s.flip(), values=_HALVES
+        ),
+        "Hugging Face, diffusers, random crops": lambda: s.view(
+            tv.Resize(128), tv.RandomCrop(128), s.flip(), values=_HALVES
+        ),
+        "Hugging Face, accelerate's cv_example": lambda: tv.Compose(
+            [tv.RandomResizedCrop((224, 224)), tv.ToTensor()]
+        ),
+        "ten crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.TenCrop(224), stacked]),
+        "ten crops, stacked and normalised": lambda: tv.Compose(
+            [
+                tv.Resize(256),
+                tv.TenCrop(224),
+                tv.Lambda(lambda crops: torch.stack([one(crop) for crop in crops])),
+                tv.Lambda(lambda crops: torch.stack([normalise(crop) for crop in crops])),
+            ]
+        ),
+        "five crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.FiveCrop(224), stacked]),
+        "open_clip, by a function that converts": lambda: s.view(
+            s.crop(224, (0.9, 1.0), "bicubic"), _scripts._convert_image_to_rgb, values=_OPENAI
+        ),
+    }
+
+
+def _ends(s: _Script) -> Makers:
+    """Evaluations."""
+    tv = s.tv
+    return {
+        "OpenAI's CLIP": lambda: s.view(
+            tv.Resize(224, interpolation=s.bicubic),
+            tv.CenterCrop(224),
+            _scripts._convert_image_to_rgb,
+            values=_OPENAI,
+        ),
+        "OpenAI's CLIP, converted by a lambda": lambda: s.view(
+            tv.Resize(224, interpolation=s.bicubic),
+            tv.CenterCrop(224),
+            lambda image: image.convert("RGB"),
+            values=_OPENAI,
+        ),
+        "DeiT, Swin, MAE, evaluation": lambda: s.view(
+            tv.Resize(256, interpolation=3), tv.CenterCrop(224)
+        ),
+        "ConvNeXt, evaluation at 384": lambda: s.view(
+            tv.Resize((384, 384), interpolation=s.bicubic)
+        ),
+        "DINO, features": lambda: s.view(tv.Resize(256, interpolation=3), tv.CenterCrop(224)),
+        "BiT, evaluation": lambda: s.view(tv.Resize((128, 128)), values=_HALVES),
+    }
+
+
+def _masked(s: _Script) -> Makers:
+    """Masked images, and what follows their training."""
+    tv = s.tv
+    masks = _scripts.MaskGenerator(192, 32, 0.6)
+    mapped = tv.Lambda(lambda x: (1 - 2 * 0.1) * x + 0.1)
+    return {
+        "MAE, linear probing": lambda: s.view(
+            _scripts.LinearProbeCrop(224, interpolation=3), s.flip()
+        ),
+        "SimMIM": lambda: _scripts.SimMIMTransform(
+            s.view(
+                tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img),
+                tv.RandomResizedCrop(192, scale=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),
+                s.flip(),
+            ),
+            masks,
+        ),
+        "BEiT, pretraining": lambda: _scripts.BEiTTransform(
+            tv.Compose([tv.ColorJitter(0.4, 0.4, 0.4), s.flip(), _scripts.TwoPictures(224, 112)]),
+            s.view(),
+            tv.Compose([tv.ToTensor(), mapped]),
+            _scripts.MaskGenerator(224, 16, 0.4),
+        ),
+    }
+
+
+def _supervised(s: _Script) -> Makers:
+    """Training with labels."""
+    tv = s.tv
+    three = [_scripts.MaybeGray(1.0), _scripts.MaybeSolarize(1.0), _scripts.RadiusBlur(1.0)]
+    lighting = _scripts.Lighting(0.1, *_scripts.IMAGENET_PCA)
+    return {
+        "DeiT III, 3-Augment": lambda: s.view(
+            tv.RandomResizedCrop(224, scale=(0.08, 1.0), interpolation=3),
+            s.flip(),
+            tv.RandomChoice(three),
+            tv.ColorJitter(0.3, 0.3, 0.3),
+        ),
+        "DeiT III, 3-Augment, simple crops": lambda: s.view(
+            tv.Resize(224, interpolation=3),
+            tv.RandomCrop(224, padding=4, padding_mode="reflect"),
+            s.flip(),
+            tv.RandomChoice(three),
+            tv.ColorJitter(0.3, 0.3, 0.3),
+        ),
+        "DINO, linear probing": lambda: s.view(s.crop(224), s.flip()),
+        "SupContrast, linear probing": lambda: s.view(s.crop(32, (0.2, 1.0)), s.flip()),
+        "CutMix, training on ImageNet": lambda: tv.Compose(
+            [
+                s.crop(224),
+                s.flip(),
+                tv.ColorJitter(0.4, 0.4, 0.4),
+                tv.ToTensor(),
+                lighting,
+                tv.Normalize(MEAN, STD),
+            ]
+        ),
+        "AlexNet, lighting": lambda: tv.Compose(
+            [s.crop(224), s.flip(), tv.ToTensor(), lighting, tv.Normalize(MEAN, STD)]
+        ),
+        "BiT, training": lambda: s.view(
+            tv.Resize((160, 160)), tv.RandomCrop((128, 128)), s.flip(), values=_HALVES
+        ),
+        "TransFG, training": lambda: s.view(
+            tv.Resize((600, 600)), tv.RandomCrop((448, 448)), s.flip()
+        ),
+        "DomainBed, training": lambda: s.view(
+            s.crop(224, (0.7, 1.0)),
+            s.flip(),
+            tv.ColorJitter(0.3, 0.3, 0.3, 0.3),
+            tv.RandomGrayscale(),
+        ),
+        "re-identification": lambda: tv.Compose(
+            [
+                tv.Resize((256, 128), interpolation=3),
+                s.flip(),
+                tv.Pad(10),
+                tv.RandomCrop((256, 128)),
+                *s.tensor(),
+                tv.RandomErasing(0.5),
+            ]
+        ),
+        "flowers, training": lambda: s.view(tv.RandomRotation(30), s.crop(224), s.flip()),
+        "CelebA, 128 pixels": lambda: s.view(
+            tv.CenterCrop(178), tv.Resize(128), s.flip(), values=_HALVES
+        ),
+    }
+
+
+def _cifar(s: _Script) -> Makers:
+    tv = s.tv
+    crop = tv.RandomCrop(32, padding=4)
+    last = s.tensor(_CIFAR)
+
+    def fixmatch() -> Any:
+        weak = [s.flip(), tv.RandomCrop(32, padding=4, padding_mode="reflect")]
+        return _scripts.Pair(
+            tv.Compose([*weak, *last]),
+            tv.Compose([*weak, _scripts.RandAugmentMC(n=2, m=10), *last]),
+        )
+
+    return {
+        "CIFAR, training": lambda: tv.Compose([crop, s.flip(), *last]),
+        "CIFAR, evaluation": lambda: tv.Compose(last),
+        "CIFAR, Cutout": lambda: tv.Compose([crop, s.flip(), *last, _scripts.Cutout(1, 16)]),
+        "CIFAR, AutoAugment and Cutout": lambda: tv.Compose(
+            [
+                crop,
+                s.flip(),
+                tv.AutoAugment(tv.AutoAugmentPolicy.CIFAR10),
+                *last,
+                _scripts.Cutout(1, 16),
+            ]
+        ),
+        "CIFAR, TrivialAugment and RandomErasing": lambda: tv.Compose(
+            [crop, s.flip(), tv.TrivialAugmentWide(), *last, tv.RandomErasing(0.25)]
+        ),
+        "CIFAR, FixMatch, weak": lambda: tv.Compose(
+            [s.flip(), tv.RandomCrop(32, padding=4, padding_mode="reflect"), *last]
+        ),
+        "CIFAR, FixMatch, 2 views": fixmatch,
+        "CIFAR, SupContrast, 2 views": lambda: _scripts.TwoCropTransform(
+            s.view(s.crop(32, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1), values=_CIFAR)
+        ),
+    }
+
+
+def _two(s: _Script, filtered: str) -> list[Any]:
+    """The two views of Barlow Twins, VICReg, BYOL: one always blurred, one solarised at times."""
+    first, second = (
+        s.view(
+            s.crop(224, filtered=filtered),
+            s.flip(),
+            *s.colours(0.4, 0.4, 0.2, 0.1),
+            _scripts.MaybeBlur(p=blurred),
+            _scripts.MaybeSolarize(p=solarised),
+        )
+        for blurred, solarised in ((1.0, 0.0), (0.1, 0.2))
+    )
+    return [first, second]
+
+
+def _multi(
+    s: _Script, whole: tuple[float, float], part: tuple[float, float], count: int
+) -> Callable[[], Any]:
+    """Of DINO's ``DataAugmentationDINO``, and iBOT's."""
+    colours = [s.flip(), *s.colours(0.4, 0.4, 0.2, 0.1)]
+    blur, solarise = _scripts.RadiusBlur, _scripts.MaybeSolarize
+    first = s.view(s.crop(224, whole, "bicubic"), *colours, blur(1.0))
+    second = s.view(s.crop(224, whole, "bicubic"), *colours, blur(0.1), solarise(0.2))
+    local = s.view(s.crop(96, part, "bicubic"), *colours, blur(p=0.5))
+    return lambda: _scripts.MultiCrop(first, second, local, count)
+
+
+def _many(s: _Script, crops: Sequence[tuple[int, tuple[float, float], int]]) -> Callable[[], Any]:
+    """Of SwAV's ``MultiCropDataset``, and MSN's ``MultiViewTransform``."""
+    return lambda: _scripts.ManyCrops(
+        [
+            s.view(
+                s.crop(size, scale),
+                s.flip(),
+                *s.colours(0.8, 0.8, 0.8, 0.2),
+                _scripts.NumpyBlur(p=0.5),
+            )
+            for size, scale, count in crops
+            for _ in range(count)
+        ]
+    )
+
+
+def _views(s: _Script) -> Makers:
+    """Several views of each image."""
+    tv, scripts = s.tv, _scripts
+    blur = tv.RandomApply([scripts.SigmaBlur([0.1, 2.0])], p=0.5)
+    jitter = tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    grey = tv.RandomGrayscale(p=0.2)
+    second = s.view(s.crop(224, (0.2, 1.0)), jitter, grey, blur, s.flip())
+    grainy = tv.RandomApply([tv.GaussianBlur(23, (0.1, 2.0))], p=0.5)
+
+    def third(blurred: float, *more: Any) -> Any:
+        blur = tv.RandomApply([scripts.SigmaBlur([0.1, 2.0])], p=blurred)
+        return s.view(
+            s.crop(224, (0.08, 1.0)), *s.colours(0.4, 0.4, 0.2, 0.1), blur, *more, s.flip()
+        )
+
+    return {
+        "DINO, 2 + 8 crops": _multi(s, (0.4, 1.0), (0.05, 0.4), 8),
+        "iBOT, 2 + 10 crops": _multi(s, (0.25, 1.0), (0.05, 0.25), 10),
+        "SwAV, 2 + 6 crops": _many(s, [(224, (0.14, 1.0), 2), (96, (0.05, 0.14), 6)]),
+        "MSN, 2 + 10 crops": _many(s, [(224, (0.3, 1.0), 2), (96, (0.05, 0.3), 10)]),
+        "SimCLR, 2 views": lambda: scripts.ContrastiveLearningViewGenerator(
+            s.view(s.crop(224), s.flip(), *s.colours(0.8, 0.8, 0.8, 0.2), grainy)
+        ),
+        "BYOL, 2 views": lambda: scripts.Pair(*_two(s, "bicubic")),
+        "Barlow Twins, 2 views": lambda: scripts.Pair(*_two(s, "bicubic")),
+        "VICReg, 2 views": lambda: scripts.Pair(*_two(s, "bicubic")),
+        "MoCo v1, 2 views": lambda: scripts.TwoCropsTransform(
+            s.view(s.crop(224, (0.2, 1.0)), grey, tv.ColorJitter(0.4, 0.4, 0.4, 0.4), s.flip())
+        ),
+        "MoCo v2, 2 views": lambda: scripts.TwoCropsTransform(second),
+        "MoCo v3, 2 views": lambda: scripts.TwoTransforms(
+            third(1.0), third(0.1, tv.RandomApply([scripts.Solarize()], p=0.2))
+        ),
+        "SimSiam, 2 views": lambda: scripts.TwoCropsTransform(second),
+        "SupContrast, 2 views": lambda: scripts.TwoCropTransform(
+            s.view(s.crop(224, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1))
+        ),
+    }
+
+
+def _preset(s: _Script) -> Makers:
+    """DINOv2, whose ``GaussianBlur(p)`` blurs with probability 1 - p."""
+    tv = s.tv
+
+    def view(size: int, scale: tuple[float, float], blurred: float, *more: Any) -> Any:
+        blur = tv.RandomApply([tv.GaussianBlur(9, (0.1, 2.0))], p=blurred)
+        colours = s.colours(0.4, 0.4, 0.2, 0.1)
+        return s.view(s.crop(size, scale, "bicubic"), s.flip(), *colours, blur, *more)
+
+    solarised = tv.RandomSolarize(threshold=128, p=0.2)
+    return {
+        "DINOv2, 2 + 8 crops": lambda: _scripts.MultiCrop(
+            view(224, (0.32, 1.0), 0.0),
+            view(224, (0.32, 1.0), 0.9, solarised),
+            view(98, (0.05, 0.32), 0.5),
+            8,
+        )
+    }
