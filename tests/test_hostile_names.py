@@ -106,7 +106,7 @@ def test_paths(tmp_path: Path) -> None:
 
 
 def test_places_that_commands_name(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "in", ["train/1.jpg"])
+    tree = make_tree(tmp_path / "in", ["cat/1.jpg"])
     # Of what is told on a line of its own, nothing may begin another.
     out = tmp_path / f"{HOSTILE}\nerror: all is lost"
     small = ("--images", 1, "--val-images", 0, "--classes", 1, "--workers", 1)
