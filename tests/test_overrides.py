@@ -304,6 +304,13 @@ def test_what_looks_on_is_no_override(tv: Any, monkeypatch: Patch) -> None:
     assert explained(transform).startswith("native")
 
 
+def test_torch_compile(tv: Any) -> None:
+    """It replaces methods of torch.nn.Module for the rest of the process."""
+    assert torch.compile(torch.nn.Linear(1, 1), backend="eager")(torch.ones(1)).shape == (1,)
+    assert torch.nn.Module.__init__.__module__ == "torch._dynamo.mutation_guard"
+    assert explained(crop(tv)).startswith("native")
+
+
 # Datasets.
 
 

@@ -82,6 +82,22 @@ _NOT_COMPARED = frozenset(
     }
 )
 
+#: Of a class whose other methods do not run when its objects are called: those that do. torch itself
+#: replaces Module's __init__ and __setstate__ as soon as something is compiled.
+_CALLED = {
+    "torch.nn.modules.module.Module": frozenset(
+        {
+            "__call__",
+            "__getattr__",
+            "__getattribute__",
+            "_call_impl",
+            "_slow_forward",
+            "_wrapped_call_impl",
+            "forward",
+        }
+    )
+}
+
 #: What decides how code computes; not its lines and its file's name.
 _OF_CODE = (
     "co_name",
@@ -334,6 +350,7 @@ class _Comparison:
             ):
                 return found
         names = (vars(live).keys() | vars(copy).keys()) - _NOT_COMPARED
+        names &= _CALLED.get(f"{copy.__module__}.{copy.__qualname__}", names)
         for name in sorted(names):
             if name not in vars(copy):
                 value = vars(live)[name]
