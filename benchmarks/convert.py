@@ -97,7 +97,7 @@ def measure(
         subprocess.run(["sync"], check=True)
         command += _PACKINGS[name]
         if source == few and "lmdb" not in command:
-            command += ["--shard-size", "1B"]
+            command += ["--shard-size", "1KiB"]
         run = run_command(command, sample_memory=sample_memory)
         if sample_memory:
             memory[name] = run.private_bytes
