@@ -104,7 +104,8 @@ test-oldest:  ## test without torch on Python 3.10 with the oldest libraries tha
 test-recipes: .venvs/recipes/.done  ## test what is recognised of timm, open_clip, transformers and lightly
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
 	    tests/test_open_clip.py tests/test_image_processors.py tests/test_lightly.py \
-	    tests/test_trainer.py tests/test_recipes_page.py tests/test_overridden_recipes.py $(ARGS)
+	    tests/test_trainer.py tests/test_recipes_page.py tests/test_overridden_recipes.py \
+	    tests/test_noticing.py $(ARGS)
 
 test-loops: .venvs/recipes/.done  ## run training scripts as they are, from checkouts in SRC (pytorch/examples, vision, timm)
 	FASTDATA_SCRIPTS=$(abspath $(or $(SRC),$(error give SRC=folder))) \
