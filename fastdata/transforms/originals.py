@@ -82,8 +82,8 @@ _NOT_COMPARED = frozenset(
     }
 )
 
-#: Of a class whose other methods do not run when its objects are called: those that do. torch itself
-#: replaces Module's __init__ and __setstate__ as soon as something is compiled.
+#: The methods that calling an object runs, where its class has others. torch itself replaces
+#: Module's __init__ and __setstate__ as soon as something is compiled.
 _CALLED = {
     "torch.nn.modules.module.Module": frozenset(
         {
