@@ -21,7 +21,7 @@ import pytest
 from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, images, same
+from loader_data import CROPS, SAMPLES, WITH_INDEX, as_it_is, dataset, images, same
 
 torch = pytest.importorskip("torch")
 
@@ -520,11 +520,6 @@ def test_every_path_of_a_loader_goes_to_the_device(path: str, workers: int) -> N
     dtype = torch.uint8 if path == "torch" else torch.float16
     assert all(pixels.dtype == dtype for pixels, _ in batches)
     assert all(pixels.is_contiguous(memory_format=torch.channels_last) for pixels, _ in batches)
-
-
-def as_it_is(image: Any) -> Any:
-    """Return the image in a way that fastdata cannot follow."""
-    return copy.copy(image)
 
 
 @pytest.mark.parametrize(

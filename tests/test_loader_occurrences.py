@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loader_data import CROPS, SAMPLES, folder, images
+from loader_data import CROPS, SAMPLES, as_it_is, folder, images
 
 torch = pytest.importorskip("torch")
 
@@ -50,11 +50,6 @@ def once() -> list[bytes]:
     return crops(DataLoader(images(), 10, seed=3))
 
 
-def slow(image: Any) -> Any:
-    """A step that only Python can do."""
-    return image
-
-
 @pytest.mark.parametrize("threads", [0, 1, 4])
 def test_eight_draws_are_eight_crops_whatever_the_threads_and_batches(threads: int) -> None:
     options: dict[str, Any] = {"sampler": EIGHT, "seed": 3, "num_workers": threads}
@@ -83,7 +78,7 @@ def test_a_sampler_with_replacement() -> None:
 def test_eight_draws_in_torchs_loaders(workers: int, own: bool) -> None:
     """torch's loader over an `ImageDataset`, and ours in torch's workers."""
     loader: Any = (
-        DataLoader(images(Compose([CROPS, slow])), 11, sampler=EIGHT, num_workers=workers)
+        DataLoader(images(Compose([CROPS, as_it_is])), 11, sampler=EIGHT, num_workers=workers)
         if own
         else torch.utils.data.DataLoader(images(), 11, sampler=EIGHT, num_workers=workers)
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, images, same, tree
+from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, as_it_is, images, same, tree
 from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
@@ -466,7 +466,7 @@ def test_a_transform_set_later_counts(threads: int) -> None:
 @pytest.mark.parametrize("path", ["native", "workers"])
 def test_a_compose_of_torchvisions_changed_in_place_counts(path: str) -> None:
     transforms = import_torchvision().transforms
-    tail = [] if path == "native" else [_as_it_is]
+    tail = [] if path == "native" else [as_it_is]
     compose = transforms.Compose([transforms.CenterCrop(8), transforms.ToTensor(), *tail])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowPathWarning)
@@ -477,10 +477,6 @@ def test_a_compose_of_torchvisions_changed_in_place_counts(path: str) -> None:
         assert next(iter(loader))[0].shape == (8, 3, 9, 9)
         compose.transforms[0].size = (7, 6)
         assert next(iter(loader))[0].shape == (8, 3, 7, 6)
-
-
-def _as_it_is(image: Any) -> Any:
-    return image
 
 
 @pytest.mark.parametrize("order", [None, "random"])

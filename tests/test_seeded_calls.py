@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loader_data import images, tree
+from loader_data import as_it_is, images, tree
 from PIL import Image
 from torchvision_stub import import_torchvision
 
@@ -60,15 +59,10 @@ class Whole(Files):
         return [self[index] for index in indices]
 
 
-def same_image(image: Any) -> Any:
-    """Nothing that fastdata can see through."""
-    return copy.copy(image)
-
-
 def with_lambda() -> Any:
     """Torchvision's pipeline with one Lambda: worker processes call it after the native crop."""
     tv = import_torchvision().transforms
-    steps = [tv.RandomResizedCrop(8), tv.PILToTensor(), tv.Lambda(same_image)]
+    steps = [tv.RandomResizedCrop(8), tv.PILToTensor(), tv.Lambda(as_it_is)]
     return Subset(
         images(tv.Compose([*steps, tv.RandomErasing(0.9, value="random")])), range(SAMPLES)
     )
@@ -76,7 +70,7 @@ def with_lambda() -> Any:
 
 def with_v2() -> Any:
     v2 = import_torchvision().transforms.v2
-    steps = [v2.Lambda(same_image), v2.RandomResizedCrop(8), v2.ToImage(), v2.ColorJitter(0.5)]
+    steps = [v2.Lambda(as_it_is), v2.RandomResizedCrop(8), v2.ToImage(), v2.ColorJitter(0.5)]
     return Subset(images(v2.Compose(steps)), range(SAMPLES))
 
 
@@ -158,7 +152,7 @@ def test_numbers_of_workers_change_nothing(name: str) -> None:
 def test_crops_before_a_tail_are_those_of_the_native_path() -> None:
     crop = RandomResizedCrop(8)
     native = DataLoader(images(crop), 9, seed=5)
-    tail = DataLoader(images(Compose([crop, same_image])), 9, seed=5)
+    tail = DataLoader(images(Compose([crop, as_it_is])), 9, seed=5)
     assert native.explain().startswith("native") and tail.explain().startswith("workers")
     assert alike(epoch(native), epoch(tail))
 
