@@ -156,7 +156,7 @@ class _Epochs:
                     jpegs, device=device, output_type=types.RGB, adjust_orientation=False
                 )
                 # DALI's own rounding of size and window would be a pixel off torchvision's.
-                shape = fn.peek_image_shape(jpegs)
+                shape = fn.peek_image_shape(jpegs, adjust_orientation=False)
                 shape = fn.slice(shape, 0, 2, axes=[0])
                 shape = shape * shorter_side(size) // fn.reductions.min(shape)
                 images = fn.resize(
