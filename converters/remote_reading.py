@@ -10,7 +10,8 @@ from typing import Any
 from fastdata.converters.records import Record
 from fastdata.converters.rows import read_row
 
-from fastdata.errors import UnreadableError
+from fastdata.errors import SampleError, UnreadableError
+from fastdata.remote.answers import ChangedError
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.ranges import FileRef, Request, Wanted, merge
 from fastdata.remote.retries import Patience
@@ -28,7 +29,8 @@ def fetch(
     """Fetches records that lie behind URLs, and returns a function that gives each one's bytes.
 
     Rows of Parquet are fetched when that function is called, by row group. It raises
-    UnreadableError where a record's file is gone, and as `read_row` does.
+    UnreadableError where a record's file is gone, SampleError where it has changed, and as
+    `read_row` does.
 
     Raises:
         RemoteError: A server cannot be reached; the images are not bad ones for that.
@@ -39,13 +41,18 @@ def fetch(
         if one.problem is None and one.column is None and not _is_held(one)
     )
     found: dict[str, bytes] = {}
+    changed: set[str] = set()
     patience = Patience()
 
     def read(request: Request) -> None:
         try:
             url, start, stop = request.file.url, request.start, request.stop
-            data = read_bytes(url, storage_options, start, stop, patience=patience)
+            state = records[request.members[0].number].mtime_ns
+            data = read_bytes(url, storage_options, start, stop, patience=patience, state=state)
         except FileNotFoundError:
+            return
+        except ChangedError:
+            changed.update(records[one.number].key for one in request.members)
             return
         for one in request.members:
             part = data[one.start - request.start : one.stop - request.start]
@@ -64,6 +71,8 @@ def fetch(
             return read_row(
                 record.path, record.column, record.offset, record.mtime_ns, storage_options
             )
+        if record.key in changed:
+            raise SampleError("has changed since it was listed")
         if record.key not in found:
             raise UnreadableError("cannot be opened: it is not there")
         return found.pop(record.key)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from fastdata.converters.trees import SourceFile, file_at
 
 from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
+from fastdata.remote.answers import ChangedError
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 
 #: Rows that are decoded at a time: some megabytes of images.
@@ -125,6 +126,9 @@ def read_row(
             close_rows()
             _open.reader, _open.what = _Column(file, column), wanted
         value = _open.reader.value(row)
+    except ChangedError:
+        close_rows()
+        raise SampleError("has changed since it was listed") from None
     except FastdataError:
         raise
     except PARQUET_ERRORS as error:

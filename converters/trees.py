@@ -266,7 +266,7 @@ class RemoteTree:
             path = "/".join(filter(None, (name, folder, file)))
             key, problem = storable(path.rpartition(".")[0])
             url = join_url(self.root, path)
-            yield Record(key, label, url, 0, entry.size, entry.changed, problem=problem)
+            yield Record(key, label, url, 0, entry.size, entry.state, problem=problem)
 
     def file(self, name: str) -> RemotePath | None:
         """A file in it."""
@@ -278,7 +278,7 @@ class RemoteTree:
         """The files of an extension at any depth."""
         found = {
             listed_name(self.root, name): RemotePath(
-                join_url(self.root, name), entry.size, entry.changed, self._options
+                join_url(self.root, name), entry.size, entry.state, self._options
             )
             for name, entry in list_entries(self.root, self._options).items()
         }

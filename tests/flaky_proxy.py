@@ -101,6 +101,8 @@ class FlakyProxy:
         url: Where the proxy listens.
         exchanges: Every request so far, in the order of their arrival.
         delay: Seconds to wait before each answer.
+        more_headers: What is added to an answer's headers.
+        retry_after: What the answers 429 and 503 that are injected say by Retry-After.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -111,6 +113,8 @@ class FlakyProxy:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.exchanges: list[Exchange] = []
         self.delay = 0.0
+        self.more_headers: Callable[[Exchange], list[tuple[str, str]]] = lambda _: []
+        self.retry_after = ""
         self._faults: list[_Fault] = []
         self._closed = threading.Event()
         self._clients: set[socket.socket] = set()
@@ -227,7 +231,8 @@ class FlakyProxy:
         exchange.fault = fault
         if fault in ("503", "429", "403"):
             exchange.status = int(fault)
-            _answer(client, int(fault), [], b"injected", method != "HEAD")
+            after = [("Retry-After", self.retry_after)] if self.retry_after else []
+            _answer(client, int(fault), after, b"injected", method != "HEAD")
             return True
         if fault == "reset":
             _reset(client)
@@ -250,6 +255,7 @@ class FlakyProxy:
             _reset(client)
             return False
         exchange.status = status
+        found = [*found, *self.more_headers(exchange)]
         if fault == "corrupt" and content:
             middle = len(content) // 2
             content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]

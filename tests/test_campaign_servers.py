@@ -49,5 +49,7 @@ def test_servers_that_break_one_answer_in_ten(
                 samples += len(far)
             found.update(one.fault or "none" for one in there.proxy.exchanges)
         openings += 1
+        if ANSWERS > 1_000 and openings % 10 == 0:
+            print(f"{openings} openings: {dict(found)}", flush=True)
     print(f"{openings} openings, {2 * openings} epochs, {samples} samples; answers: {dict(found)}")
     assert found["none"] < 0.97 * sum(found.values())

@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import struct
 import tempfile
 import time
@@ -347,11 +348,14 @@ class Victim:
         self.check(opened, draw)
 
     def remove(self, path: Path) -> None:
-        """By another name first: rmtree would wait for ever to open a FIFO put in its place."""
+        """By another name first, so that it stays what it is: rmtree would wait for a FIFO."""
         away = self.site / f"home-{MYSELF}" / "removed"
         with suppress(OSError):
             os.rename(path, away)
-            shutil.rmtree(away)
+            if stat.S_ISDIR(away.lstat().st_mode):
+                shutil.rmtree(away)
+            else:
+                away.unlink()
 
 
 def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> None:
@@ -399,11 +403,15 @@ def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> No
         warnings.simplefilter("ignore")
         draw = random.Random(f"{SEED} victim")
         me = Victim(site, images, labels)
+        shown = 0
         while me.counts["opens"] < OPENS:
             try:
                 me.step(draw)
             except FastdataError as error:
                 me.counts[type(error).__name__] += 1
+            if OPENS > 1_000 and me.counts["opens"] // 5_000 > shown:
+                shown = me.counts["opens"] // 5_000
+                print(dict(me.counts), flush=True)
         (site / f"home-{MYSELF}" / "counts.json").write_text(json.dumps(me.counts))
 
     parent = os.getpid()

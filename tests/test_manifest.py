@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastdata import ImageDataset, stage, verify
 from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
@@ -289,6 +290,19 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "_dataset.json").write_bytes(b"\xff\xfe")
     with pytest.raises(CorruptionError, match="not a manifest"):
         Manifest.load(tmp_path)
+
+
+def test_a_manifest_of_a_terabyte(tmp_path: Path) -> None:
+    """Its end is no part of JSON, so it would be read in vain."""
+    (tmp_path / "_dataset.json").write_text(manifest().to_json(), "utf-8")
+    os.truncate(tmp_path / "_dataset.json", 1 << 40)
+    with pytest.raises(CorruptionError, match=r"it has 1\.1 TB, more than 67\.1 MB"):
+        Manifest.load(tmp_path)
+    for use in (ImageDataset, stage, verify):
+        with pytest.raises(CorruptionError, match=r"it has 1\.1 TB"):
+            use(tmp_path)
+    with pytest.raises(DatasetError, match="more than the 64 MiB that a manifest may have"):
+        replace(manifest(), classes=["x" * 1_000_000] * 68).to_json()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -326,7 +326,7 @@ def test_what_a_web_server_lists(web: str, tmp_path: Path) -> None:
     entries = list_entries(f"{web}/in")
     assert {name: entry.size for name, entry in entries.items()} == {"a.bin": 50, "b/c.bin": 70}
     found = remote_path(f"{web}/in/b/c.bin")
-    assert (found.size, found.mtime_ns) == (70, entries["b/c.bin"].changed)
+    assert (found.size, found.mtime_ns) == (70, entries["b/c.bin"].state)
     assert found.read(7, 7) == b"b/c.bin"
 
 

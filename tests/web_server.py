@@ -13,10 +13,11 @@ from typing import Any
 
 @dataclass
 class Request:
-    """A request, and how many bytes of a body it was sent."""
+    """A request, the token that it came with, and how many bytes of a body it was sent."""
 
     path: str
     range: str
+    token: str | None
     sent: int = 0
 
 
@@ -27,13 +28,16 @@ class WebServer:
         folder: The folder.
         ranges: Whether it answers Range; else it sends the whole file, as HTTP lets it.
         query: The query that each request must have; others are refused.
+        state: The header by which answers name a file's state; none by default.
 
     Attributes:
         url: Where it is, with no slash at its end.
         requests: Each request so far.
     """
 
-    def __init__(self, folder: Path, *, ranges: bool = True, query: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, ranges: bool = True, query: str = "", state: str = ""
+    ) -> None:
         self.requests: list[Request] = []
         server = self
 
@@ -44,7 +48,7 @@ class WebServer:
                 path, _, given = self.path.partition("?")
                 file = folder / urllib.parse.unquote(path).lstrip("/")
                 asked = self.headers.get("Range") or ""
-                request = Request(path, asked)
+                request = Request(path, asked, self.headers.get("Authorization"))
                 server.requests.append(request)
                 status, data = 200, b""
                 if given != query:
@@ -61,6 +65,8 @@ class WebServer:
                 self.send_header("Content-Length", str(len(data)))
                 if status == 206:
                     self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
+                if status in (200, 206) and state:
+                    self.send_header(state, f'"{file.stat().st_mtime_ns}"')
                 self.end_headers()
                 if self.command == "GET":
                     for at in range(0, len(data), 1 << 16):

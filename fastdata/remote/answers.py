@@ -6,6 +6,7 @@ All of them use aiohttp, so `bounded_options` bounds them all.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,14 @@ _PLAIN = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
 
 
+#: Headers that name the state of a file; `state_number` keeps which one it was.
+_STATE_HEADERS = ("X-Goog-Generation", "ETag", "Last-Modified")
+
+
+class ChangedError(RemoteError):
+    """A file is in another state than it was when it was listed."""
+
+
 class Asked(NamedTuple):
     """Bytes of a file that a request asks for.
 
@@ -37,11 +46,25 @@ class Asked(NamedTuple):
         url: The file.
         start: The first byte; None for the whole file.
         stop: One past the last; of a whole file, how many bytes it may have.
+        state: The file's state, as `state_number` has it; 0 for any.
     """
 
     url: str
     start: int | None
     stop: int
+    state: int
+
+
+def state_number(name: str, value: str) -> int:
+    """A number below 2**56 for a file's state.
+
+    Args:
+        name: The header that names the state, or another name that is no header.
+        value: Its value.
+    """
+    header = _STATE_HEADERS.index(name) + 1 if name in _STATE_HEADERS else 0
+    digest = hashlib.blake2b(value.encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big") << 2 | header
 
 
 _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
@@ -51,9 +74,9 @@ _know_ranges: set[str] = set()
 
 
 @contextmanager
-def asking(url: str, start: int | None, stop: int) -> Iterator[None]:
+def asking(url: str, start: int | None, stop: int, state: int = 0) -> Iterator[None]:
     """Says what the requests of this thread or task ask for; see `Asked`."""
-    token = _asked.set(Asked(url, start, stop))
+    token = _asked.set(Asked(url, start, stop, state))
     try:
         yield
     finally:
@@ -186,6 +209,7 @@ class _Body:
 
         Raises:
             TruncatedError: Fewer or more come than were asked for, or another range.
+            ChangedError: It is of another state of the file than was asked for.
             RemoteError: It is encoded, too long, or a whole file in a range's place.
             StatusError: The server has failed, and may not next time.
         """
@@ -235,6 +259,8 @@ class _Body:
         encoding = response.headers.get("Content-Encoding", "")
         if encoding.lower() not in _PLAIN:
             raise _encoded(self._url, encoding)
+        if asked is not None:
+            self._check_state(asked)
         length = response.content_length
         if asked is None or asked.start is None:
             if length is not None and length > self._most():
@@ -248,3 +274,14 @@ class _Body:
         found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
         if found and not asked.start == int(found[1]) <= int(found[2]) < asked.stop:
             raise TruncatedError(f"bytes {found[1]} to {found[2]} came, which were not asked for")
+
+    def _check_state(self, asked: Asked) -> None:
+        if not asked.state & 3:  # its state is unknown, or no header names it
+            return
+        header = _STATE_HEADERS[(asked.state & 3) - 1]
+        found = self._response.headers.get(header)
+        if found is not None and state_number(header, found) != asked.state:
+            raise ChangedError(
+                f"{redact(asked.url)}: it has changed since it was listed ({header}: {found[:80]})",
+                "Run the same command again when nothing writes to it any more.",
+            )

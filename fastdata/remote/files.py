@@ -6,6 +6,7 @@ import io
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Literal
 
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
@@ -65,6 +66,7 @@ class RemotePath:
 
         Raises:
             FileNotFoundError: It is gone.
+            ChangedError: It has changed.
             RemoteError: It cannot be read.
         """
         end = min(offset + length, self.size)
@@ -98,7 +100,14 @@ class RemotePath:
     def _fetch(self, start: int, stop: int) -> bytes:
         def one(at: int) -> bytes:
             end = min(at + _MOST, stop)
-            return read_bytes(self.location, self._options, at, end, patience=self._patience)
+            return read_bytes(
+                self.location,
+                self._options,
+                at,
+                end,
+                patience=self._patience,
+                state=self.mtime_ns,
+            )
 
         if stop - start <= _MOST:
             return one(start)
@@ -149,7 +158,7 @@ def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> R
         RemoteError: The request fails for good.
     """
     entry = file_info(url, storage_options)
-    return RemotePath(url, entry.size, entry.changed, storage_options)
+    return RemotePath(url, entry.size, entry.state, storage_options)
 
 
 def list_paths(
@@ -161,10 +170,11 @@ def list_paths(
         RemoteError: It cannot be listed.
     """
     url = url.rstrip("/")
-    folder = url.rpartition("/")[0] if url.endswith(extension) else url
-    found = []
-    for name, entry in sorted(list_entries(folder, storage_options).items()):
-        path = f"{folder}/{name}"
-        if "/" not in name and name.endswith(extension) and (folder == url or path == url):
-            found.append(RemotePath(path, entry.size, entry.changed, storage_options))
-    return found
+    if url.endswith(extension):
+        with suppress(FileNotFoundError):
+            return [remote_path(url, storage_options)]
+    return [
+        RemotePath(f"{url}/{name}", entry.size, entry.state, storage_options)
+        for name, entry in sorted(list_entries(url, storage_options).items())
+        if "/" not in name and name.endswith(extension)
+    ]

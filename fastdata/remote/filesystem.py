@@ -7,7 +7,6 @@ after it, every request is retried and bounded in time, and no message holds cre
 from __future__ import annotations
 
 import base64
-import hashlib
 import importlib
 import json
 import logging
@@ -23,7 +22,13 @@ from urllib.request import getproxies
 
 from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
 from fastdata.remote.abandoning import Abandon
-from fastdata.remote.answers import asking, bounded_options, require_length, too_long
+from fastdata.remote.answers import (
+    asking,
+    bounded_options,
+    require_length,
+    state_number,
+    too_long,
+)
 from fastdata.remote.retries import TRIES, Patience, TruncatedError, describe_error, retrying
 from fastdata.remote.urls import (
     join_url,
@@ -70,18 +75,13 @@ class RemoteFile(NamedTuple):
             Google's).
         version: Something that changes when the file does (generation, ETag, time of change);
             None where the service has none.
-        changed: A number below 2**56 made of the version.
+        state: A number for that; see `fastdata.remote.answers.state_number`.
     """
 
     size: int
     crc32c: str | None
     version: str | None
-
-    @property
-    def changed(self) -> int:
-        """See above."""
-        digest = hashlib.blake2b((self.version or "").encode(), digest_size=7).digest()
-        return int.from_bytes(digest, "big")
+    state: int
 
 
 def open_filesystem(
@@ -360,12 +360,26 @@ def file_info(
 
 def _described(info: Mapping[str, Any]) -> RemoteFile:
     crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
-    names = ("generation", "etag", "ETag", "mtime", "LastModified", "created")
+    name = next((name for name in _VERSIONS if info.get(name)), "")
+    version = str(info[name]) if name else None
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        next((str(info[name]) for name in names if info.get(name)), None),
+        version,
+        state_number(_VERSIONS.get(name, ""), version or ""),
     )
+
+
+#: What drivers call a file's version, the surest first, and the header that is the same.
+_VERSIONS = {
+    "generation": "X-Goog-Generation",
+    "etag": "",
+    "ETag": "ETag",
+    "Last-Modified": "Last-Modified",
+    "mtime": "",
+    "LastModified": "",
+    "created": "",
+}
 
 
 def read_bytes(
@@ -376,6 +390,7 @@ def read_bytes(
     abandon: Abandon | None = None,
     most: int = _WHOLE,
     patience: Patience | None = None,
+    state: int = 0,
 ) -> bytes:
     """Reads a small file, or the bytes from ``start`` to before ``end``; for none, asks nobody.
 
@@ -387,9 +402,11 @@ def read_bytes(
         abandon: Cancels it from another thread.
         most: How many bytes a whole file may have.
         patience: See `fastdata.remote.retries.Retries`.
+        state: The state that the file must have, as `RemoteFile` has it; 0 for any.
 
     Raises:
         FileNotFoundError: There is no such file.
+        ChangedError: It is in another state.
         RemoteError: It cannot be read or is too long, or the server keeps sending fewer bytes, or
             knows no ranges.
         AbandonedError: ``abandon`` has cancelled it.
@@ -402,7 +419,7 @@ def read_bytes(
         fs, path = open_filesystem(url, storage_options)
         data: bytes
         if not whole:
-            with asking(url, begin, stop):
+            with asking(url, begin, stop, state):
                 seconds = _longest(stop - begin)
                 data = abandon.call(fs, "cat_file", seconds, path, start=begin, end=stop)
             require_length(data, url, stop - begin)
@@ -412,7 +429,7 @@ def read_bytes(
         if getattr(fs, "async_impl", False):
             # s3fs would ask for the length, and make room for what it is told.
             options = {"max_concurrency": 1} if _has_protocol(fs, "s3") else {}
-        with asking(url, None, most):
+        with asking(url, None, most, state):
             data = abandon.call(fs, "cat_file", _longest(0), path, **options)
         if len(data) > most:
             raise too_long(url, most)

@@ -26,7 +26,13 @@ from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock
 from fastdata.storage.index import Row
-from fastdata.storage.manifest import MANIFEST_NAME, MANIFEST_NAMES, FileEntry, Manifest
+from fastdata.storage.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_NAMES,
+    MOST_BYTES,
+    FileEntry,
+    Manifest,
+)
 from fastdata.storage.paths import is_inside
 from fastdata.storage.trust import is_own_file, make_cache_folder
 
@@ -41,7 +47,6 @@ Fetches: TypeAlias = Mapping[int, Sequence[int]]
 RANGES = "ranges"
 _HINT = "See what else is damaged with fastdata verify; upload or pack the dataset again."
 _ID_DIGITS = 12
-_MOST_MANIFEST = 64 << 20  # bytes: the names of 400,000 files
 _MANIFEST_READS = 3
 
 
@@ -69,7 +74,7 @@ def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes
         RemoteError: It cannot be read, or has more than 64 MiB.
     """
     for number in range(1, _MANIFEST_READS + 1):
-        text = read_bytes(url, storage_options, most=_MOST_MANIFEST)
+        text = read_bytes(url, storage_options, most=MOST_BYTES)
         try:
             Manifest.parse(text, redact(url))
         except CorruptionError:  # a server may send less without saying so

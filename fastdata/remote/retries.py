@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from fastdata.errors import FastdataError, OutageError, RemoteError
@@ -75,6 +76,7 @@ _BROKEN = {
     "ChunkedEncodingError",
     "ChecksumError",
     "EOFError",
+    "JSONDecodeError",
 }
 _MISSING_STATUS = {404, 410}
 _REFUSED_STATUS = {401, 403}
@@ -123,6 +125,11 @@ class Patience:
         self._failures = 0
         self._last = time.monotonic()
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - self._lost
+
     def answered(self) -> None:
         """Notes an answer."""
         self._last = time.monotonic()
@@ -157,10 +164,10 @@ class Retries:
     """The one policy for failing requests: which are made again, after how long, how often.
 
     The wait before try ``n + 1`` is drawn from 50% to 100% of 0.2 s times ``2**(n - 1)``, and
-    at most 20 s, so that many readers do not come back at the same moment; longer, up to 60 s,
-    where the server asks for it (Retry-After). Of answers that were cut, two count as one try,
-    for the server is there. When 90 s have gone by, ``enough`` tries are enough. What is still
-    tried after 5 s is logged as a warning, once.
+    at most 20 s, so that many readers do not come back at the same moment; longer, up to 60 s and
+    to the patience that is left, where the server asks for it (Retry-After). Of answers that were
+    cut, two count as one try, for the server is there. When 90 s have gone by, ``enough`` tries are
+    enough. What is still tried after 5 s is logged as a warning, once.
 
     Args:
         what: What is being done and where, for messages; no credentials in it
@@ -216,7 +223,10 @@ class Retries:
         if not self._told and seconds > _SILENT:
             self._told = True
             _log.warning("%s: %s; trying again", self._what, describe_error(error))
-        return max(wait_before(max(counted, 1)), min(_asked_wait(error), _MOST_ASKED))
+        asked = min(_asked_wait(error), _MOST_ASKED)
+        if self._patience is not None:
+            asked = min(asked, self._patience.left)
+        return max(wait_before(max(counted, 1)), asked)
 
 
 def retrying(
@@ -371,9 +381,12 @@ def _asked_wait(error: BaseException) -> float:
         headers = getattr(found, "headers", None)  # aiohttp's find a name in any case
         if headers is None:
             headers = _response(found).get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        with suppress(TypeError, ValueError, AttributeError):
-            given = headers.get("Retry-After") or headers.get("retry-after")
-            return max(int(given), 0)
+        with suppress(AttributeError):
+            given = str(headers.get("Retry-After") or headers.get("retry-after") or "")
+            if given.isdecimal():
+                return float(given)
+            with suppress(ValueError, TypeError, OverflowError):  # no date either
+                return max(parsedate_to_datetime(given).timestamp() - time.time(), 0.0)
     return 0.0
 
 

@@ -43,6 +43,7 @@ from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
     MANIFEST_NAMES,
+    MOST_BYTES,
     FileEntry,
     Manifest,
     with_root,
@@ -50,6 +51,7 @@ from fastdata.storage.manifest import (
 from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
+_MOST_SMALL = 1 << 20  # bytes of a marker, or of the list of roots
 #: The folder of loose files in a copy of a `folder` dataset.
 IMAGES_NAME = "images"
 
@@ -153,7 +155,7 @@ class Marker(NamedTuple):
     def read(cls, folder: Path) -> Marker | None:
         """The marker in a folder; None where there is none that can be read."""
         try:
-            fields = parse_json(read_file(folder / MARKER_NAME))
+            fields = parse_json(read_file(folder / MARKER_NAME, _MOST_SMALL))
             marker = cls(fields["original"], fields["id"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -198,7 +200,7 @@ class Original(NamedTuple):
         path = Path(os.path.realpath(dataset))
         for name in MANIFEST_NAMES:
             try:
-                text = read_file(path / name)
+                text = read_file(path / name, MOST_BYTES)
                 return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
             except FileNotFoundError:
                 continue
@@ -257,7 +259,7 @@ class Original(NamedTuple):
     def find_damage(self, copy: Path, files: Iterable[FileEntry]) -> str | None:
         """Says what is wrong with a copy, by its manifest and the sizes of files; None: nothing."""
         try:
-            if read_file(copy / MANIFEST_NAME) != self.copied_text():
+            if read_file(copy / MANIFEST_NAME, MOST_BYTES) != self.copied_text():
                 return f"{MANIFEST_NAME} is not the original's"
         except OSError as error:
             return f"{MANIFEST_NAME}: {error.strerror}"
@@ -329,7 +331,7 @@ def _roots_file() -> Path:
 
 def _remembered() -> list[Path]:
     try:
-        roots = parse_json(read_file(_roots_file()))
+        roots = parse_json(read_file(_roots_file(), _MOST_SMALL))
     except (OSError, ValueError):
         return []
     if not isinstance(roots, list):

@@ -59,9 +59,21 @@ def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
     return open(open_descriptor(path), "rb", buffering)
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
-    """All of a regular file; see `open_descriptor`."""
+def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
+    """All of a regular file; see `open_descriptor`.
+
+    Args:
+        path: The file.
+        most: How many bytes it may have; -1 for any number.
+
+    Raises:
+        OSError: It cannot be opened, is no regular file, or is longer.
+    """
     with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if 0 <= most < size:
+            text = f"it has {human_bytes(size)}, more than {human_bytes(most)}"
+            raise OSError(errno.EFBIG, text, os.fspath(path))
         data: bytes = file.read()
     return data
 

@@ -5,6 +5,7 @@ The normative layout is docs/formats/dataset.md.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,6 +29,8 @@ MANIFEST_NAMES = (MANIFEST_NAME, "dataset.json")
 BAD_SAMPLES_NAME = "_bad-samples.jsonl"
 BAD_SAMPLES_NAMES = (BAD_SAMPLES_NAME, "bad-samples.jsonl")
 FORMAT_VERSION = 2
+#: Most bytes of a manifest: the names of 400,000 files.
+MOST_BYTES = 64 << 20
 #: The field that holds the checksum of the others.
 _CHECKSUM = "checksum"
 #: What sizes and counts may be: they fit 64 bits, and so do sums of a few.
@@ -87,9 +90,20 @@ class Manifest:
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_json(self) -> str:
-        """The manifest as it stands in the file."""
+        """The manifest as it stands in the file.
+
+        Raises:
+            DatasetError: It is longer than what is read.
+        """
         head = {"format": "fastdata", "format_version": self.format_version}
-        return _text(head | asdict(self))
+        text = _text(head | asdict(self))
+        if len(text.encode()) > MOST_BYTES:
+            raise DatasetError(
+                f"the names of {len(self.files):,} files and {len(self.classes):,} classes need "
+                f"more than the {MOST_BYTES >> 20} MiB that a manifest may have",
+                "Write fewer, larger files: give a larger --shard-size.",
+            )
+        return text
 
     @classmethod
     def load(cls, dataset: str | os.PathLike[str]) -> Manifest:
@@ -104,10 +118,12 @@ class Manifest:
         for name in MANIFEST_NAMES:
             path = Path(dataset) / name
             try:
-                return cls.parse(read_file(path), path)
+                return cls.parse(read_file(path, MOST_BYTES), path)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
+                if error.errno == errno.EFBIG:
+                    raise _not_a_manifest(path, ValueError(error.strerror)) from None
                 raise DatasetError(
                     f"{path}: cannot be read: {error.strerror}",
                     "Check that it is a file, and that you may read it and its folder (ls -ld, "
