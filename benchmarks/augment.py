@@ -26,7 +26,7 @@ import numpy.typing as npt
 from fastdata.benchmarks.adapters._operations import CALLS, SIZE, Case, operations, timed
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.contenders import ADAPTERS, default_environments
-from fastdata.benchmarks.measure import Figures, Spread, machine
+from fastdata.benchmarks.measure import Figures, Spread, json_option, machine, report
 from PIL import Image
 
 from fastdata import _native
@@ -208,15 +208,11 @@ def _ratio(theirs: list[float] | None, ours: list[float]) -> str:
     help="A photograph; a made image if there is none.",
 )
 @click.option("--rounds", default=7, show_default=True)
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
-)
+@json_option
 def main(image: Path | None, rounds: int, json_path: Path | None) -> None:
     """Measure each augmentation against torchvision on Pillow images and on tensors."""
     result = measure(load(image), rounds)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    figures(result).show()
+    report(result, json_path, figures(result))
 
 
 if __name__ == "__main__":

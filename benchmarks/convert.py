@@ -10,7 +10,6 @@ environments (``make bench-peers``); those that are not installed are left out.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,15 @@ from typing import Any
 
 import click
 from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
-from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, run_command
+from fastdata.benchmarks.measure import (
+    Figures,
+    Spread,
+    interleave,
+    json_option,
+    machine,
+    report,
+    run_command,
+)
 from fastdata.converters.tasks import PIECE_BYTES
 
 from fastdata import ImageDataset, verify
@@ -56,9 +63,7 @@ _WRITERS = {
 @click.option(
     "--work", type=click.Path(path_type=Path), help="Where to write. [default: a temporary folder]"
 )
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
-)
+@json_option
 def main(
     root: Path | None,
     images: int,
@@ -70,9 +75,7 @@ def main(
     """Measure packing against tar."""
     with tempfile.TemporaryDirectory(dir=work, prefix="fastdata-bench-") as folder:
         result = measure(Path(folder), root, images, workers, rounds)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    figures(result).show()
+    report(result, json_path, figures(result))
 
 
 def measure(

@@ -10,7 +10,6 @@ anything is timed; figures are medians with the spread (smallest to largest) bes
 from __future__ import annotations
 
 import io
-import json
 import random
 import sys
 import time
@@ -23,7 +22,7 @@ import click
 import numpy as np
 import PIL
 from fastdata.benchmarks.adapters._transforms import random_resized_box
-from fastdata.benchmarks.measure import Figures, Spread, machine
+from fastdata.benchmarks.measure import Figures, Spread, json_option, machine, report
 from PIL import Image, features
 
 from fastdata import _native
@@ -159,16 +158,11 @@ def verify(work: Work, runs: Mapping[str, Contender]) -> None:
 )
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--stride", default=128, show_default=True, help="Pixels between seek points.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
-)
+@json_option
 def main(images: Path, rounds: int, stride: int, json_path: Path | None) -> None:
     """Measure decoding against libjpeg-turbo and Pillow."""
     result = measure(Work(images, stride), rounds, stride)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    figures(result).show()
-    stages(result).show()
+    report(result, json_path, figures(result), stages(result))
 
 
 def measure(work: Work, rounds: int, stride: int) -> dict[str, Any]:

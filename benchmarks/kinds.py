@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import importlib
 import io
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -30,7 +29,9 @@ from fastdata.benchmarks.measure import (
     cpu_seconds,
     epoch_rate,
     interleave,
+    json_option,
     machine,
+    report,
     version_of,
 )
 from fastdata.benchmarks.prepare import listing
@@ -204,9 +205,7 @@ def _writable(kind: str) -> bool:
 @click.option("--threads", default=2, show_default=True, help="Decode threads, and torch workers.")
 @click.option("--batch", default=30, show_default=True, help="Images a batch.")
 @click.option("--rounds", default=5, show_default=True, help="Epochs of each loader, in turn.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write all figures here."
-)
+@json_option
 def main(
     root: Path,
     kinds: tuple[str, ...],
@@ -229,9 +228,7 @@ def main(
     """
     chosen = list(kinds) or [kind for kind in CHOICES if _writable(kind)]
     result = measure(root, chosen, images, threads, batch, rounds)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    figures(result).show()
+    report(result, json_path, figures(result))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ are measured by ``fastdata bench``.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import time
@@ -24,7 +23,15 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from fastdata.benchmarks.measure import Figures, Spread, epoch_rate, interleave, machine
+from fastdata.benchmarks.measure import (
+    Figures,
+    Spread,
+    epoch_rate,
+    interleave,
+    json_option,
+    machine,
+    report,
+)
 
 from fastdata import DataLoader, ImageDataset, _native
 from fastdata.decode import Engine, PendingBatch
@@ -168,16 +175,11 @@ def measure(path: Path, threads: int, batch: int, rounds: int) -> dict[str, Any]
 @click.option("--threads", default=2, show_default=True)
 @click.option("--batch", default=128, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
-)
+@json_option
 def main(dataset: Path, threads: int, batch: int, rounds: int, json_path: Path | None) -> None:
     """Measure fastdata.DataLoader on the packed DATASET."""
     result = measure(dataset, threads, batch, rounds)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    for table in figures(result):
-        table.show()
+    report(result, json_path, *figures(result))
 
 
 def figures(result: dict[str, Any]) -> list[Figures]:

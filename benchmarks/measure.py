@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 import subprocess
@@ -177,11 +178,25 @@ class Figures(NamedTuple):
         for line in aligned([self.columns, *self.rows], right=range(1, len(self.columns))):
             click.echo(line)
 
-    def markdown(self) -> str:
-        """The table as Markdown."""
+    def __str__(self) -> str:
+        """Return the table as Markdown."""
         rule = ["---"] + ["---:"] * (len(self.columns) - 1)
         lines = (" | ".join(cells) for cells in (self.columns, rule, *self.rows))
         return "".join(f"| {line} |\n" for line in lines)
+
+
+#: The option of every benchmark that keeps its figures.
+json_option = click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+
+
+def report(result: dict[str, Any], json_path: Path | None, *tables: Figures) -> None:
+    """Write a benchmark's figures to ``json_path``, if there is one, and show its tables."""
+    if json_path is not None:
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    for table in tables:
+        table.show()
 
 
 def machine() -> dict[str, Any]:

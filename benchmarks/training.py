@@ -26,7 +26,7 @@ import torch
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.command import Numbers
-from fastdata.benchmarks.measure import Figures, Spread, machine
+from fastdata.benchmarks.measure import Figures, Spread, json_option, machine, report
 from fastdata.benchmarks.resnet import MODELS, ResNet
 
 from fastdata import DataLoader, ImageDataset, _native
@@ -304,9 +304,7 @@ def figures(result: dict[str, Any]) -> list[Figures]:
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--about", default="", help="What DATASET is, for the page.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Keep a GPU's trace here, .json.gz.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
-)
+@json_option
 def main(
     dataset: Path,
     tree: Path | None,
@@ -347,10 +345,7 @@ def main(
         "trace": shown,
         "turns": measure(training, threads, workers, steps, rounds),
     }
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    for table in figures(result):
-        table.show()
+    report(result, json_path, *figures(result))
     for name, value in shown.items():
         print(f"trace, {name}: {value:.3f}")
 

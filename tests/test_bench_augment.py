@@ -71,4 +71,4 @@ def test_the_figures_have_a_row_for_each(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row[0] for row in augment.figures(result).rows] == list(few)
     page = CliRunner().invoke(pages.main, ["augmentations", str(tmp_path)])
     assert page.exit_code == 0, page.output
-    assert augment.figures(result).markdown() in page.output
+    assert str(augment.figures(result)) in page.output

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fastdata.benchmarks import bench_figures, page_plots
+from fastdata.benchmarks import bench_figures, plots
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _DOCS = _REPOSITORY / "docs"
@@ -168,10 +168,11 @@ def test_every_cell_of_the_comparison_has_a_source() -> None:
 def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
     results = {name: _read(name) for name in ("bench", "encodings", "training")}
     for svg in (
-        page_plots.loaders(results["bench"]),
-        page_plots.loaders(results["bench"], narrow=True),
-        page_plots.pareto(results["bench"], results["encodings"]),
-        page_plots.scaling(results["training"], results["bench"], results["encodings"]),
+        plots.loaders(results["bench"]),
+        plots.loaders(results["bench"], plots.FULL_SIZE),
+        plots.loaders(results["bench"], plots.FULL_SIZE, narrow=True),
+        plots.pareto(results["bench"], results["encodings"]),
+        plots.scaling(results["training"], results["bench"], results["encodings"]),
     ):
         root = ElementTree.fromstring(svg)
         texts = [node for node in root.iter("{http://www.w3.org/2000/svg}text") if node.text]
@@ -193,9 +194,9 @@ def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
 
 def test_the_model_of_threads_ends_where_the_callers_thread_does() -> None:
     training, encodings = _read("training"), _read("encodings")
-    found = page_plots.model(training, encodings)
+    found = plots.model(training, encodings)
     encodings["limits"]["consumer"] = [rate / 4 for rate in encodings["limits"]["consumer"]]
-    slower = page_plots.model(training, encodings)
+    slower = plots.model(training, encodings)
     assert slower.fed == pytest.approx(found.fed / 4)
     assert slower.high[64] == slower.high[32] == slower.low[64]
     assert slower.high[64] == pytest.approx(slower.fed * found.measured[16] / 16)

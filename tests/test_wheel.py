@@ -80,6 +80,7 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == modules_on_disk()
     assert {"fastdata/py.typed", "fastdata/_native.pyi"} <= names
     assert "fastdata/examples/configs/resnet50.yaml" in names
+    assert "fastdata/benchmarks/templates/benchmarks.md" in names
     assert any(name.startswith("fastdata/_native.") and name.endswith(".so") for name in names)
 
 
