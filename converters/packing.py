@@ -78,7 +78,7 @@ from fastdata.storage.files import (
     sync,
     whole_file,
 )
-from fastdata.storage.formats import lmdb
+from fastdata.storage.formats import lmdb, shards
 from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -168,6 +168,7 @@ def pack(
     *,
     container: str = "lmdb",
     encoding: Encoding = ORIGINAL,
+    plain_images: bool = False,
     shard_size: int | None = None,
     seek_points: bool = True,
     order: str | None = None,
@@ -196,6 +197,8 @@ def pack(
             file is sent when it is finished, the manifest last.
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
         encoding: How images are stored.
+        plain_images: Whether the column of images in Parquet is one of bytes, as petastorm needs
+            it, not of the structs that Hugging Face decodes. With ``raw`` it always is.
         shard_size: Bytes of blobs on reaching which a file ends (``parquet``, ``shards``);
             None for 256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start, which makes reading
@@ -229,7 +232,7 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
-    _check_options(source, out, container, encoding, shard_size)
+    _check_options(source, out, container, encoding, plain_images, shard_size)
     order = _order(source, container, order, seed)
     running = _executor(executor, address, workers)
     _check_out(source, out)
@@ -255,6 +258,8 @@ def pack(
     unit_size = _COMMIT_SIZE
     if container in ("parquet", "shards"):
         options["shard_size"] = unit_size = shard_size or SHARD_SIZE
+    if plain_images:
+        options["plain_images"] = True
     # Whole paths: the machines of a cluster work in folders of their own.
     job = Job(
         out=folder.absolute(),
@@ -262,6 +267,7 @@ def pack(
         container=container,
         classes=tuple(source.classes),
         encoding=encoding,
+        plain_images=plain_images or encoding.kind == "raw",
         root=source.root if container == "folder" else None,
         stride=stride,
         storage_options=dict(storage_options or {}),
@@ -319,6 +325,7 @@ def _check_options(
     out: str | os.PathLike[str],
     container: str,
     encoding: Encoding,
+    plain_images: bool,
     shard_size: int | None,
 ) -> None:
     if container not in formats.CONTAINERS:
@@ -338,6 +345,8 @@ def _check_options(
                 "--to folder leaves images as they are, so it takes no --encoding",
                 "Use --to lmdb, parquet or shards.",
             )
+    if plain_images and container != "parquet":
+        raise UsageError(f"plain_images has no meaning in {container}", "Leave it out.")
     if shard_size is not None and container not in ("parquet", "shards"):
         raise UsageError(f"--shard-size has no meaning with --to {container}", "Leave it out.")
     if shard_size is not None and shard_size < 1:
@@ -749,12 +758,10 @@ class _Packing:
             tool=VERSION,
         )
         others = [BAD_SAMPLES_NAME] if bad else []
-        images = self.job.encoding.kind != "raw"
-        about = formats.hugging_face(self.job.container, self.job.classes, images=images)
-        if about is not None:
-            others.append(formats.HUGGING_FACE_NAME)
-            with whole_file(self.out / formats.HUGGING_FACE_NAME) as temporary:
-                temporary.write_text(about, "utf-8")
+        if self.job.container == "shards":
+            others.append(shards.HUGGING_FACE_NAME)
+            with whole_file(self.out / shards.HUGGING_FACE_NAME) as temporary:
+                temporary.write_text(shards.HUGGING_FACE, "utf-8")
         if self.uploading is not None:
             self.progress.finishing("upload")
             self.uploading.finish(manifest, [self._entry(name) for name in others])

@@ -22,19 +22,16 @@ def main(folder: str, codec: str) -> None:
     from petastorm.codecs import CompressedImageCodec, ScalarCodec
     from petastorm.etl.dataset_metadata import ROW_GROUPS_PER_FILE_KEY, UNISCHEMA_KEY
     from petastorm.unischema import Unischema, UnischemaField
-    from pyspark.sql.types import IntegerType, StringType
-
-    def number(name: str) -> object:
-        return UnischemaField(name, np.int32, (), ScalarCodec(IntegerType()), False)
+    from pyspark.sql.types import IntegerType, LongType, StringType
 
     # petastorm makes a named tuple of a row, and `class` cannot name a field of one.
     schema = Unischema(
         "fastdata",
         [
             UnischemaField("key", np.str_, (), ScalarCodec(StringType()), False),
-            number("label"),
-            number("width"),
-            number("height"),
+            UnischemaField("label", np.int64, (), ScalarCodec(LongType()), False),
+            UnischemaField("width", np.int32, (), ScalarCodec(IntegerType()), False),
+            UnischemaField("height", np.int32, (), ScalarCodec(IntegerType()), False),
             UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec(codec), False),
         ],
     )

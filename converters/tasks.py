@@ -55,6 +55,7 @@ class Job:
         container: The container's name.
         classes: Class names, by label.
         encoding: How images are stored.
+        plain_images: Whether blobs in Parquet are a column of bytes, not of Hugging Face's images.
         root: The folder that paths are relative to, for the ``folder`` container.
         stride: Pixels between seek points; None for none.
         growth: Estimated bytes of blobs per byte of the source.
@@ -67,6 +68,7 @@ class Job:
     container: str
     classes: tuple[str, ...]
     encoding: Encoding
+    plain_images: bool
     root: str | None
     stride: int | None = None
     growth: float = 1.0
@@ -250,8 +252,9 @@ def pack_file(job: Job, unit: Unit) -> None:
     part = PartBuilder()
     path = job.out / formats.file_name(job.container, unit.number)
     temporary = temporary_name(path)
+    plain = job.plain_images
     with (
-        closing(formats.open_writer(job.container, temporary, job.classes)) as writer,
+        closing(formats.open_writer(job.container, temporary, job.classes, plain=plain)) as writer,
         written_behind(temporary),
     ):
         for sample in samples(job, unit.start, unit.stop):

@@ -302,7 +302,8 @@ def footer_with(data: bytes, path: tuple[int, ...], value: Any) -> bytes:
     fields = found = hostile.Thrift(data[-8 - length : -8]).struct()
     for number in path[:-1]:
         entry = next(one for one in found if one[0] == number)
-        found = entry[2] if entry[1] == 12 else entry[2][1][-1]
+        # Of columns `image.bytes`, before the last one, `image.path`.
+        found = entry[2] if entry[1] == 12 else entry[2][1][-2 if number == 1 else -1]
     next(one for one in found if one[0] == path[-1])[2] = value
     footer = hostile.write_thrift(12, fields)
     return data[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1"
@@ -340,7 +341,7 @@ def test_parquet_footer_of_which_pyarrow_ends_the_process(packed: Path, tmp_path
     length = int.from_bytes(data[-8:-4], "little")
     fields = hostile.Thrift(data[-8 - length : -8]).struct()
     schema = next(value for number, _, value in fields if number == 2)
-    for field in schema[1][-1]:
+    for field in schema[1][-2]:
         if field[0] == 1:
             field[2] = 0  # BOOLEAN
     footer = hostile.write_thrift(12, fields)

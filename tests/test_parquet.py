@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
 from containers import FileContainerConformance, Made, blobs_of, png, row_of
+from fastdata.converters import Encoding, ImageFolder, pack
 from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
+from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError
 from fastdata.storage.formats import parquet
 
@@ -38,7 +42,6 @@ def part_files(made: Made) -> list[str]:
 
 class TestParquet(FileContainerConformance):
     container = "parquet"
-    beside: ClassVar = {".huggingface.yaml"}
 
     @pytest.mark.parametrize("given", ["files", "folder"])
     def test_pyarrow_reads_it(self, made: Made, given: str) -> None:
@@ -46,30 +49,52 @@ class TestParquet(FileContainerConformance):
         assert len(files) > 1
         table = pq.read_table(files if given == "files" else made.path)
         assert table.schema.names == ["key", "label", "class", "width", "height", "image"]
-        columns = [table[name].to_pylist() for name in ("key", "label", "class", "image")]
+        columns = [table[name].to_pylist() for name in ("key", "label", "class")]
+        columns.append(table["image"].combine_chunks().field("bytes").to_pylist())
         assert list(zip(*columns, strict=True)) == expected_rows(made)
 
     @pytest.mark.parametrize("given", ["files", "folder"])
     def test_pandas_reads_it(self, made: Made, given: str) -> None:
         pandas = pytest.importorskip("pandas")
         frame = pandas.read_parquet(part_files(made) if given == "files" else made.path)
-        columns = [frame[name].tolist() for name in ("key", "label", "class", "image")]
+        columns = [frame[name].tolist() for name in ("key", "label", "class")]
+        columns.append([image["bytes"] for image in frame["image"]])
         assert list(zip(*columns, strict=True)) == expected_rows(made)
 
-    def test_hugging_face_datasets_reads_it(self, made: Made, hugging_face: Any) -> None:
-        found = hugging_face.load_dataset("parquet", data_files=part_files(made), split="train")
-        rows = [(row["key"], row["label"], row["class"], row["image"]) for row in found]
-        assert rows == expected_rows(made)
-
+    @pytest.mark.parametrize("given", ["files", "folder"])
     def test_hugging_face_datasets_sees_images_and_classes(
-        self, made: Made, hugging_face: Any
+        self, made: Made, hugging_face: Any, given: str
     ) -> None:
-        found = hugging_face.load_dataset(str(made.path), split="train")
-        assert isinstance(found.features["image"], hugging_face.Image)
+        where: dict[str, Any] = {"path": str(made.path)}
+        if given == "files":
+            where = {"path": "parquet", "data_files": part_files(made)}
+        found = hugging_face.load_dataset(**where, split="train")
         rows = expected_rows(made)
-        assert found.features["label"].int2str(found["label"]) == [name for *_, name, _ in rows]
+        samples = list(found)
+        assert [(row["key"], row["label"], row["class"]) for row in samples] == [
+            row[:3] for row in rows
+        ]
+        assert found.features["label"].int2str([row["label"] for row in samples]) == [
+            row[2] for row in rows
+        ]
+        for sample, (*_, blob) in zip(samples, rows, strict=True):
+            original = ImageOps.exif_transpose(Image.open(io.BytesIO(blob)))
+            assert sample["image"].tobytes() == original.tobytes()
         undecoded = found.cast_column("image", hugging_face.Image(decode=False))
         assert [row["image"]["bytes"] for row in undecoded] == [blob for *_, blob in rows]
+
+    @pytest.mark.parametrize("options", [{"encoding": Encoding("raw")}, {"plain_images": True}])
+    def test_a_plain_column_of_images(
+        self, made: Made, hugging_face: Any, tmp_path: Path, options: dict[str, Any]
+    ) -> None:
+        pack(ImageFolder(made.tree), tmp_path / "out", container="parquet", **options)
+        verify(tmp_path / "out")
+        files = sorted(map(str, (tmp_path / "out").glob("*.parquet")))
+        found = hugging_face.load_dataset("parquet", data_files=files, split="train")
+        assert found.features["image"] == hugging_face.Value("binary")
+        assert isinstance(found.features["label"], hugging_face.ClassLabel)
+        dataset = ImageDataset(tmp_path / "out", staged=False)
+        assert list(found["image"]) == dataset.read(range(len(dataset)))
 
     def test_the_code_of_the_formats_page_runs(
         self,
@@ -85,14 +110,17 @@ class TestParquet(FileContainerConformance):
         exec(page.split("```python\n")[1].split("```")[0], names)
         assert len(names["ds"]["train"]) == len(made.images)
 
-    def test_petastorm_reads_it(self, made: Made) -> None:
+    def test_petastorm_reads_it(self, made: Made, tmp_path: Path) -> None:
         default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"
         python = Path(os.environ.get("FASTDATA_PETASTORM_PYTHON") or default)
         if not python.exists():
             pytest.skip(f"no petastorm at {python} (set FASTDATA_PETASTORM_PYTHON)")
+        pack(ImageFolder(made.tree), tmp_path / "out", container="parquet", plain_images=True,
+             order="source")  # fmt: skip
+        files = sorted((tmp_path / "out").glob("part-*.parquet"))
         script = Path(__file__).with_name("petastorm_read.py")
         done = subprocess.run(
-            [python, script, *part_files(made)], capture_output=True, text=True, timeout=HANG
+            [python, script, *files], capture_output=True, text=True, timeout=HANG
         )
         assert done.returncode == 0, done.stderr
         # petastorm prints a line of its own as well.
@@ -108,7 +136,7 @@ class TestParquet(FileContainerConformance):
             metadata = pq.read_metadata(path)
             for group in range(metadata.num_row_groups):
                 image = metadata.row_group(group).column(5)
-                assert image.path_in_schema == "image"
+                assert image.path_in_schema == "image.bytes"
                 assert image.compression == "UNCOMPRESSED"
                 assert "PLAIN" in image.encodings
                 assert not image.has_dictionary_page
@@ -169,7 +197,7 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
     "options",
     [
         {"compression": "zstd"},
-        {"compression": "none", "use_dictionary": ["image"]},
+        {"compression": "none", "use_dictionary": ["image.bytes"]},
         {"compression": "none", "use_dictionary": False, "data_page_size": 1_000},
     ],
     ids=["compressed", "dictionary", "several-pages"],

@@ -525,6 +525,7 @@ def _pack_one(
             out,
             container=container,
             encoding=encoded,
+            plain_images=petastorm_metadata,
             progress=progress,
             **options,
         )

@@ -58,7 +58,8 @@ Status gaussian_blur(const Call& call, Canvas& canvas) {
 
   // The horizontal pass of the rows that the vertical one needs, and a row with its margins.
   const int reach = down.radius, count = 2 * reach + 1;
-  const size_t margin = round_up(static_cast<size_t>(across.radius), 64), n = image.stride;
+  const size_t margin = round_up(static_cast<size_t>(across.radius), 32);
+  const size_t n = round_up(static_cast<size_t>(image.width), 32);
   float* rows = canvas.scratch.reserve<float>((count + 2) * n + 2 * margin);
   float *sums = rows + count * n, *row = sums + n + margin;
   const float *beside[kMaxBlurKernel], *above[kMaxBlurKernel];

@@ -15,7 +15,7 @@ FASTDATA_INLINE Floats floats_at(const float* at) {
 
 void blur_row(const float* const* taps, const float* weights, int radius, size_t n, float start,
               float* out) {
-  constexpr size_t kLanes = kVectorBytes / sizeof(float), kVectors = 4;
+  constexpr size_t kLanes = kVectorBytes / sizeof(float), kVectors = 32 / kLanes;
   for (size_t x = 0; x < n; x += kVectors * kLanes) {
     Floats sums[kVectors];
     for (size_t i = 0; i < kVectors; i++)

@@ -8,7 +8,6 @@ verify`` knows that index and container agree.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -45,15 +44,19 @@ class Writer(Protocol):
         """Releases the file, finished or not. May be called twice."""
 
 
-def open_writer(container: str, path: Path, classes: Sequence[str]) -> Writer:
+def open_writer(
+    container: str, path: Path, classes: Sequence[str], *, plain: bool = False
+) -> Writer:
     """Opens the writer of a container whose files are written independently.
 
     Args:
         container: ``parquet`` or ``shards``.
         path: The file to write.
         classes: Class names, by label.
+        plain: Whether Parquet's column of blobs is one of bytes, not of Hugging Face's images.
     """
-    writer: Writer = _module(container).open_writer(path, classes)
+    options = {"plain": plain} if container == "parquet" else {}
+    writer: Writer = _module(container).open_writer(path, classes, **options)
     return writer
 
 
@@ -74,27 +77,6 @@ def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
     """
     found: Iterator[tuple[int, int]] = _module(container).extents(path)
     return found
-
-
-#: A file beside a container's, from which Hugging Face's ``datasets`` knows what to read and how.
-HUGGING_FACE_NAME = ".huggingface.yaml"
-
-
-def hugging_face(container: str, classes: Sequence[str], *, images: bool) -> str | None:
-    """What stands in `HUGGING_FACE_NAME`: JSON, which is YAML.
-
-    Args:
-        container: The container's name.
-        classes: Names of the classes, by label.
-        images: Whether blobs are image files, not raw pixels.
-
-    Returns:
-        The text; None for a container that ``datasets`` does not read.
-    """
-    if container not in ("parquet", "shards"):
-        return None
-    about = _module(container).hugging_face(classes, images=images)
-    return json.dumps(about, ensure_ascii=False) + "\n"
 
 
 def _module(container: str) -> ModuleType:

@@ -1,12 +1,13 @@
-"""Parquet: one row a sample, the image a plain binary column (docs/formats/parquet.md).
+"""Parquet: one row a sample, images as Hugging Face writes them (docs/formats/parquet.md).
 
-The image column is uncompressed, PLAIN-encoded, never null, and each of its column chunks
+The column of blobs is uncompressed, PLAIN-encoded, never null, and each of its column chunks
 is a single data page. Then a chunk is a page header followed by [4-byte length][blob] for
 every row, and where each blob lies follows from the lengths alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,19 +27,22 @@ from fastdata.storage.index import Row
 ROW_GROUP_BYTES = 8 << 20
 ROW_GROUP_ROWS = 8192  # pyarrow ends a page at 20,000 rows, and a row group must be one page
 
-_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("label", pa.int32(), nullable=False),
-        pa.field("class", pa.string(), nullable=False),
-        pa.field("width", pa.int32(), nullable=False),
-        pa.field("height", pa.int32(), nullable=False),
-        pa.field("image", pa.binary(), nullable=False),
-    ]
+_FIELDS = (
+    pa.field("key", pa.string(), nullable=False),
+    # Hugging Face takes no other type for a ClassLabel, and none that cannot be null.
+    pa.field("label", pa.int64()),
+    pa.field("class", pa.string(), nullable=False),
+    pa.field("width", pa.int32(), nullable=False),
+    pa.field("height", pa.int32(), nullable=False),
 )
+_PLAIN = pa.field("image", pa.binary(), nullable=False)
+#: Of Hugging Face's Image; its path may be null.
+_STRUCT = pa.field("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
 FILE_NAME = "part-{:06d}.parquet"
-_IMAGE_COLUMN = _SCHEMA.get_field_index("image")
-_OTHER_COLUMNS = [name for name in _SCHEMA.names if name != "image"]
+#: Columns as they are stored, where the blobs' is the same one by number.
+_NAMES = [field.name for field in (*_FIELDS, _PLAIN)]
+_STRUCT_NAMES = [*_NAMES, *(field.name for field in _STRUCT.type)]
+_IMAGE_COLUMN = len(_FIELDS)
 #: What pyarrow raises on damaged files, besides its own exceptions: text that is not UTF-8, numbers
 #: out of range, memory for what a footer claims.
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
@@ -47,11 +51,18 @@ _LENGTH_BYTES = 4  # PLAIN encoding of a BYTE_ARRAY: little-endian length, then 
 
 
 class ParquetWriter:
-    """Writes one Parquet file."""
+    """Writes one Parquet file.
 
-    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+    Args:
+        path: The file.
+        classes: Class names, by label.
+        plain: Whether blobs are a column of bytes, not of Hugging Face's images.
+    """
+
+    def __init__(self, path: Path, classes: Sequence[str], *, plain: bool = False) -> None:
         self._path = path
         self._classes = classes
+        self._schema = _schema(classes, plain)
         self._rows: list[Row] = []
         self._blobs: list[bytes] = []
         self._held = 0
@@ -60,15 +71,16 @@ class ParquetWriter:
         self._file = pa.OSFile(str(path), "wb")
         self._writer = self._open(self._file)
 
-    @staticmethod
-    def _open(file: pa.NativeFile) -> pq.ParquetWriter:
+    def _open(self, file: pa.NativeFile) -> pq.ParquetWriter:
+        blobs = "image" if self._schema.field("image") == _PLAIN else "image.bytes"
+        others = [field.name for field in _FIELDS] + ["image.path"]
         return pq.ParquetWriter(
             file,
-            _SCHEMA,
-            compression=dict.fromkeys(_OTHER_COLUMNS, "zstd") | {"image": "none"},
+            self._schema,
+            compression=dict.fromkeys(others, "zstd") | {blobs: "none"},
             use_dictionary=["class"],
             write_statistics=["key", "label"],
-            column_encoding={name: "PLAIN" for name in _SCHEMA.names if name != "class"},
+            column_encoding={name: "PLAIN" for name in (*others, blobs) if name != "class"},
             # One data page a column chunk: more than a row group ever holds.
             data_page_size=1 << 30,
             write_batch_size=ROW_GROUP_ROWS,
@@ -91,11 +103,15 @@ class ParquetWriter:
             [self._classes[row.label] for row in self._rows],
             [row.width for row in self._rows],
             [row.height for row in self._rows],
-            self._blobs,
         ]
         if self._rows:
-            columns = [array(v, field.type) for v, field in zip(values, _SCHEMA, strict=True)]
-            table = pa.Table.from_arrays(columns, schema=_SCHEMA)
+            columns = [array(v, field.type) for v, field in zip(values, _FIELDS, strict=True)]
+            blobs = array(self._blobs, pa.binary())
+            if self._schema.field("image") == _STRUCT:
+                kinds = list(_STRUCT.type)
+                nulls = pa.nulls(len(blobs), pa.string())
+                blobs = pa.StructArray.from_arrays([blobs, nulls], fields=kinds)
+            table = pa.Table.from_arrays([*columns, blobs], schema=self._schema)
             self._writer.write_table(table, row_group_size=len(self._rows))
         self._lengths += map(len, self._blobs)
         self._rows, self._blobs, self._held = [], [], 0
@@ -122,20 +138,13 @@ class ParquetWriter:
 open_writer = ParquetWriter
 
 
-def hugging_face(classes: Sequence[str], *, images: bool) -> dict[str, Any]:
-    """What tells Hugging Face's ``datasets`` that blobs are images and labels have names.
-
-    Args:
-        classes: Names of the classes, by label.
-        images: Whether blobs are image files, not raw pixels.
-    """
-    names = {str(label): name for label, name in enumerate(classes)}
-    kinds = {field.name: str(field.type) for field in _SCHEMA} | {
-        "label": {"class_label": {"names": names}},
-        "image": "image" if images else "binary",
-    }
-    found = [{"name": name, "dtype": kind} for name, kind in kinds.items()]
-    return {"dataset_info": {"features": found}}
+def _schema(classes: Sequence[str], plain: bool) -> pa.Schema:
+    """The columns, with the features that Hugging Face's ``datasets`` looks for beside them."""
+    features: dict[str, Any] = {"label": {"names": list(classes), "_type": "ClassLabel"}}
+    if not plain:
+        features["image"] = {"_type": "Image"}
+    about = json.dumps({"info": {"features": features}}, ensure_ascii=False)
+    return pa.schema([*_FIELDS, _PLAIN if plain else _STRUCT], {"huggingface": about})
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:
@@ -151,7 +160,7 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
             # Not by pyarrow: of some values in a footer, it ends the process.
             footer = _footer(file.fileno(), size)
             names = [element[_NAME].decode() for element in footer[_ELEMENTS][1:]]
-            if names != _SCHEMA.names:
+            if names not in (_NAMES, _STRUCT_NAMES):
                 raise ValueError(f"its columns are {', '.join(names)}")
             pages = [_image_pages(group) for group in footer[_GROUPS]]
         except (LookupError, ValueError, TypeError, AttributeError) as error:
@@ -161,6 +170,10 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
             if 0 < begin <= end <= size:
                 # With a single page, what is not page header is values.
                 at = end - _page_size(read_exactly(file.fileno(), begin, 32))
+                if names == _STRUCT_NAMES and begin < at:
+                    # Values that may be null come after a list of those that are.
+                    prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
+                    at += _LENGTH_BYTES + int.from_bytes(prefix, "little")
                 for _ in range(rows if begin < at else 0):
                     prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
                     length = int.from_bytes(prefix, "little")

@@ -12,7 +12,6 @@ import tarfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -91,9 +90,9 @@ class ShardWriter:
 open_writer = ShardWriter
 
 
-def hugging_face(classes: Sequence[str], *, images: bool) -> dict[str, Any]:
-    """What tells Hugging Face's ``datasets`` that the tars are the data, not the manifest."""
-    return {"configs": [{"config_name": "default", "data_files": "*.tar"}]}
+#: Beside the shards: tells Hugging Face's ``datasets`` that these are the data, not the manifest.
+HUGGING_FACE_NAME = ".huggingface.yaml"
+HUGGING_FACE = "configs: [{config_name: default, data_files: '*.tar'}]\n"
 
 
 def member_head(name: str, size: int) -> bytes:
