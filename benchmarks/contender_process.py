@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.benchmarks.adapters._serve import Request
+from fastdata.benchmarks.contenders import ADAPTERS
 
 #: How long a process may take to end after it has said that it is done.
 _GRACE = 5.0
+#: Seconds after which converting a tree counts as hanging.
+_PREPARATION = 24 * 3600.0
 #: Characters of what it printed that a failure quotes.
 _QUOTED = 600
 
@@ -60,20 +63,24 @@ def run_contender(
         raise ContenderError(f"ended with {ending()} before it was done")
 
 
-def run_preparation(
-    interpreter: Path, adapter: Path, tree: Path, out: Path, variant: str, timeout: float
-) -> None:
-    """Has an adapter convert a tree.
+def run_preparation(interpreter: Path, adapter: Path, tree: Path, out: Path, variant: str) -> None:
+    """Convert a tree by an adapter.
 
     Raises:
         ContenderError: It failed; says why.
     """
     arguments = [str(interpreter), str(adapter), "prepare", str(tree), str(out), variant]
-    with _process(arguments, timeout) as (lines, ending):
+    with _process(arguments, _PREPARATION) as (lines, ending):
         for _ in lines:
             pass
         if how := ending():
             raise ContenderError(f"preparing {out.name} ended with {how}")
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of an adapter's process, which finds there what adapters share."""
+    path = [str(ADAPTERS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextmanager
@@ -96,6 +103,7 @@ def _process(
                     stderr=errors,
                     start_new_session=True,
                     text=True,
+                    env=environment(),
                 )
             )
         except OSError as error:

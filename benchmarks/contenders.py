@@ -11,7 +11,10 @@ from pathlib import Path
 
 from fastdata.errors import UsageError
 
-ADAPTERS = Path(__file__).resolve().parent / "adapters"
+_HERE = Path(__file__).resolve().parent
+#: Adapters that run where fastdata is installed, and what all adapters share. Those of other
+#: environments are in ``peers``, which is in a checkout alone.
+ADAPTERS = _HERE / "adapters"
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Contender:
 
     Attributes:
         name: What tables call it. What is before the first hyphen is its family.
-        adapter: File in ``benchmarks/adapters``, or any path, that loads in this way.
+        adapter: File below ``benchmarks``, or any path, that loads in this way.
         variant: Which of the adapter's ways.
         environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter; "" for the
             one that runs the benchmark.
@@ -63,7 +66,7 @@ class Contender:
     @property
     def path(self) -> Path:
         """The adapter's file."""
-        return ADAPTERS / self.adapter
+        return _HERE / self.adapter
 
     @property
     def family(self) -> str:
@@ -81,7 +84,7 @@ FASTDATA = [
     *(
         Contender(
             f"fastdata-{name}",
-            "fastdata_loader.py",
+            "adapters/fastdata_loader.py",
             name,
             folder=f"fastdata-{name}",
             recipes=True,
@@ -96,14 +99,14 @@ FASTDATA = [
     ),
     Contender(
         "fastdata-imagefolder",
-        "fastdata_loader.py",
+        "adapters/fastdata_loader.py",
         "imagefolder",
         recipes=True,
         note="nothing converted: seek points are found in the first epoch",
     ),
     Contender(
         "fastdata-raw",
-        "fastdata_loader.py",
+        "adapters/fastdata_loader.py",
         "raw",
         folder="fastdata-raw",
         recipes=True,
@@ -113,7 +116,7 @@ FASTDATA = [
     *(
         Contender(
             f"fastdata-{name}-shm",
-            "fastdata_loader.py",
+            "adapters/fastdata_loader.py",
             "staged",
             folder=f"fastdata-{name}",
             prepared_as=name,
@@ -129,7 +132,7 @@ FASTDATA = [
 PEERS = [
     Contender(
         "torch-float32",
-        "torch_loader.py",
+        "adapters/torch_loader.py",
         "tree",
         dtype="float32",
         recipes=True,
@@ -137,7 +140,7 @@ PEERS = [
     ),
     Contender(
         "torch-v2",
-        "torch_loader.py",
+        "adapters/torch_loader.py",
         "v2",
         dtype="float32",
         needs="torchvision",
@@ -146,28 +149,28 @@ PEERS = [
     ),
     Contender(
         "torch-uint8",
-        "torch_loader.py",
+        "adapters/torch_loader.py",
         "tree",
         dtype="uint8",
         note="torch's DataLoader and Pillow; uint8 batches by fastdata.fast_collate",
     ),
     Contender(
         "torch-lmdb",
-        "torch_loader.py",
+        "adapters/torch_loader.py",
         "lmdb",
         folder="torch-lmdb",
         note="torch-uint8 reading LMDB by py-lmdb",
     ),
     Contender(
         "hf",
-        "torch_loader.py",
+        "adapters/torch_loader.py",
         "hf",
         folder="hf",
         note="Hugging Face datasets in torch's DataLoader, Pillow",
     ),
     Contender(
         "pillow-simd",
-        "torch_loader.py",
+        "adapters/torch_loader.py",
         "tree",
         environment="pillow_simd",
         dtype="uint8",
@@ -176,27 +179,27 @@ PEERS = [
     ),
     Contender(
         "torchdata",
-        "torchdata_nodes.py",
+        "peers/torchdata_nodes.py",
         environment="torchdata",
         note="torchdata.nodes, Pillow",
     ),
     Contender(
         "webdataset",
-        "webdataset_loader.py",
+        "peers/webdataset_loader.py",
         environment="webdataset",
         folder="webdataset",
         note="tar shards, webdataset's loader, Pillow",
     ),
     Contender(
         "streaming",
-        "streaming_loader.py",
+        "peers/streaming_loader.py",
         environment="streaming",
         folder="streaming",
         note="MosaicML Streaming, Pillow",
     ),
     Contender(
         "litdata",
-        "litdata_loader.py",
+        "peers/litdata_loader.py",
         environment="litdata",
         folder="litdata",
         note="Lightning's LitData, Pillow",
@@ -204,7 +207,7 @@ PEERS = [
     *(
         Contender(
             f"petastorm-{pool}",
-            "petastorm_reader.py",
+            "peers/petastorm_reader.py",
             pool,
             environment="petastorm",
             folder="petastorm",
@@ -214,7 +217,7 @@ PEERS = [
     ),
     Contender(
         "spdl",
-        "spdl_pipeline.py",
+        "peers/spdl_pipeline.py",
         environment="spdl",
         tolerance=4.0,
         why="FFmpeg has a colour conversion and a scaler of its own",
@@ -222,7 +225,7 @@ PEERS = [
     ),
     Contender(
         "dali-cpu",
-        "dali_pipeline.py",
+        "peers/dali_pipeline.py",
         "cpu",
         environment="dali",
         recipes=True,
@@ -232,7 +235,7 @@ PEERS = [
     ),
     Contender(
         "dali-fastdata",
-        "fastdata_loader.py",
+        "adapters/fastdata_loader.py",
         "dali",
         needs="nvidia.dali",
         folder="fastdata-lmdb",
@@ -243,7 +246,7 @@ PEERS = [
     ),
     Contender(
         "dali-mixed",
-        "dali_pipeline.py",
+        "peers/dali_pipeline.py",
         "mixed",
         needs="nvidia.dali",
         needs_gpu=True,
@@ -254,7 +257,7 @@ PEERS = [
     *(
         Contender(
             f"ffcv-{name}",
-            "ffcv_loader.py",
+            "peers/ffcv_loader.py",
             name,
             environment="ffcv",
             folder=f"ffcv-{name}",
@@ -325,6 +328,8 @@ def choose(
             return "there is no GPU"
         if contender.needs and not _has_module(contender.needs):
             return f"{contender.needs} is not installed"
+        if not contender.path.exists():
+            return "its adapter is in a checkout of fastdata alone"
         if not contender.interpreter(environments).exists():
             return f"there is no {contender.interpreter(environments)}"
         return ""
@@ -343,7 +348,7 @@ def choose(
             others = ", ".join(c.name for c in among if not missing(c))
             raise UsageError(
                 f"{name} cannot run here: {missing(found[0])}",
-                f"make bench-peers PEERS={peer}" if peer else f"What can: {others}.",
+                f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {others}.",
             )
         chosen += [c for c in can if c not in chosen]
     return chosen

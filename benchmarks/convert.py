@@ -14,12 +14,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from fastdata.benchmarks.contender_process import run_preparation
 from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from fastdata.benchmarks.measure import (
     Figures,
@@ -114,10 +116,12 @@ def measure(
     writers = _installed_writers()
 
     def write(source: Path, writer: Contender) -> float:
-        command = [str(writer.interpreter(default_environments())), str(writer.path)]
-        command += ["prepare", str(source), str(out), writer.variant]
+        python = writer.interpreter(default_environments())
         subprocess.run(["sync"], check=True)
-        seconds = run_command(["sh", "-c", '"$@" && sync', "sh", *command]).seconds
+        begun = time.perf_counter()
+        run_preparation(python, writer.path, source, out, writer.variant)
+        subprocess.run(["sync"], check=True)
+        seconds = time.perf_counter() - begun
         if not any(path.is_file() for path in out.rglob("*")):
             raise SystemExit(f"{writer.name} wrote nothing")
         shutil.rmtree(out)

@@ -18,8 +18,6 @@ from fastdata.benchmarks.contenders import Contender
 
 from fastdata.errors import SourceError
 
-_TIMEOUT = 24 * 3600.0
-
 
 def repeat_tree(tree: Path, out: Path, images: int) -> Path:
     """A tree of links that has so many images: the source's, again and again.
@@ -103,7 +101,7 @@ def prepare(contender: Contender, tree: Path, work: Path, environments: Path) ->
     work.mkdir(parents=True, exist_ok=True)
     variant = contender.variant if contender.prepared_as is None else contender.prepared_as
     interpreter = contender.interpreter(environments)
-    run_preparation(interpreter, contender.path, tree, out, variant, _TIMEOUT)
+    run_preparation(interpreter, contender.path, tree, out, variant)
     if not out.exists():
         raise ContenderError(f"preparing {out.name} made nothing")
     stamp.write_text(wanted)

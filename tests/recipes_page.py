@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from containers import pack_tree
-from fastdata.benchmarks.adapters._published import small
 from fastdata.benchmarks.recipes import known, ratio, thrift
+from fastdata.benchmarks.recipes._published import small
 from fastdata.converters import Encoding
 from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
 from PIL import Image
@@ -48,7 +48,7 @@ of each operation, and for each row the distributions of colours, contrast, edge
 images that the original makes with those that the loader makes, view by view.
 
 Scripts' classes are as their authors call Pillow and torchvision, and draw
-(`benchmarks/adapters/_scripts.py`): the compiler knows these by what their code does, not by their
+(`benchmarks/recipes/_scripts.py`): the compiler knows these by what their code does, not by their
 names. CIFAR's recipes are for images of 32 x 32 pixels.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastdata.benchmarks import pixels
+from fastdata.benchmarks.contender_process import environment
 from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from hangs import HANG
 from PIL import Image
@@ -34,6 +35,7 @@ def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, A
         text=True,
         timeout=HANG,
         check=False,
+        env=environment(),
     )
     assert done.returncode == 0, done.stderr
     return {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
@@ -55,6 +57,7 @@ def test_peer(peer: Contender, made_tree: Path, tmp_path: Path) -> None:
             [python, script, "prepare", tree, data, peer.prepared_as or variant],
             check=True,
             capture_output=True,
+            env=environment(),
         )
     options = {"data": str(data), "variant": variant}
 

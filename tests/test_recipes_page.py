@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fastdata.benchmarks import recipes
-from fastdata.benchmarks.adapters._published import small
+from fastdata.benchmarks.recipes._published import small
 from recipe_draws import differences, native, originals
 from recipe_packages import need
 from recipes_page import compiled, levels, page

@@ -38,11 +38,11 @@ def modules_on_disk() -> set[str]:
     }
     for folder, name in _FOLDERS.items():
         root = _REPOSITORY / folder
-        # A folder without __init__.py is not imported: benchmarks/peers.
+        # Peers' adapters and their originals' recipes are used in a checkout alone.
         found |= {
             f"{name}/{path.relative_to(root).as_posix()}"
             for path in root.glob("**/*.py")
-            if (path.parent / "__init__.py").exists()
+            if path.parent not in (root / "peers", root / "recipes")
         }
     return found
 

@@ -1,7 +1,7 @@
 """Classes and functions of well-known training scripts, which no package has.
 
 They draw what the scripts' draw, from the same generators, and call the same operations in the same
-order, so that what becomes of such a script can be seen: `fastdata.benchmarks.adapters._published`
+order, so that what becomes of such a script can be seen: `fastdata.benchmarks.recipes._published`
 makes recipes of them.
 """
 

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import click
 import torch
-from fastdata.benchmarks.adapters._libraries import libraries
-from fastdata.benchmarks.adapters._published import recipes as published
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine
+from fastdata.benchmarks.recipes._libraries import libraries
+from fastdata.benchmarks.recipes._published import recipes as published
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
@@ -304,7 +304,3 @@ def main(names: tuple[str, ...], about: str, json_path: Path | None, **options: 
             json_path.write_text(json.dumps({"about": about, **result}, indent=1) + "\n")
 
     figures(measure(names, done=done, keep=keep, **options)).show()
-
-
-if __name__ == "__main__":
-    main()

@@ -62,8 +62,8 @@ class _Epochs:
         import petastorm.transform  # noqa: F401 -- counted as import
 
         warnings.simplefilter("ignore")
-        # Its worker processes unpickle what lies beside this file.
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
+        # Its worker processes unpickle classes of this file.
+        os.environ["PYTHONPATH"] += os.pathsep + str(Path(__file__).resolve().parent)
         self._request = request
         self._shape = (request.size, request.size, 3)
         if request.dtype == "float32":

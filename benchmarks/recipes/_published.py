@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fastdata.benchmarks.adapters import _scripts
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
+from fastdata.benchmarks.recipes import _scripts
 
 Makers = dict[str, Callable[[], Any]]
 
@@ -438,15 +438,15 @@ def _many(s: _Script, crops: Sequence[tuple[int, tuple[float, float], int]]) -> 
 
 def _views(s: _Script) -> Makers:
     """Several views of each image."""
-    tv, scripts = s.tv, _scripts
-    blur = tv.RandomApply([scripts.SigmaBlur([0.1, 2.0])], p=0.5)
+    tv = s.tv
+    blur = tv.RandomApply([_scripts.SigmaBlur([0.1, 2.0])], p=0.5)
     jitter = tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
     grey = tv.RandomGrayscale(p=0.2)
     second = s.view(s.crop(224, (0.2, 1.0)), jitter, grey, blur, s.flip())
     grainy = tv.RandomApply([tv.GaussianBlur(23, (0.1, 2.0))], p=0.5)
 
     def third(blurred: float, *more: Any) -> Any:
-        blur = tv.RandomApply([scripts.SigmaBlur([0.1, 2.0])], p=blurred)
+        blur = tv.RandomApply([_scripts.SigmaBlur([0.1, 2.0])], p=blurred)
         return s.view(
             s.crop(224, (0.08, 1.0)), *s.colours(0.4, 0.4, 0.2, 0.1), blur, *more, s.flip()
         )
@@ -456,21 +456,21 @@ def _views(s: _Script) -> Makers:
         "iBOT, 2 + 10 crops": _multi(s, (0.25, 1.0), (0.05, 0.25), 10),
         "SwAV, 2 + 6 crops": _many(s, [(224, (0.14, 1.0), 2), (96, (0.05, 0.14), 6)]),
         "MSN, 2 + 10 crops": _many(s, [(224, (0.3, 1.0), 2), (96, (0.05, 0.3), 10)]),
-        "SimCLR, 2 views": lambda: scripts.ContrastiveLearningViewGenerator(
+        "SimCLR, 2 views": lambda: _scripts.ContrastiveLearningViewGenerator(
             s.view(s.crop(224), s.flip(), *s.colours(0.8, 0.8, 0.8, 0.2), grainy)
         ),
-        "BYOL, 2 views": lambda: scripts.Pair(*_two(s, "bicubic")),
-        "Barlow Twins, 2 views": lambda: scripts.Pair(*_two(s, "bicubic")),
-        "VICReg, 2 views": lambda: scripts.Pair(*_two(s, "bicubic")),
-        "MoCo v1, 2 views": lambda: scripts.TwoCropsTransform(
+        "BYOL, 2 views": lambda: _scripts.Pair(*_two(s, "bicubic")),
+        "Barlow Twins, 2 views": lambda: _scripts.Pair(*_two(s, "bicubic")),
+        "VICReg, 2 views": lambda: _scripts.Pair(*_two(s, "bicubic")),
+        "MoCo v1, 2 views": lambda: _scripts.TwoCropsTransform(
             s.view(s.crop(224, (0.2, 1.0)), grey, tv.ColorJitter(0.4, 0.4, 0.4, 0.4), s.flip())
         ),
-        "MoCo v2, 2 views": lambda: scripts.TwoCropsTransform(second),
-        "MoCo v3, 2 views": lambda: scripts.TwoTransforms(
-            third(1.0), third(0.1, tv.RandomApply([scripts.Solarize()], p=0.2))
+        "MoCo v2, 2 views": lambda: _scripts.TwoCropsTransform(second),
+        "MoCo v3, 2 views": lambda: _scripts.TwoTransforms(
+            third(1.0), third(0.1, tv.RandomApply([_scripts.Solarize()], p=0.2))
         ),
-        "SimSiam, 2 views": lambda: scripts.TwoCropsTransform(second),
-        "SupContrast, 2 views": lambda: scripts.TwoCropTransform(
+        "SimSiam, 2 views": lambda: _scripts.TwoCropsTransform(second),
+        "SupContrast, 2 views": lambda: _scripts.TwoCropTransform(
             s.view(s.crop(224, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1))
         ),
     }
