@@ -17,8 +17,8 @@ from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.places import RemotePlace
 from fastdata.storage.blobs import Blobs
-from fastdata.storage.index import Row
-from fastdata.storage.manifest import Manifest
+from fastdata.storage.manifest import MANIFEST_NAME, Manifest
+from fastdata.storage.rows import Row
 
 #: Rows of the index that one task lists.
 _ROWS_PER_SHARD = 65_536
@@ -85,9 +85,9 @@ class PackedDataset(Sharded):
         self._place = os.fspath(root) if is_url(root) else str(Path(root).absolute())
         self._part, self._keys = part, None if keys is None else frozenset(keys)
         if is_url(root):
-            name, text = read_manifest(self._place, self._options)
+            text = read_manifest(self._place, self._options)
             shown = redact(self._place)
-            manifest = Manifest.parse(text, f"{shown}/{name}")
+            manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
         else:
             shown = str(Path(root).resolve())
             manifest = Blobs(Path(self._place)).manifest

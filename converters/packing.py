@@ -79,17 +79,17 @@ from fastdata.storage.files import (
     whole_file,
 )
 from fastdata.storage.formats import lmdb, shards
-from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
+    FORMAT_VERSION,
     MANIFEST_NAME,
-    MANIFEST_NAMES,
     WORK_NAME,
     FileEntry,
     Manifest,
     has_manifest,
 )
 from fastdata.storage.records import INDEX_NAME, write_index
+from fastdata.storage.rows import SCHEMA
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 from fastdata.version import VERSION
@@ -523,7 +523,7 @@ class _Packing:
             "classes": list(self.job.classes),
             "options": self.options,
             "shuffle": self.shuffle,
-            "format_version": 1,  # of blobs and containers, which later ones have not changed
+            "format_version": FORMAT_VERSION,
         }
 
     def _check_plan(self) -> None:
@@ -633,8 +633,7 @@ class _Packing:
             self.uploading.begin(
                 [part.file for part in done.values() if part.file is not None], self.force
             )
-        for name in MANIFEST_NAMES:
-            (self.out / name).unlink(missing_ok=True)
+        (self.out / MANIFEST_NAME).unlink(missing_ok=True)
         sync(self.out)
         keep = {f"{number:06d}.part" for number in done}
         for path in self.job.work.glob("*.part*"):

@@ -33,9 +33,9 @@ from fastdata.remote.urls import redact
 from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
-from fastdata.storage.index import Row
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.probe import ImageInfo
+from fastdata.storage.rows import Row
 
 #: Bytes of blobs, and records, in a piece, which one process prepares and another writes.
 #: Bounds memory: a few pieces a worker are in flight.

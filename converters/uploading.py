@@ -36,7 +36,6 @@ from fastdata.storage.files import cache_folder, whole_file
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
-    MANIFEST_NAMES,
     WORK_NAME,
     FileEntry,
     Manifest,
@@ -130,13 +129,11 @@ class Uploading:
             DatasetError: The manifest cannot be read.
         """
         names = list_files(self._url, self._options)
-        for name in MANIFEST_NAMES:
-            if name not in names:
-                continue
+        if MANIFEST_NAME in names:
             if force:
                 return None
-            text = fetch_manifest(join_url(self._url, name), self._options)
-            return Manifest.parse(text, Path(f"{self.name}/{name}"))
+            text = fetch_manifest(join_url(self._url, MANIFEST_NAME), self._options)
+            return Manifest.parse(text, Path(f"{self.name}/{MANIFEST_NAME}"))
         others = [name for name in names if not is_ours(name)]
         if others:
             raise UsageError(
@@ -174,7 +171,7 @@ class Uploading:
         if force:
             self._ledger.unlink(missing_ok=True)
             self._sent = {}
-        self._remove(MANIFEST_NAMES)
+        self._remove([MANIFEST_NAME])
         for entry in done:
             if (self._folder / entry.name).exists():
                 self.add(entry)

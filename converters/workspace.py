@@ -14,9 +14,8 @@ from fastdata.storage.manifest import WORK_NAME, has_manifest
 
 #: The files that packing makes: nothing else in a dataset's folder is ever removed.
 _OURS = re.compile(
-    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|_index(-\d+)?\.rows|_?dataset\.json"
-    r"|_?bad-samples\.jsonl|_common_metadata|\.huggingface\.yaml"
-    r"|index(-\d+)?\.arrow)((\.\d+)?\.partial)?"  # of version 1, like names without a _
+    r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|_index(-\d+)?\.rows|_dataset\.json"
+    r"|_bad-samples\.jsonl|_common_metadata|\.huggingface\.yaml)((\.\d+)?\.partial)?"
 )
 
 

@@ -218,63 +218,11 @@ class Extents:
         checksum is wrong (``check``), or the index row is corrupt.
         """
 
-# (the Arrow array's offset, values)
-FixedColumn = tuple[int, Buffer]
-# (the Arrow array's offset, validity, offsets, data)
-VariableColumn = tuple[int, Buffer | None, Buffer, Buffer | None]
-
-class ExtentTable:
-    """The columns of an index, in place. ``fastdata.storage.extents.ExtentTable`` feeds it."""
-
-    def __init__(
-        self,
-        files: Sequence[str | bytes | PathLike[str]],
-        file_sizes: Sequence[int],
-        root: str | bytes | PathLike[str] | None,
-        rows: int,
-        batch_rows: int,
-        classes: int = ...,
-    ) -> None: ...
-    def missing(self, indices: npt.NDArray[np.int64]) -> list[int]:
-        """The record batches that these rows need and that were not added.
-
-        IndexError: a row that there is not.
-        """
-
-    def add(
-        self,
-        number: int,
-        rows: int,
-        *,
-        file: FixedColumn,
-        offset: FixedColumn,
-        length: FixedColumn,
-        width: FixedColumn,
-        height: FixedColumn,
-        encoding: FixedColumn,
-        crc32c: FixedColumn,
-        label: FixedColumn,
-        encoding_codes: bytes,
-        path: VariableColumn | None,
-        seek_points: VariableColumn | None,
-    ) -> None:
-        """Add a record batch; one that is there already stays as it is.
-
-        ``encoding_codes``: for each entry of the encodings' dictionary its place in
-        ENCODINGS, 255 if it has none. ``path``, ``seek_points``: None if all are null.
-        ValueError: another number of rows, or a buffer too short for them.
-        """
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
-        """The rows' extents; rows that make no sense fail with ``corrupt_index`` when used.
-
-        ValueError: their record batches were not added. IndexError: no such row.
-        """
-
 class RecordTable:
-    """The records of an index of version 2. ``fastdata.storage.records`` opens it.
+    """The records of an index. ``fastdata.storage.index`` makes it.
 
-    ``descriptor``: of the index, which is duplicated. OSError: it is no descriptor.
+    ``descriptor``: the index file's, which is duplicated. ``file_sizes``: a file that has another
+    size when it is opened is not read. OSError: it is no descriptor.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.files import read_file
-from fastdata.storage.index import Row
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.probe import (
     COLORS,
@@ -34,6 +33,7 @@ from fastdata.storage.probe import (
     Limits,
     Style,
 )
+from fastdata.storage.rows import Row
 from fastdata.text import class_name, human_count
 from fastdata.transforms.descriptions import Schedule, Transform
 from fastdata.transforms.originals import changed, is_copied

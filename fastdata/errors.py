@@ -138,7 +138,7 @@ class DatasetError(DataError):
 
 
 class VersionError(DatasetError):
-    """The dataset was written by a newer version of fastdata."""
+    """The dataset has a version of the format that this fastdata does not read."""
 
 
 class CorruptionError(DatasetError):

@@ -1,6 +1,5 @@
-// The fuzz target of indexes: any bytes as rows of an index, of either version, as their seek
-// tables and as the samples that they give, probed, read and decoded. Nothing may crash or trip a
-// sanitizer.
+// The fuzz target of indexes: any bytes as rows of an index, as their seek tables and as the
+// samples that they give, probed, read and decoded. Nothing may crash or trip a sanitizer.
 //
 // An input is a byte of switches, the number of rows, the heap's length (2 bytes), the rows'
 // records (64 bytes each), the heap, and the file that samples lie in. The switches set checksums
@@ -18,8 +17,6 @@
 
 #include "decode_task.h"
 #include "io/crc32c.h"
-#include "io/extent_table.h"
-#include "io/index_row.h"
 #include "io/record.h"
 #include "io/record_table.h"
 #include "jpeg/probe.h"
@@ -41,9 +38,8 @@ enum Switch : uint8_t {
   kMendNames = 2,
   kMendTables = 4,
   kMendExtents = 8,
-  kRoot = 16,   // rows may have paths of their own
-  kCheck = 32,  // the samples' checksums
-  kVersion1 = 64,
+  kRoot = 16,       // rows may have paths of their own
+  kCheck = 32,      // the samples' checksums
   kMendCode = 128,  // rows are said to be JPEGs of the first file
 };
 
@@ -105,45 +101,6 @@ void mend(Rows& rows, ByteSpan blobs) {
     if (rows.switches & kMendRecords) record.crc = record_crc(record, row);
   }
 }
-
-/// The columns of an Arrow file: as long as the rows need, which Python's side has checked.
-struct Columns {
-  std::vector<uint8_t> fixed[8];
-  std::vector<uint8_t> offsets[2], data;
-  uint8_t validity[2] = {};
-  TableBatch batch;
-
-  Columns(const Rows& rows, int64_t count) {
-    const auto n = static_cast<size_t>(count);
-    size_t at = 0;
-    const auto take = [&](size_t size) {
-      std::vector<uint8_t> bytes(size);
-      for (uint8_t& byte : bytes) byte = rows.heap.empty() ? 0 : rows.heap[at++ % rows.heap.size()];
-      return bytes;
-    };
-    const size_t widths[8] = {4, 8, 8, 4, 4, 1, 4, 4};
-    for (int c = 0; c < 8; c++) fixed[c] = take(widths[c] * n);
-    for (auto& o : offsets) o = take(4 * (n + 1));
-    for (auto& v : validity) v = take(1)[0];
-    data = take(64);
-    batch.file = fixed[0].data();
-    batch.offset = fixed[1].data();
-    batch.length = fixed[2].data();
-    batch.width = fixed[3].data();
-    batch.height = fixed[4].data();
-    batch.encoding = fixed[5].data();
-    batch.crc32c = fixed[6].data();
-    batch.label = fixed[7].data();
-    for (int8_t& code : batch.encodings) code = static_cast<int8_t>(take(1)[0] % 12) - 1;
-    int i = 0;
-    for (VariableColumn* column : {&batch.path, &batch.seek_points}) {
-      column->present = true;
-      column->validity = &validity[i];
-      column->offsets = offsets[i++].data();
-      column->data = {data.data(), data.size()};
-    }
-  }
-};
 
 #ifndef FASTDATA_ROWS_ALONE
 /// Reads, probes and decodes what the rows give, in every way that there is.
@@ -220,23 +177,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto files =
       std::make_shared<Files>(std::vector{blob_file.path}, std::vector<int64_t>{kBlobs});
   // A folder without files: what has a path of its own is missing.
-  const IndexedDataset dataset(files, rows.switches & kRoot ? "/nonexistent" : "", 8);
+  const IndexedDataset dataset{files, rows.switches & kRoot ? "/nonexistent" : "", 8};
   const auto count = static_cast<int64_t>(rows.records.size());
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < count; i++) numbers.push_back(count - 1 - i);
   Extents extents(numbers.size());
-  if (rows.switches & kVersion1) {
-    Columns columns(rows, count);
-    ExtentTable table(dataset, count, count);
-    table.add(0, columns.batch);
-    table.gather(numbers, extents);
-  } else {
-    std::shared_ptr<OpenFile> opened;
-    int error_number;
-    if (!duplicate_file(index_file.descriptor, opened, error_number).ok()) std::abort();
-    const RecordTable table(dataset, opened, 0, count, static_cast<int64_t>(rows.heap.size()));
-    table.gather(numbers, extents);
-  }
+  std::shared_ptr<OpenFile> opened;
+  int error_number;
+  if (!duplicate_file(index_file.descriptor, opened, error_number).ok()) std::abort();
+  const RecordTable records(dataset, opened, 0, count, static_cast<int64_t>(rows.heap.size()));
+  records.gather(numbers, extents);
   for (Extent& extent : extents.extents) extent.check_size = true;
 #ifdef FASTDATA_ROWS_ALONE
   BlobReader reader;

@@ -42,7 +42,7 @@ from test_cifar import Made, write_archive, write_folder
 from fastdata import ImageDataset
 from fastdata.cli import cli
 from fastdata.errors import FastdataError
-from fastdata.storage import manifest
+from fastdata.storage.manifest import MANIFEST_NAME
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 #: Seconds that a case may take.
@@ -96,7 +96,7 @@ def damage_file(path: Path, rng: random.Random) -> bytes:
         if path.suffix == ".gz" and "devkit" not in path.name:
             change = rng.choice((hostile.damage, hostile.change_tar))
             return gzip.compress(change(gzip.decompress(data), rng), 1)
-        if path.name in manifest.MANIFEST_NAMES:
+        if path.name == MANIFEST_NAME:
             return hostile.change_manifest(data, rng)
         if path.suffix in hostile.CHANGES:
             return hostile.CHANGES[path.suffix](data, rng)

@@ -10,7 +10,7 @@
 #   seek      any bytes as a seek table; a point is the same however it is come to
 #   augment   any operations with any values; the SIMD levels agree
 #   png       any bytes as a PNG's inflated rows
-#   index     any bytes as rows of an index, of either version, and as what they point to
+#   index     any bytes as rows of an index, and as what they point to
 #   rows      the same without what they point to
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
 #   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)

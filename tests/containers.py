@@ -31,9 +31,9 @@ from fastdata.errors import CorruptionError
 from fastdata.storage import formats
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c, crc32c_file
-from fastdata.storage.index import SCHEMA, Row
 from fastdata.storage.probe import ENCODINGS
 from fastdata.storage.records import write_index
+from fastdata.storage.rows import SCHEMA, Row
 
 #: Small enough that the trees of these tests become several files, or commits to an LMDB.
 UNIT_SIZE = 2_000_000
@@ -135,15 +135,9 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def manifest_path(dataset: Path) -> Path:
-    """The file that a dataset's manifest stands in."""
-    path = dataset / "_dataset.json"
-    return path if path.exists() else dataset / "dataset.json"
-
-
 def load_manifest(dataset: Path) -> dict[str, Any]:
     """A manifest's fields."""
-    fields: dict[str, Any] = json.loads(manifest_path(dataset).read_text("utf-8"))
+    fields: dict[str, Any] = json.loads((dataset / "_dataset.json").read_text("utf-8"))
     return fields
 
 
@@ -154,7 +148,7 @@ def edit_manifest(dataset: Path, change: Callable[[dict[str, Any]], object]) -> 
     change(fields)
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     fields["checksum"] = f"{crc32c(text.encode()):08x}"
-    manifest_path(dataset).write_text(json.dumps(fields), "utf-8")
+    (dataset / "_dataset.json").write_text(json.dumps(fields), "utf-8")
 
 
 def edit_index(

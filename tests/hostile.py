@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from containers import edit_manifest, load_manifest, manifest_path
+from containers import edit_manifest, load_manifest
 
 from fastdata.storage import manifest
 from fastdata.storage.checksum import crc32c, crc32c_file
@@ -514,7 +514,7 @@ def change_dataset(dataset: Path, rng: random.Random) -> Path:
     names = [entry["name"] for entry in fields["files"]]
     which = rng.random()
     if which < 0.2:
-        path = manifest_path(dataset)
+        path = dataset / "_dataset.json"
         path.write_bytes(change_manifest(path.read_bytes(), rng))
         return path
     name = fields["index"]["name"] if which < 0.4 or not names else rng.choice(names)

@@ -1011,7 +1011,7 @@ class TestNewerFormat:
             for command in ("verify", "info"):
                 result = run(command, out)
                 require_said(
-                    result, 1, path, "up to version 2", "pip install --upgrade fastdata-torch"
+                    result, 1, path, "reads version 2", "pip install --upgrade fastdata-torch"
                 )
             result = convert("imagefolder", "--root", root, "--out", out)
             require_said(result, 1, path, "pip install --upgrade fastdata-torch")

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from containers import pack_tree
 from hangs import HANG
-from version1 import make_version_1
 
 from fastdata import ImageDataset
-from fastdata.errors import CorruptionError
 
-# Touching a map of what was cut off, of version 1, kills the process: each runs in one of its own.
+# A process of its own: nothing may end it.
 _SCRIPT = """
 import os, shutil, sys, warnings
 from fastdata import DataLoader, ImageDataset
@@ -24,7 +22,7 @@ from fastdata.errors import CorruptionError
 from fastdata.transforms import RandomResizedCrop
 
 folder, other = sys.argv[1:]
-index = f"{folder}/INDEX"
+index = f"{folder}/_index.rows"
 dataset = ImageDataset(folder, RandomResizedCrop(8))
 loader = DataLoader(dataset, 4, num_workers=2, fields=("image", "label", "key"))
 torchs = ImageDataset(folder)
@@ -58,19 +56,13 @@ _DAMAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("version", "damage"), [*((2, damage) for damage in _DAMAGES), (1, "cut to a half")]
-)
+@pytest.mark.parametrize("damage", _DAMAGES)
 def test_an_index_that_changes_while_it_is_open(
-    made_tree: Path, tmp_path: Path, version: int, damage: str
+    made_tree: Path, tmp_path: Path, damage: str
 ) -> None:
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None, seek_points=64)
     pack_tree(made_tree / "val", tmp_path / "other", "shards", unit_size=None)
-    name = "_index.rows"
-    if version == 1:
-        make_version_1(tmp_path / "out")
-        name = "index.arrow"
-    script = textwrap.dedent(_SCRIPT).replace("DAMAGE", _DAMAGES[damage]).replace("INDEX", name)
+    script = textwrap.dedent(_SCRIPT).replace("DAMAGE", _DAMAGES[damage])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, tmp_path / "out", tmp_path / "other"],
         capture_output=True,
@@ -80,12 +72,9 @@ def test_an_index_that_changes_while_it_is_open(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path, version: int) -> None:
-    """What is open is read on as it was; what has to be opened anew is not taken for it."""
+def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path) -> None:
+    """An open index goes on as it was."""
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None)
-    if version == 1:
-        make_version_1(tmp_path / "out")
     dataset = ImageDataset(tmp_path / "out")
     keys = [dataset.row(i).key for i in range(len(dataset))]
     labels = dataset.labels.tolist()
@@ -93,8 +82,4 @@ def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path, version: int
     shutil.copyfile(index, tmp_path / "new")
     (tmp_path / "new").rename(index)
     assert [dataset.row(i).key for i in range(len(dataset))] == keys
-    if version == 1:
-        with pytest.raises(CorruptionError, match="has changed since it was opened"):
-            _ = dataset.labels
-    else:
-        assert dataset.labels.tolist() == labels
+    assert dataset.labels.tolist() == labels

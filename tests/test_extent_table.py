@@ -1,9 +1,8 @@
-"""ExtentTable: the rows of an index, whatever the container, and however damaged it is."""
+"""ExtentTable: the rows of an index of any container, damaged ones too."""
 
 from __future__ import annotations
 
 import gc
-import mmap
 import os
 import random
 import threading
@@ -13,44 +12,30 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import version1
 from containers import pack_tree
 from fastdata.converters import Encoding
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from test_extents import IMAGES, SIZE, row, run, table_of
 
 from fastdata import ImageDataset, _native
 from fastdata.decode import decode_batch, seek_points
 from fastdata.errors import CorruptionError
-from fastdata.storage.arrow_index import ArrowIndex
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.extents import ExtentTable
-from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Index, rows_to_batch
+from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.probe import ENCODINGS
-from fastdata.storage.records import RecordIndex, write_index
+from fastdata.storage.records import write_index
+from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, rows_to_batch
 
 
 def open_table(folder: Path) -> ExtentTable:
-    blobs = Blobs(folder)
-    manifest = blobs.manifest
-    return ExtentTable(
-        blobs.index,
-        [folder / entry.name for entry in manifest.files],
-        [entry.size for entry in manifest.files],
-        None if manifest.root is None else folder / manifest.root,
-    )
+    return Blobs(folder).extents()
 
 
-def index_of(folder: Path, rows: list[Any] | pa.RecordBatch, version: int) -> Index:
-    """An index of either version, made and opened."""
+def index_of(folder: Path, rows: list[Any] | pa.RecordBatch) -> Index:
+    """An index, made and opened."""
     batch = rows_to_batch(rows) if isinstance(rows, list) else rows
-    if version == 1:
-        version1.write_index(folder / "index.arrow", [batch])
-        return ArrowIndex(folder / "index.arrow", batch.num_rows)
     write_index(folder / "_index.rows", [batch], batch.num_rows)
-    return RecordIndex(folder / "_index.rows", batch.num_rows)
+    return Index(folder / "_index.rows", batch.num_rows)
 
 
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
@@ -89,16 +74,14 @@ def test_raw_pixels_of_a_container(made_tree: Path, tmp_path: Path) -> None:
         assert np.array_equal(got, decode_batch([np.asarray(dataset[i][0])], SIZE)[0])
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_many_rows(tmp_path: Path, version: int) -> None:
-    """Of version 1, in the first, a middle and the short last batch, each added once."""
+def test_many_rows(tmp_path: Path) -> None:
     count = 2 * ROWS_PER_BATCH + 100
     rows = [
         row(i, b"x", label=i, offset=i, width=i % 1000 + 1, height=i % 77 + 1) for i in range(count)
     ]
     file = tmp_path / "file"
     file.write_bytes(b"x" * count)
-    table = ExtentTable(index_of(tmp_path, rows, version), [file], [count], None)
+    table = index_of(tmp_path, rows).locate([file], [count], None)
     for chosen in (
         np.array([count - 1, 0, ROWS_PER_BATCH, ROWS_PER_BATCH - 1, 0]),
         np.random.default_rng(0).integers(0, count, 500),
@@ -115,9 +98,7 @@ def test_many_rows(tmp_path: Path, version: int) -> None:
         table._table.gather(np.array([1.5]))
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_threads_gather_at_once(tmp_path: Path, version: int) -> None:
-    """Of version 1, while record batches are added."""
+def test_threads_gather_at_once(tmp_path: Path) -> None:
     count = 6 * ROWS_PER_BATCH
     labels = pa.array(np.arange(count, dtype=np.int32))
     one = rows_to_batch([row(0, b"x")])
@@ -126,7 +107,7 @@ def test_threads_gather_at_once(tmp_path: Path, version: int) -> None:
         for name in SCHEMA.names
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    table = ExtentTable(index_of(tmp_path, rows, version), ["file"], [1], None)
+    table = index_of(tmp_path, rows).locate(["file"], [1], None)
     wrong: list[object] = []
 
     def work(seed: int) -> None:
@@ -197,201 +178,7 @@ def test_paths_below_the_root(tmp_path: Path) -> None:
     assert [extents.path(i) for i in range(4)] == [str(tmp_path / name) for name in names]
 
 
-def arguments(rows: int = 4, **changes: Any) -> dict[str, Any]:
-    """A record batch for the native table, all of whose rows lie in file 0."""
-    fixed = {"file": 4, "offset": 8, "length": 8, "width": 4, "height": 4, "crc32c": 4, "label": 4}
-    columns: dict[str, Any] = {name: (0, bytes(rows * size)) for name, size in fixed.items()}
-    columns["encoding"] = (0, bytes(rows))
-    return {**columns, "encoding_codes": b"\1", "path": None, "seek_points": None, **changes}
-
-
-def native(rows: int = 4, root: str | None = None) -> _native.ExtentTable:
-    return _native.ExtentTable(["file"], [100], root, rows, 4)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {name: (0, bytes(size * 4 - 1))}
-        for name, size in [("file", 4), ("offset", 8), ("length", 8), ("label", 4), ("crc32c", 4)]
-    ]
-    + [
-        {"encoding": (0, b"123")},
-        {"file": (1, bytes(16))},
-        {"file": (-1, bytes(1000))},
-        {"file": (2**62, bytes(16))},
-        {"path": (0, None, bytes(19), b"")},
-        {"path": (1, None, bytes(20), b"")},
-        {"path": (0, b"", bytes(20), b"")},
-        {"seek_points": (5, b"\xff", bytes(40), b"")},
-        {"seek_points": (-1, None, bytes(40), b"")},
-        {"seek_points": (2**60, None, bytes(40), b"")},
-    ],
-)
-def test_buffers_too_short(change: dict[str, Any]) -> None:
-    table = native()
-    with pytest.raises(ValueError, match=r"too short|out of range"):
-        table.add(0, 4, **arguments(**change))
-    assert table.missing(np.array([0])) == [0]
-    table.add(0, 4, **arguments())
-    assert table.missing(np.array([0, 3])) == []
-    assert len(table.gather(np.array([0, 3]))) == 2
-
-
-def test_the_native_tables_arguments() -> None:
-    table = native(10)
-    with pytest.raises(ValueError, match="2 rows, not 4"):
-        table.add(0, 2, **arguments())
-    with pytest.raises(IndexError):
-        table.add(3, 4, **arguments())
-    with pytest.raises(ValueError, match="batch 2 was not added"):
-        table.gather(np.array([9]))
-    assert table.missing(np.array([9, 0, 1, 9])) == [2, 0]
-    with pytest.raises(IndexError):
-        table.missing(np.array([10]))
-    with pytest.raises(ValueError, match="file_sizes"):
-        _native.ExtentTable(["a"], [], None, 1, 1)
-    with pytest.raises(ValueError, match="batch_rows"):
-        _native.ExtentTable(["a"], [1], None, 1, 0)
-    with pytest.raises(ValueError, match="rows"):
-        _native.ExtentTable(["a"], [1], None, -1, 1)
-
-
-_OFFSET = st.one_of(st.integers(-3, 40), st.sampled_from([2**31 - 1, -(2**31), 2**30]))
-
-
-@settings(max_examples=300)
-@given(data=st.data())
-def test_hostile_columns_never_lead_out_of_their_buffers(data: st.DataObject) -> None:
-    """Values anywhere; each buffer ends with its pages, so that reads far behind it crash."""
-    rows = 4
-
-    def guarded(blob: bytes) -> memoryview:
-        page = mmap.PAGESIZE
-        size = -(-len(blob) // page) * page or page
-        area = mmap.mmap(-1, size)
-        area[size - len(blob) :] = blob
-        return memoryview(area)[size - len(blob) :]
-
-    def integers(name: str, dtype: str) -> tuple[int, memoryview]:
-        info = np.iinfo(dtype)
-        values = data.draw(
-            st.lists(
-                st.one_of(st.integers(0, 120), st.integers(int(info.min), int(info.max))),
-                min_size=rows,
-                max_size=rows,
-            ),
-            name,
-        )
-        return 0, guarded(np.array(values, dtype).tobytes())
-
-    def variable(name: str) -> Any:
-        offset = data.draw(st.integers(0, 9))
-        offsets = data.draw(
-            st.lists(_OFFSET, min_size=offset + rows + 1, max_size=offset + rows + 1), name
-        )
-        validity = data.draw(st.sampled_from([None, b"\xff\xff", b"\xaa\x55"]))
-        blob = data.draw(st.sampled_from([None, b"", b"a/../b", b"/" * 30]))
-        return (
-            offset,
-            None if validity is None else guarded(validity[: (offset + rows + 7) // 8]),
-            guarded(np.array(offsets, np.int32).tobytes()),
-            None if blob is None else guarded(blob),
-        )
-
-    table = native(root="/nowhere" if data.draw(st.booleans()) else None)
-    dtypes = {
-        "file": "i4", "offset": "i8", "length": "i8", "width": "i4", "height": "i4",
-        "crc32c": "u4", "label": "i4", "encoding": "i1",
-    }  # fmt: skip
-    columns = {name: integers(name, dtype) for name, dtype in dtypes.items()}
-    codes = data.draw(st.binary(max_size=140))
-    table.add(0, rows, **columns, encoding_codes=codes, path=variable("path"),
-              seek_points=variable("seek_points"))  # fmt: skip
-    extents = table.gather(np.arange(rows))
-    _, failures = run(extents)
-    assert failures.keys() == set(range(rows))  # there is no such file at all
-    allowed = {"corrupt_index", "file_missing", "file_unreadable", "not_jpeg"}
-    assert {code for code, _ in failures.values()} <= allowed
-    for i in range(rows):
-        assert isinstance(extents.path(i), str)
-
-
-def edited(tmp_path: Path, rows: list[Any], find: bytes, replace: bytes) -> Path:
-    """An index of version 1 whose file was edited after it was written."""
-    version1.write_index(tmp_path / "index.arrow", [rows_to_batch(rows)])
-    data = (tmp_path / "index.arrow").read_bytes()
-    assert data.count(find) == 1
-    (tmp_path / "index.arrow").write_bytes(data.replace(find, replace))
-    return tmp_path / "index.arrow"
-
-
-def test_hostile_offsets_in_an_index_file(tmp_path: Path) -> None:
-    """Offsets of the seek points that lead out of the file: O(1) validation sees none of it."""
-    tables = [b"abc" * 11, b"d" * 7, b"e" * 13, b"f" * 5, b"g"]
-    rows = [row(i, b"x", seek_points=t, width=1, height=1) for i, t in enumerate(tables)]
-    offsets = np.cumsum([0, *map(len, tables)]).astype(np.int32)
-    hostile = offsets.copy()
-    hostile[2:4] = [2**31 - 1, -(2**31)]
-    (tmp_path / "file").write_bytes(b"x")
-    # Index reads its first and last batch in full, so the damage is made after it is opened.
-    index_path = tmp_path / "index.arrow"
-    version1.write_index(index_path, [rows_to_batch(rows)])
-    index = ArrowIndex(index_path, len(rows))
-    before = index_path.stat()
-    edited(tmp_path, rows, offsets.tobytes(), hostile.tobytes())
-    os.utime(index_path, ns=(before.st_atime_ns, before.st_mtime_ns))  # else it would be noticed
-    extents = ExtentTable(index, [tmp_path / "file"], [1], None).gather(np.arange(5))
-    codes = {i: code for i, (code, _) in run(extents)[1].items()}
-    assert codes == {
-        0: "not_jpeg",
-        1: "corrupt_index",
-        2: "corrupt_index",
-        3: "corrupt_index",
-        4: "not_jpeg",
-    }
-
-
-def test_an_index_of_another_tool(tmp_path: Path) -> None:
-    """Another order of encodings, unknown ones, sliced and unaligned arrays, other batches."""
-    blobs = [IMAGES[0], IMAGES[1], IMAGES[2]]
-    (tmp_path / "file").write_bytes(b"".join(blobs))
-    starts = np.cumsum([0, *map(len, blobs)]).tolist()
-    rows = [row(i, blob, offset=starts[i]) for i, blob in enumerate(blobs)]
-    batch = rows_to_batch([row(9, b"?")] * 5 + rows).slice(5)
-    column = batch.schema.get_field_index("encoding")
-    dictionary = pa.array(["png", "no such", "jpeg", None])
-    codes = pa.array([2, 1, 2], pa.int8())
-    batch = batch.set_column(
-        column, SCHEMA.field("encoding"), pa.DictionaryArray.from_arrays(codes, dictionary)
-    )
-    with (
-        pa.OSFile(str(tmp_path / "index.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, SCHEMA) as writer,
-    ):
-        writer.write_batch(batch)
-    index = ArrowIndex(tmp_path / "index.arrow", 3)
-    table = ExtentTable(index, [tmp_path / "file"], [starts[-1]], None)
-    extents = table.gather(np.arange(3))
-    assert extents.encodings.tolist() == [1, -1, 1]
-    assert {i: code for i, (code, _) in run(extents)[1].items()} == {1: "corrupt_index"}
-    assert extents.read(2) == blobs[2]
-
-
-def test_a_record_batch_of_another_size(tmp_path: Path) -> None:
-    with (
-        pa.OSFile(str(tmp_path / "index.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, SCHEMA) as writer,
-    ):
-        for count in (4, 3, 5):
-            writer.write_batch(rows_to_batch([row(i, b"x") for i in range(count)]))
-    index = ArrowIndex(tmp_path / "index.arrow", 13)
-    table = ExtentTable(index, [], [], None)
-    with pytest.raises(CorruptionError, match="record batch 1: the record batch has 3 rows"):
-        table.gather(np.array([5]))
-
-
-# --- records ---------------------------------------------------------------------------------
+# --- damaged records -------------------------------------------------------------------------
 
 
 def with_tables(folder: Path) -> tuple[ExtentTable, Path]:
@@ -402,8 +189,8 @@ def with_tables(folder: Path) -> tuple[ExtentTable, Path]:
         row(i, blob, offset=starts[i], seek_points=seek_points(blob, 16))
         for i, blob in enumerate(IMAGES)
     ]
-    index = index_of(folder, rows, 2)
-    return ExtentTable(index, [folder / "file"], [starts[-1]], None), index.path
+    index = index_of(folder, rows)
+    return index.locate([folder / "file"], [starts[-1]], None), index.path
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -421,7 +208,7 @@ def test_every_flipped_bit_of_a_row_is_told_where_it_is_used(tmp_path: Path) -> 
     right = decode_batch(table.gather(np.arange(5)), SIZE, fallback="never")
     data = path.read_bytes()
     records = 64 + 64 * 5
-    used = np.cumsum([0, *(len(r.key) + len(r.seek_points) + 4 for r in RecordIndex(path, 5))])
+    used = np.cumsum([0, *(len(r.key) + len(r.seek_points) + 4 for r in Index(path, 5))])
     for at in random.Random(1).sample(range(64, len(data)), 400):
         byte = data[at] ^ 1 << at % 8
         overwrite(path, at, bytes([byte]))
@@ -432,7 +219,7 @@ def test_every_flipped_bit_of_a_row_is_told_where_it_is_used(tmp_path: Path) -> 
         if of_key:  # which nobody needs for decoding
             assert failures == {}
             with pytest.raises(CorruptionError, match=f"damaged at row {number}"):
-                RecordIndex(path, 5)[number]
+                Index(path, 5)[number]
         else:
             assert failures.keys() == {number} and failures[number][0] == "corrupt_index"
             assert "damaged" in failures[number][1]
@@ -474,8 +261,8 @@ def test_records_of_an_attacker(tmp_path: Path) -> None:
         _, failures = run(table.gather(np.arange(5)))
         assert failures.keys() <= {0}
         try:
-            RecordIndex(path, 5)[0]
-            list(RecordIndex(path, 5).batches())
+            Index(path, 5)[0]
+            list(Index(path, 5).batches())
         except CorruptionError as error:
             assert "damaged" in error.what
     overwrite(path, 0, data)

@@ -27,11 +27,11 @@ from fastdata.decode import (
     seek_points,
 )
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.extents import ExtentTable
-from fastdata.storage.index import Row as IndexRow
-from fastdata.storage.index import rows_to_batch
+from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.probe import ENCODINGS
-from fastdata.storage.records import RecordIndex, write_index
+from fastdata.storage.records import write_index
+from fastdata.storage.rows import Row as IndexRow
+from fastdata.storage.rows import rows_to_batch
 
 SIZE = (40, 32)
 IMAGES = [
@@ -84,8 +84,8 @@ def table_of(
     folder: Path, rows: list[IndexRow], files: list[Path], root: Path | None = None
 ) -> ExtentTable:
     write_index(folder / "_index.rows", [rows_to_batch(rows)], len(rows))
-    index = RecordIndex(folder / "_index.rows", len(rows))
-    return ExtentTable(index, files, [file.stat().st_size for file in files], root)
+    index = Index(folder / "_index.rows", len(rows))
+    return index.locate(files, [file.stat().st_size for file in files], root)
 
 
 def packed(folder: Path, blobs: list[bytes] = IMAGES, **changes: Any) -> ExtentTable:
@@ -330,8 +330,8 @@ def test_other_encodings_are_pillows_and_not_read(tmp_path: Path) -> None:
     assert np.array_equal(out[0], EXPECTED[0])
     assert np.array_equal(out[1], decode_batch([pixels], SIZE)[0])
     (tmp_path / "blobs").unlink()
-    index = RecordIndex(tmp_path / "_index.rows", 2)
-    fresh = ExtentTable(index, [tmp_path / "blobs"], [9**6], None)
+    index = Index(tmp_path / "_index.rows", 2)
+    fresh = index.locate([tmp_path / "blobs"], [9**6], None)
     _, failures = run(fresh.gather(np.array([0, 1])))
     assert {i: code for i, (code, _) in failures.items()} == {0: "file_missing", 1: "not_jpeg"}
 

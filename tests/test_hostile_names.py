@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-import version1
 from click.testing import CliRunner, Result
 from containers import edit_index, edit_manifest, index_rows, pack_tree, set_column
 from sources import make_tree
@@ -23,7 +21,7 @@ from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli, main
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError, FastdataError, printable
-from fastdata.storage.index import SCHEMA
+from fastdata.storage.rows import SCHEMA
 from fastdata.transforms import RandomResizedCrop
 
 #: Clears the screen; rings; sets the window's title by a C1 character; turns the direction.
@@ -197,20 +195,3 @@ def test_errors_survive_pickling_unchanged() -> None:
     assert str(again) == str(error)
     require_harmless(str(error))
     assert "\nand more" in error.what
-
-
-@pytest.mark.parametrize("name", [field.name for field in SCHEMA if not field.nullable])
-def test_nulls_in_required_columns(dataset: Path, name: str) -> None:
-    """Of version 1: records have no nulls."""
-    column = index_of(dataset).column(name).combine_chunks()
-    valid = pa.array([True, False, True])
-    if name == "encoding":
-        codes = pc.if_else(valid, column.indices, None)
-        values: pa.Array = pa.DictionaryArray.from_arrays(codes, column.dictionary)
-    else:
-        values = pc.if_else(valid, column, None)
-    version1.edit_index(
-        version1.make_version_1(dataset), lambda table: set_column(table, name, values)
-    )
-    with pytest.raises(CorruptionError, match=f"column {name} has nulls"):
-        ImageDataset(dataset)

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
+from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.probe import ENCODINGS
-from fastdata.storage.records import RECORDS_AT, RecordIndex, write_index
+from fastdata.storage.records import RECORDS_AT, write_index
+from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
 
 #: As many as ImageNet has, roughly; not a multiple of anything.
 LARGE = 1_281_167
@@ -139,7 +140,7 @@ def test_opening_a_large_dataset_takes_no_time_and_no_memory(large: Path) -> Non
 
 
 def test_rows_of_a_large_index(large: Path) -> None:
-    index = RecordIndex(large / "_index.rows", LARGE)
+    index = Index(large / "_index.rows", LARGE)
     places = random.Random(1).sample(range(LARGE), 500)
     places += [0, LARGE - 1, ROWS_PER_BATCH - 1, ROWS_PER_BATCH, LARGE // ROWS_PER_BATCH]
     for place in places:
@@ -165,14 +166,14 @@ def test_opening_does_not_depend_on_the_number_of_rows(tmp_path: Path) -> None:
         file.seek(RECORDS_AT + 64 * (rows - 1))
         number = (rows - 1).to_bytes(8, "little")
         file.write(record + crc32c(number + record).to_bytes(4, "little") + heap)
-    index = RecordIndex(tmp_path / "index", rows)
+    index = Index(tmp_path / "index", rows)
     assert index[-1] == row(1)
     with pytest.raises(CorruptionError, match="damaged at row 50000000"):
         index[rows // 2]
 
 
 def test_every_field_survives(tmp_path: Path) -> None:
-    index = RecordIndex(written(tmp_path / "index", 100, 1), 101)
+    index = Index(written(tmp_path / "index", 100, 1), 101)
     assert list(index) == [row(number) for number in range(101)]
     assert index[-101] == row(0)
     assert index[10:20:3] == [row(number) for number in range(10, 20, 3)]
@@ -181,14 +182,14 @@ def test_every_field_survives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [3, -4, 1 << 40])
 def test_there_is_no_row_beyond_the_end(tmp_path: Path, place: int) -> None:
-    index = RecordIndex(written(tmp_path / "index", 3), 3)
+    index = Index(written(tmp_path / "index", 3), 3)
     with pytest.raises(IndexError, match=f"sample {place} of a dataset of 3"):
         index[place]
 
 
 @pytest.mark.parametrize("place", [1.0, "1", None, b"1"])
 def test_only_whole_numbers_are_places(tmp_path: Path, place: Any) -> None:
-    index = RecordIndex(written(tmp_path / "index", 3), 3)
+    index = Index(written(tmp_path / "index", 3), 3)
     with pytest.raises(TypeError):
         index[place]
 
@@ -206,7 +207,7 @@ def test_batches_of_any_size_give_the_same_rows(
     folder = tmp_path_factory.mktemp("index")
     total = sum(sizes)
     written(folder / "index", *sizes)
-    index = RecordIndex(folder / "index", total)
+    index = Index(folder / "index", total)
     assert len(index) == total
     assert list(index) == [row(number) for number in range(total)]
     start, stop = sorted(min(bound, total) for bound in bounds)
@@ -218,12 +219,12 @@ def test_batches_of_any_size_give_the_same_rows(
 def test_the_wrong_number_of_rows(tmp_path: Path) -> None:
     written(tmp_path / "index", 30)
     with pytest.raises(CorruptionError, match="holds 30 rows, but the manifest says 31"):
-        RecordIndex(tmp_path / "index", 31)
+        Index(tmp_path / "index", 31)
 
 
 def test_a_missing_index(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="cannot be read") as caught:
-        RecordIndex(tmp_path / "index", 3)
+        Index(tmp_path / "index", 3)
     assert caught.value.hint
 
 
@@ -231,7 +232,7 @@ def test_a_missing_index(tmp_path: Path) -> None:
 def test_garbage_is_no_index(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "index").write_bytes(data)
     with pytest.raises(CorruptionError, match=r"index: the index (ends early|cannot be read)"):
-        RecordIndex(tmp_path / "index", 3)
+        Index(tmp_path / "index", 3)
 
 
 def test_an_index_cut_short(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_an_index_cut_short(tmp_path: Path) -> None:
     for keep in range(0, len(data), 97):
         (tmp_path / "cut").write_bytes(data[:keep])
         with pytest.raises(CorruptionError):
-            RecordIndex(tmp_path / "cut", 30)
+            Index(tmp_path / "cut", 30)
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     copy = tmp_path / "damaged"
 
     def read() -> None:
-        index = RecordIndex(copy, 5)
+        index = Index(copy, 5)
         for at in range(5):
             index[at]
 
@@ -256,7 +257,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         data[bit // 8] ^= 1 << bit % 8
         copy.write_bytes(data)
         with pytest.raises(CorruptionError, match="damaged: the index"):
-            list(RecordIndex(copy, 5).rows(0, 5))
+            list(Index(copy, 5).rows(0, 5))
         with pytest.raises(CorruptionError, match="damaged: the index"):
             read()
         data[bit // 8] ^= 1 << bit % 8
@@ -268,7 +269,7 @@ def test_a_row_has_a_name_only_where_it_belongs(tmp_path: Path) -> None:
     one, other = (slice(RECORDS_AT + 64 * at, RECORDS_AT + 64 * at + 64) for at in (1, 2))
     data[one], data[other] = data[other], data[one]
     (tmp_path / "index").write_bytes(data)
-    index = RecordIndex(tmp_path / "index", 9)
+    index = Index(tmp_path / "index", 9)
     for at in (1, 2):
         with pytest.raises(CorruptionError, match=f"damaged at row {at}"):
             index[at]
@@ -283,7 +284,7 @@ def test_damaged_seek_points_are_no_bar_to_the_rest(tmp_path: Path) -> None:
     assert data.count((4).to_bytes(8, "little")) == 1
     at = data.index((4).to_bytes(8, "little"))
     (tmp_path / "index").write_bytes(data[:at] + b"\5" + data[at + 1 :])
-    index = RecordIndex(tmp_path / "index", 9)
+    index = Index(tmp_path / "index", 9)
     with pytest.raises(CorruptionError, match="damaged at row 4"):
         list(index.rows(0, 9))
     bare = [row(at)._replace(seek_points=None) for at in range(9)]
@@ -292,7 +293,7 @@ def test_damaged_seek_points_are_no_bar_to_the_rest(tmp_path: Path) -> None:
 
 def test_an_index_that_was_written_to_since_it_was_opened(tmp_path: Path) -> None:
     path = written(tmp_path / "index", 9)
-    index = RecordIndex(path, 9)
+    index = Index(path, 9)
     assert index[3] == row(3)
     path.write_bytes(path.read_bytes()[:400])
     for read in (lambda: index[3], lambda: list(index.batches())):
@@ -310,7 +311,7 @@ def test_another_number_of_rows_is_not_written(tmp_path: Path, rows: int) -> Non
 def test_names_have_at_most_so_many_bytes(tmp_path: Path, name: str) -> None:
     rows = [row(0)._replace(**{name: "ä" * 32_767}), row(1)]
     write_index(tmp_path / "index", [rows_to_batch(rows)], 2)
-    assert list(RecordIndex(tmp_path / "index", 2)) == rows
+    assert list(Index(tmp_path / "index", 2)) == rows
     rows[1] = rows[1]._replace(**{name: "ä" * 32_768})
     with pytest.raises(DatasetError, match=f"a {name} has 65,536 bytes"):
         write_index(tmp_path / "index", [rows_to_batch(rows)], 2)
@@ -324,7 +325,7 @@ def test_encodings_that_are_not_known_are_other(tmp_path: Path) -> None:
     encodings = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1], pa.int8()), names)
     rows = rows.set_column(column, SCHEMA.field(column), encodings)
     write_index(tmp_path / "index", [rows], 3)
-    found = [row.encoding for row in RecordIndex(tmp_path / "index", 3)]
+    found = [row.encoding for row in Index(tmp_path / "index", 3)]
     assert found == ["raw", "other", "png"]
 
 
@@ -332,7 +333,7 @@ _READ_AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.storage.records import RecordIndex
+from fastdata.storage.index import Index
 path = Path(sys.argv[1])
 path.chmod(0)
 if os.geteuid() == 0:
@@ -340,7 +341,7 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
-    RecordIndex(path, 3)
+    Index(path, 3)
 except DatasetError as error:
     print(isinstance(error, CorruptionError), error.what, error.hint, sep="|")
 """
@@ -364,7 +365,7 @@ def test_an_unreadable_index_is_not_a_damaged_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [("offset",), ("label", "encoding"), ("key", "seek_points")])
 def test_batches_of_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> None:
-    index = RecordIndex(written(tmp_path / "index", 40_000), 40_000)
+    index = Index(written(tmp_path / "index", 40_000), 40_000)
     start = 100
     for piece in index.batches(100, 39_000, columns):
         assert tuple(piece.schema.names) == columns
@@ -376,7 +377,7 @@ def test_batches_of_some_columns(tmp_path: Path, columns: tuple[str, ...]) -> No
 
 
 def test_rows_in_order(tmp_path: Path) -> None:
-    index = RecordIndex(written(tmp_path / "index", 20_000), 20_000)
+    index = Index(written(tmp_path / "index", 20_000), 20_000)
     found = index.rows(ROWS_PER_BATCH - 3, ROWS_PER_BATCH + 4)
     assert list(found) == [row(at) for at in range(ROWS_PER_BATCH - 3, ROWS_PER_BATCH + 4)]
     assert list(index.rows(7, 7)) == []

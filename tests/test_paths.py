@@ -21,10 +21,10 @@ from fastdata.errors import CorruptionError, SourceError
 from fastdata.executors import InProcess
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.formats.tars import members
-from fastdata.storage.index import rows_to_batch
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import INDEX_NAME, write_index
+from fastdata.storage.rows import rows_to_batch
 
 PARTS = st.sampled_from(["..", ".", "", "a", "...", "..a", "é", "\0"])
 PATHS = st.one_of(

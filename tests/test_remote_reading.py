@@ -29,9 +29,8 @@ from flaky_proxy import wait_until
 from hangs import HANG
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
-from version1 import make_version_1
 
-from fastdata import DataLoader, ImageDataset, stage, verify
+from fastdata import DataLoader, ImageDataset, stage
 from fastdata.errors import (
     CorruptionError,
     DatasetError,
@@ -744,17 +743,6 @@ def test_a_slip_of_ranges_makes_no_folder(
         found.read([0])
         assert pieces(tmp_path / folder)
         assert pickle.loads(pickle.dumps(found)).read([0]) == found.read([0])
-
-
-def test_a_dataset_of_version_1(gcs: Bucket, tmp_path: Path) -> None:
-    packed = make_version_1(Path(shutil.copytree(dataset("shards"), tmp_path / "old")))
-    fs, root = open_filesystem(gcs.url, gcs.storage_options)
-    for file in packed.iterdir():
-        fs.put_file(str(file), f"{root}/old/{file.name}")
-    found = remote(f"{gcs.url}/old", gcs)
-    assert found.manifest.format_version == 1
-    assert same(list(loader(found)), list(local()))
-    assert verify(f"{gcs.url}/old", storage_options=gcs.storage_options).problems == []
 
 
 def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
 from fastdata.storage import files
 from fastdata.storage.checksum import crc32c, crc32c_file
-from fastdata.storage.index import Row, rows_to_batch
+from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.records import INDEX_NAME, RecordIndex, write_index
+from fastdata.storage.records import INDEX_NAME, write_index
+from fastdata.storage.rows import Row, rows_to_batch
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
@@ -783,7 +784,7 @@ def test_paths_that_leave_the_root_are_refused(
     dataset = make("folder")
     manifest = Manifest.load(dataset)
     index = dataset / manifest.index.name
-    rows: list[Row] = list(RecordIndex(index, manifest.samples))
+    rows: list[Row] = list(Index(index, manifest.samples))
     changed = rows_to_batch([rows[0]._replace(path=path), *rows[1:]])
     write_index(index, [changed], len(rows))
     entry = FileEntry(index.name, index.stat().st_size, f"{crc32c_file(index):08x}")

@@ -32,9 +32,10 @@ from fastdata.errors import DatasetError, UsageError
 from fastdata.maintenance import verify as verification
 from fastdata.maintenance.verify import Verification
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.index import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
+from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
-from fastdata.storage.records import RecordIndex, write_index
+from fastdata.storage.records import write_index
+from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
 CONTAINERS = list(FILES)
@@ -471,11 +472,11 @@ def test_rows_of_a_file_are_found_without_reading_the_others(
     files = [0] * 3 + [1] * 9 + [3] * 20 + [4] * 2 + [7] * 62
     rows = [row_of(0, b"", file=file) for file in files]
     write_index(tmp_path / "index", [rows_to_batch(rows)], len(rows))
-    index = RecordIndex(tmp_path / "index", len(rows))
+    index = Index(tmp_path / "index", len(rows))
     read: list[int] = []
-    real = RecordIndex._read
+    real = Index._read
     monkeypatch.setattr(
-        RecordIndex, "_read", lambda self, at, size: read.append(size) or real(self, at, size)
+        Index, "_read", lambda self, at, size: read.append(size) or real(self, at, size)
     )
     for file in range(-1, 9):
         read.clear()

@@ -28,8 +28,7 @@ def command(
     """Add seek points to DATASET, or remove them.
 
     A seek point is a position in a JPEG at which a decoder can start. The images themselves do not
-    change. `fastdata convert` adds seek points while it packs, unless --no-seek-points is given. A
-    dataset of version 1 of the format is then one of version 2.
+    change. `fastdata convert` adds seek points while it packs, unless --no-seek-points is given.
 
     \b
     Examples:

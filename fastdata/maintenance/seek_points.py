@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -21,18 +20,14 @@ from fastdata.storage.arrow import array
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import file_lock, whole_file
-from fastdata.storage.index import SCHEMA
 from fastdata.storage.manifest import (
-    BAD_SAMPLES_NAME,
-    BAD_SAMPLES_NAMES,
-    FORMAT_VERSION,
     MANIFEST_NAME,
-    MANIFEST_NAMES,
     FileEntry,
     Manifest,
 )
 from fastdata.storage.probe import ImageInfo, open_image
 from fastdata.storage.records import write_index
+from fastdata.storage.rows import SCHEMA
 
 _LOCK_NAME = "_index.lock"
 #: Names of indexes, and of indexes and manifests while they are written.
@@ -112,11 +107,10 @@ def add_seek_points(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Seeking:
-    """Adds seek points to a packed dataset, or replaces or removes those that it has.
+    """Add seek points to a packed dataset, or replace or remove those that it has.
 
-    A dataset of an older version of the format is then one of the present version. Blobs are read
-    and not written. A new index is written beside the old one, and a new manifest then names it:
-    whoever reads the dataset meanwhile sees one or the other.
+    Blobs are read and not written. A new index is written beside the old one, and then a new
+    manifest that names it: readers see either the old or the new index.
 
     Args:
         path: The dataset's folder.
@@ -174,7 +168,6 @@ def _add(
         old,
         index=entry,
         options={**old.options, "seek_points": stride},
-        format_version=FORMAT_VERSION,
     )
     with whole_file(blobs.path / MANIFEST_NAME) as temporary:
         temporary.write_text(manifest.to_json(), "utf-8")
@@ -182,23 +175,12 @@ def _add(
     for path in blobs.path.iterdir():  # what killed runs have left
         if path.name != name and _OURS.fullmatch(path.name):
             path.unlink()
-    if old.format_version == 1:
-        _rename_rest(blobs.path)
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)
 
 
 def _free_name(folder: Path) -> str:
     names = (f"_index-{number}.rows" for number in count(1))
     return next(name for name in names if not (folder / name).exists())
-
-
-def _rename_rest(folder: Path) -> None:
-    """Has what remains of version 1 in a folder go, or be called as in the present one."""
-    for name in MANIFEST_NAMES[1:]:
-        (folder / name).unlink(missing_ok=True)
-    for name in BAD_SAMPLES_NAMES[1:]:
-        with suppress(FileNotFoundError):
-            (folder / name).rename(folder / BAD_SAMPLES_NAME)
 
 
 @dataclass(frozen=True)

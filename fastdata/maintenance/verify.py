@@ -26,8 +26,8 @@ from fastdata.storage.arrow import as_numpy
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.files import open_file
-from fastdata.storage.index import Row
 from fastdata.storage.probe import ENCODINGS, ImageInfo
+from fastdata.storage.rows import Row
 from fastdata.text import human_count
 
 #: Samples that one task decodes, and those whose files one task only looks at.

@@ -6,7 +6,6 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,19 +20,12 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
 from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
-from fastdata.storage.blobs import open_index
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock
-from fastdata.storage.index import Row
-from fastdata.storage.manifest import (
-    MANIFEST_NAME,
-    MANIFEST_NAMES,
-    MOST_BYTES,
-    FileEntry,
-    Manifest,
-)
+from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, FileEntry, Manifest
 from fastdata.storage.paths import is_inside
+from fastdata.storage.rows import Row
 from fastdata.storage.trust import is_own_file, make_cache_folder
 
 if TYPE_CHECKING:
@@ -50,20 +42,20 @@ _ID_DIGITS = 12
 _MANIFEST_READS = 3
 
 
-def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> tuple[str, bytes]:
-    """The name and the text of a remote dataset's manifest.
+def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
+    """Return the text of a remote dataset's manifest.
 
     Raises:
         DatasetError: There is no finished dataset.
         RemoteError: It cannot be reached.
     """
-    for name in MANIFEST_NAMES:
-        with suppress(FileNotFoundError):
-            return name, fetch_manifest(join_url(url, name), storage_options)
-    raise DatasetError(
-        f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
-        "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
-    )
+    try:
+        return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
+            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+        ) from None
 
 
 def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
@@ -142,10 +134,10 @@ class RemoteBlobs:
                 f"{self.options.piece_bytes} bytes",
                 "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
             )
-        name, text = read_manifest(url, self._storage_options)
-        self.manifest = Manifest.parse(text, redact(join_url(url, name)))
+        text = read_manifest(url, self._storage_options)
+        self.manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
         self.id = hashlib.sha256(text).hexdigest()
-        self.index = open_index(self._fetch_index(text), self.manifest)
+        self.index = Index(self._fetch_index(text), self.manifest.samples)
         self._root = self._find_root()
         self._urls = [join_url(url, entry.name) for entry in self.manifest.files]
         # By process: after a fork, the child finds none of its parent's. They stay in it, though:
@@ -201,11 +193,11 @@ class RemoteBlobs:
         return resolve_url(self.url, root)
 
     def extents(self) -> ExtentTable:
-        """The index as the native core reads it; its files are URLs, which nobody opens."""
+        """Return the table that gathers extents; its files are URLs, which the core never opens."""
         sizes = [entry.size for entry in self.manifest.files]
         # Without the query, which comes behind a name.
         root = None if self._root is None else split_query(self._root)[0].rstrip("/")
-        return ExtentTable(self.index, self._urls, sizes, root, len(self.manifest.classes))
+        return self.index.locate(self._urls, sizes, root, len(self.manifest.classes))
 
     def file(self, row: Row, number: int) -> str:
         """The URL that a row's blob lies in; ``number`` is the row's, for error messages.

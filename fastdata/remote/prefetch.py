@@ -19,7 +19,7 @@ from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.options import RemoteStats
 from fastdata.remote.ranges import Request, Wanted, plan
 from fastdata.remote.retries import describe_error
-from fastdata.storage.extents import ExtentTable
+from fastdata.storage.index import ExtentTable
 
 if TYPE_CHECKING:
     from fastdata import _native

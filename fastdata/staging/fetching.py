@@ -81,8 +81,8 @@ class Fetching:
         self._temporary.cleanup()
 
     def _fetch_index(self) -> None:
-        name, self._text = read_manifest(self._url, self._options)
-        manifest = Manifest.parse(self._text, self._place.shown(name))
+        self._text = read_manifest(self._url, self._options)
+        manifest = Manifest.parse(self._text, self._place.shown(MANIFEST_NAME))
         (self._folder / MANIFEST_NAME).write_bytes(self._text)
         self._require_space(manifest.index.size)
         try:

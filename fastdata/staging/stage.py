@@ -35,12 +35,11 @@ from fastdata.staging.staged import (
     partial_of,
     remember,
 )
-from fastdata.storage.blobs import open_index
 from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space, room, sync
+from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
-    BAD_SAMPLES_NAMES,
+    BAD_SAMPLES_NAME,
     MANIFEST_NAME,
-    MANIFEST_NAMES,
     FileEntry,
     Manifest,
 )
@@ -378,7 +377,7 @@ class _Staging:
         loose = self._manifest.samples if self._manifest.root is not None else 0
         files = len(self._entries) + loose + 4  # manifest, marker, list of bad samples, journal
         needed = self._total() + files * _PAGE + len(self._original.text)
-        needed += sum(self._source.sizes(BAD_SAMPLES_NAMES).values())
+        needed += sum(self._source.sizes([BAD_SAMPLES_NAME]).values())
         _check_space(self._place, needed - _allocated(self._partial))
 
     def _begin(self) -> None:
@@ -394,7 +393,7 @@ class _Staging:
             return False  # access rights of a bucket are not known here
         paths = [dataset / entry.name for entry in self._entries]
         paths += [
-            *(dataset / name for name in MANIFEST_NAMES),
+            dataset / MANIFEST_NAME,
             *([dataset / root / "any"] if root else []),
         ]
         folders = {folder for path in paths for folder in path.parents}
@@ -413,7 +412,7 @@ class _Staging:
             return
         root = self._source.root(self._manifest.root)
         path = self._source.local_index(self._manifest.index, copy)
-        for batch in open_index(path, self._manifest).batches():
+        for batch in Index(path, self._manifest.samples).batches():
             columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
             for name, length, crc in zip(*columns, strict=True):
                 if not is_inside(name or ""):
@@ -426,7 +425,7 @@ class _Staging:
 
     def _finish(self) -> None:
         """Adds the manifest, and gives the complete copy its final name."""
-        for name in self._source.sizes(BAD_SAMPLES_NAMES):
+        for name in self._source.sizes([BAD_SAMPLES_NAME]):
             (self._partial / name).write_bytes(self._source.read(name))
         (self._partial / MANIFEST_NAME).write_bytes(self._original.copied_text())
         for path in self._partial.iterdir():  # whatever the umask

@@ -24,7 +24,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,6 @@ from fastdata.storage.files import (
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
-    MANIFEST_NAMES,
     MOST_BYTES,
     FileEntry,
     Manifest,
@@ -198,23 +197,19 @@ class Original(NamedTuple):
         if is_url(dataset):
             return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
         path = Path(os.path.realpath(dataset))
-        for name in MANIFEST_NAMES:
-            try:
-                text = read_file(path / name, MOST_BYTES)
-                return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                break
-        return None
+        try:
+            text = read_file(path / MANIFEST_NAME, MOST_BYTES)
+            return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
+        except OSError:
+            return None
 
     @classmethod
     def _fetch(cls, url: str, storage_options: Mapping[str, Any] | None) -> Original | None:
-        for name in MANIFEST_NAMES:
-            with suppress(FileNotFoundError):
-                text = fetch_manifest(join_url(url, name), storage_options)
-                return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
-        return None
+        try:
+            text = fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
+        except FileNotFoundError:
+            return None
+        return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
 
     @property
     def name(self) -> str:

@@ -6,14 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from fastdata.errors import CorruptionError, DatasetError, printable
-from fastdata.storage.arrow_index import ArrowIndex
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.extents import ExtentTable
 from fastdata.storage.files import ExtentReader
-from fastdata.storage.index import Index, Row
+from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
-from fastdata.storage.records import RecordIndex
+from fastdata.storage.rows import Row
 
 #: Bytes that an image may have. The native core has the same bound (``io/extents.cpp``).
 MOST_BYTES = 1 << 30
@@ -22,15 +20,15 @@ MOST_BYTES = 1 << 30
 class Blobs:
     """Index and files of one dataset on a local disk, opened for reading.
 
-    Opening reads the manifest and the index's end, nothing that grows with the number of
-    samples. Safe to use from several threads, and after a fork. Unpickled, it is opened anew;
-    once a process, not once a task of many on the same dataset.
+    Opening reads the manifest and the index's header, nothing that grows with the number of
+    samples. Safe to use from several threads, and after a fork. Unpickling opens it again, once
+    per process for all tasks on the same dataset.
 
     Args:
         path: The dataset's folder.
 
     Raises:
-        DatasetError: It is missing, unfinished, too new, or does not match its manifest.
+        DatasetError: It is missing, unfinished, of another version, or does not match its manifest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +36,7 @@ class Blobs:
         self.manifest = Manifest.load(path)
         index = path / self.manifest.index.name
         _require_size(index, self.manifest.index.size, index_size(index))
-        self.index = open_index(index, self.manifest)
+        self.index = Index(index, self.manifest.samples)
         self._reader = ExtentReader()
         self._files = [path / entry.name for entry in self.manifest.files]
         self._root = path / self.manifest.root if self.manifest.root is not None else None
@@ -92,10 +90,10 @@ class Blobs:
         return data
 
     def extents(self) -> ExtentTable:
-        """The index as the native core reads it, for whole batches of samples."""
+        """Return the table that gathers the extents of whole batches of samples."""
         sizes = [entry.size for entry in self.manifest.files]
         classes = len(self.manifest.classes)
-        return ExtentTable(self.index, self._files, sizes, self._root, classes)
+        return self.index.locate(self._files, sizes, self._root, classes)
 
     def _corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
         return CorruptionError(
@@ -110,17 +108,6 @@ def _reopen(path: Path, index: FileEntry) -> Blobs:
 
 
 _HINT = "See what else is damaged with fastdata verify; copy or pack the dataset again."
-
-
-def open_index(path: Path, manifest: Manifest) -> Index:
-    """Opens the index of the dataset that a manifest describes.
-
-    Raises:
-        DatasetError: The user may not read the file.
-        CorruptionError: It is not a complete index of as many rows.
-    """
-    kind = ArrowIndex if manifest.format_version == 1 else RecordIndex
-    return kind(path, manifest.samples)
 
 
 def index_size(path: Path) -> int:

@@ -1,17 +1,17 @@
-"""The index: one row a sample, saying where its blob lies and what it is.
+"""The open index: the rows of a dataset, and their extents for the native core.
 
-What all versions of the format have in common: rows, and record batches of them.
-`fastdata.storage.records` reads and writes the present one, `fastdata.storage.arrow_index` reads
-version 1.
+Records are read by ``pread`` and checked where they are used. Opening costs the same for any number
+of rows, and a file that is cut off, overwritten or unreadable is an error.
 """
 
 from __future__ import annotations
 
 import operator
-from abc import abstractmethod
+import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,92 +19,27 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.storage.arrow import array, as_numpy
-from fastdata.storage.files import OpenFile
-from fastdata.storage.probe import ENCODINGS
-
-#: Rows that are read and written at a time. Small enough that with their seek points (about 1 kB a
-#: row) they need little memory; large enough that what each read costs does not count.
-ROWS_PER_BATCH = 16_384
-
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("label", pa.int32(), nullable=False),
-        pa.field("file", pa.int32(), nullable=False),
-        pa.field("path", pa.string()),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("length", pa.int64(), nullable=False),
-        pa.field("width", pa.int32(), nullable=False),
-        pa.field("height", pa.int32(), nullable=False),
-        pa.field("channels", pa.uint8(), nullable=False),
-        pa.field("encoding", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field("crc32c", pa.uint32(), nullable=False),
-        pa.field("seek_points", pa.binary()),
-    ]
+from fastdata.storage.arrow import as_numpy
+from fastdata.storage.files import OpenFile, read_exactly
+from fastdata.storage.records import (
+    IN_HEAP,
+    RECORD,
+    RECORDS_AT,
+    Records,
+    Values,
+    heap_span,
+    parse_header,
+    unpack_batch,
+    unpack_row,
 )
-#: The dictionary of the column ``encoding``, and the place of each name in it.
-ENCODING_DICTIONARY = array(ENCODINGS, pa.string())
-ENCODING_CODES = {name: code for code, name in enumerate(ENCODINGS)}
-
-
-class Row(NamedTuple):
-    """What the index knows of one sample.
-
-    Attributes:
-        key: The sample's name, unique in the dataset.
-        label: Index of its class, from 0.
-        file: Which of the manifest's files holds the blob; -1 where ``path`` does.
-        path: The blob's own file, relative to the manifest's root; else None.
-        offset: Where in the file the blob begins, in bytes; -1 while not yet known.
-        length: The blob's length in bytes.
-        width: Columns of the image, in pixels.
-        height: Rows of the image, in pixels.
-        channels: Colour components as stored: 1, 3 or 4.
-        encoding: One of `fastdata.storage.probe.ENCODINGS`.
-        crc32c: CRC-32C of the blob.
-        seek_points: Where a JPEG decoder may start; None where there are none.
-    """
-
-    key: str
-    label: int
-    file: int
-    path: str | None
-    offset: int
-    length: int
-    width: int
-    height: int
-    channels: int
-    encoding: str
-    crc32c: int
-    seek_points: bytes | None = None
-
-
-def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Turns rows into a record batch of `SCHEMA`."""
-    columns: list[pa.Array] = []
-    values = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
-    for field, column in zip(SCHEMA, values, strict=True):
-        if field.name == "encoding":
-            codes = array([ENCODING_CODES[name] for name in column], pa.int8())
-            columns.append(pa.DictionaryArray.from_arrays(codes, ENCODING_DICTIONARY))
-        else:
-            columns.append(array(column, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-class NativeTable(Protocol):
-    """What gathers the extents of rows for the native core."""
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
-        """See `fastdata.storage.extents.ExtentTable.gather`."""
+from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row
 
 
 class Index(Sequence[Row]):
     """An index file that is open.
 
     Safe to use from several threads, and after a fork. Not picklable: the dataset that
-    owns it opens it anew.
+    owns it opens it again.
 
     Args:
         path: The index file.
@@ -112,7 +47,7 @@ class Index(Sequence[Row]):
 
     Raises:
         DatasetError: The user may not read the file.
-        CorruptionError: It is missing.
+        CorruptionError: The file is missing, or is not an index of that many rows.
     """
 
     def __init__(self, path: Path, rows: int) -> None:
@@ -122,6 +57,17 @@ class Index(Sequence[Row]):
             self._file = OpenFile(path)
         except OSError as error:
             raise self._unreadable(error) from None
+        try:
+            found, self._heap_size = parse_header(self._read(0, RECORDS_AT))
+        except ValueError as error:
+            raise self.corrupt(str(error)) from None
+        if found != rows:
+            raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
+        self._heap_at = RECORDS_AT + rows * RECORD.itemsize
+        if self._file.size != self._heap_at + self._heap_size:
+            raise self.corrupt(
+                f"has {self._file.size} bytes, its header says {self._heap_at + self._heap_size}"
+            )
 
     def _unreadable(self, error: OSError) -> DatasetError:
         if isinstance(error, PermissionError):
@@ -132,7 +78,7 @@ class Index(Sequence[Row]):
         return self.corrupt(f"cannot be read: {error.strerror}")
 
     def require_unchanged(self) -> None:
-        """Compares the file with what it was when it was opened.
+        """Compare the file with what it was when it was opened.
 
         Raises:
             CorruptionError: It was written to.
@@ -148,17 +94,17 @@ class Index(Sequence[Row]):
         )
 
     def corrupt(self, problem: str) -> CorruptionError:
-        """The error for an index that ``problem``: what follows "the index" in its text."""
+        """Return the error for an index; ``problem`` continues its text after "the index"."""
         return CorruptionError(
             f"{self.path}: the index {problem}",
-            "Pack the dataset anew (fastdata convert … --force), or copy it again.",
+            "Pack the dataset again (fastdata convert … --force), or copy it again.",
         )
 
     def __len__(self) -> int:
         return self._rows
 
     def __getitem__(self, position: Any) -> Any:
-        """The `Row` at a position from 0; a negative one counts from the end."""
+        """Return the `Row` at a position from 0; a negative one counts from the end."""
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(self._rows))]
         wanted = operator.index(position)
@@ -168,35 +114,80 @@ class Index(Sequence[Row]):
             raise IndexError(f"sample {position} of a dataset of {self._rows}")
         return self._row_at(wanted)
 
-    @abstractmethod
-    def native_table(
-        self, files: list[bytes], sizes: list[int], root: bytes | None, classes: int
-    ) -> NativeTable:
-        """The table that gathers extents for the native core; see `ExtentTable`."""
+    def _read(self, at: int, size: int) -> bytes:
+        self.require_unchanged()
+        try:
+            data = read_exactly(self._file.descriptor, at, size)
+        except OSError as error:
+            raise self.corrupt(f"cannot be read: {error.strerror}") from None
+        if len(data) != size:
+            raise self.corrupt(f"ends early, after {at + len(data)} bytes")
+        return data
 
-    @abstractmethod
-    def _row_at(self, position: int) -> Row: ...
+    def _records(self, start: int, stop: int) -> Records:
+        """Return the records of some rows, checked."""
+        size = RECORD.itemsize
+        data = self._read(RECORDS_AT + start * size, (stop - start) * size)
+        sound = _native.sound_records(data, start)
+        if sound != stop - start:
+            raise self._damaged(start + sound)
+        return np.frombuffer(data, RECORD)
 
-    @abstractmethod
+    def _heap(self, records: Records, start: int, with_tables: bool) -> Values:
+        """Return all keys, paths and seek tables of some rows, checked."""
+        begin, end = heap_span(records)
+        if not 0 <= begin <= end <= self._heap_size:
+            raise self._damaged(start)
+        heap = self._read(self._heap_at + begin, end - begin)
+        sound, *values = _native.split_heap(records.view(np.uint8), heap, start, with_tables)
+        if sound != len(records):
+            raise self._damaged(start + sound)
+        keys, paths, tables = values
+        return keys, paths, tables
+
+    def _damaged(self, row: int) -> CorruptionError:
+        return self.corrupt(f"is damaged at row {row}")
+
+    def _row_at(self, position: int) -> Row:
+        records = self._records(position, position + 1)
+        try:
+            return unpack_row(records, self._heap(records, position, True))
+        except UnicodeDecodeError as error:
+            raise self.corrupt(f"is damaged at row {position}: {error}") from None
+
     def batches(
         self, start: int = 0, stop: int | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows from ``start`` to ``stop``, as record batches.
+        """Yield the rows from ``start`` to ``stop`` as record batches.
 
         Takes the same memory for any number of rows, if the consumer keeps none of them.
 
         Args:
             start: The first row.
             stop: One past the last; None for all from ``start``.
-            columns: Which columns the batches are to have, in the order of `SCHEMA`; None for all.
+            columns: Which columns the batches have, in the order of `SCHEMA`; None for all.
                 Others are not read.
 
         Raises:
             CorruptionError: The index is damaged, or has changed since it was opened.
         """
+        stop = self._rows if stop is None else stop
+        schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
+        for first in range(start, stop, ROWS_PER_BATCH):
+            yield self._batch(first, min(first + ROWS_PER_BATCH, stop), schema)
+
+    def _batch(self, start: int, stop: int, schema: pa.Schema) -> pa.RecordBatch:
+        records = self._records(start, stop)
+        values = None
+        if not IN_HEAP.isdisjoint(schema.names):
+            values = self._heap(records, start, "seek_points" in schema.names)
+        try:
+            return unpack_batch(records, values, schema)
+        except pa.ArrowException as error:
+            raise self.corrupt(f"is damaged between rows {start} and {stop}: {error}") from None
 
     def rows(self, start: int, stop: int, *, seek_points: bool = True) -> Iterator[Row]:
-        """The rows from ``start`` to ``stop`` in order; see `batches` for memory.
+        """Yield the rows from ``start`` to ``stop`` in order; see `batches` for memory.
 
         Without ``seek_points``, the rows have none, and damaged ones are not noticed.
         """
@@ -206,24 +197,18 @@ class Index(Sequence[Row]):
             else [name for name in SCHEMA.names if name != "seek_points"]
         )
         for batch in self.batches(start, stop, names):
+            columns = [batch.column(name) for name in names]
             for at in range(batch.num_rows):
-                yield self._as_row(batch, at, start + at)
-            start += batch.num_rows
-
-    def _as_row(self, batch: pa.RecordBatch, at: int, position: int) -> Row:
-        try:
-            return Row(**{name: batch.column(name)[at].as_py() for name in batch.schema.names})
-        except (IndexError, UnicodeDecodeError, pa.ArrowException) as error:
-            raise self.corrupt(f"is damaged at row {position}: {error}") from None
+                values = (column[at].as_py() for column in columns)
+                yield Row(**dict(zip(names, values, strict=True)))
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One fixed-width column as an array of N values (copied: 4 or 8 bytes a row)."""
-        # Copied one by one: the pieces may be views of a mapped file.
-        pieces = [as_numpy(batch.column(name)).copy() for batch in self.batches(columns=(name,))]
+        """Return one fixed-width column as an array of N values (4 or 8 bytes a row)."""
+        pieces = [as_numpy(batch.column(name)) for batch in self.batches(columns=(name,))]
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def common(self, *names: str) -> tuple[int, ...] | None:
-        """What each of some fixed-width columns has in all rows; None where rows differ.
+        """Return the value that each of some fixed-width columns has in all rows; else None.
 
         Reads up to the record batch that differs.
         """
@@ -238,9 +223,67 @@ class Index(Sequence[Row]):
             found = first
         return found
 
-    @abstractmethod
     def find_file(self, number: int) -> int:
-        """The first row whose ``file`` is ``number`` or more, by bisection.
+        """Return the first row whose ``file`` is ``number`` or more, by bisection.
 
         Only where rows are in the order of their ``file``, as docs/formats/index.md says.
         """
+
+        def file(row: int) -> int:
+            return int(self._records(row, row + 1)[0]["file"])
+
+        return bisect_left(range(self._rows), number, key=file)
+
+    def locate(
+        self,
+        files: Sequence[str | os.PathLike[str]],
+        file_sizes: Sequence[int],
+        root: str | os.PathLike[str] | None,
+        classes: int = 1 << 31,
+    ) -> ExtentTable:
+        """Return the table that gathers extents of rows.
+
+        Args:
+            files: The dataset's files, in the order that the index counts them.
+            file_sizes: Their sizes in bytes, as the manifest says. A file that has another size
+                when it is opened is not read.
+            root: The folder of rows that have a path of their own; None if there is none.
+            classes: How many there are. A row of another label is not read.
+        """
+        table = _native.RecordTable(
+            self._file.descriptor,
+            RECORDS_AT,
+            self._rows,
+            self._heap_size,
+            files,
+            file_sizes,
+            root,
+            classes,
+        )
+        return ExtentTable(self, table)
+
+
+class ExtentTable:
+    """Extents of an index's rows, gathered by the native core without Python for each row.
+
+    `Index.locate` makes it. Safe to use from several threads, and after a fork.
+    """
+
+    def __init__(self, index: Index, table: _native.RecordTable) -> None:
+        self._index, self._table = index, table
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
+        """Return the extents of some rows.
+
+        A row that is damaged, or whose values make no sense, is an error only when it is read: its
+        code is then ``corrupt_index``.
+
+        Args:
+            indices: int64, (N,), from 0 to the number of samples - 1, in any order.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptionError: The index has changed since it was opened.
+        """
+        self._index.require_unchanged()
+        return self._table.gather(np.ascontiguousarray(indices, np.int64))

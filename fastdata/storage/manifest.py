@@ -23,11 +23,8 @@ from fastdata.storage.paths import is_inside
 
 #: Readers of Parquet, Spark and Hadoop skip files whose names begin so.
 MANIFEST_NAME = "_dataset.json"
-#: What it may be called: where both are, the first counts. Version 1 had the second.
-MANIFEST_NAMES = (MANIFEST_NAME, "dataset.json")
 #: Where packing lists the images that it left out.
 BAD_SAMPLES_NAME = "_bad-samples.jsonl"
-BAD_SAMPLES_NAMES = (BAD_SAMPLES_NAME, "bad-samples.jsonl")
 FORMAT_VERSION = 2
 #: Most bytes of a manifest: the names of 400,000 files.
 MOST_BYTES = 64 << 20
@@ -107,39 +104,37 @@ class Manifest:
 
     @classmethod
     def load(cls, dataset: str | os.PathLike[str]) -> Manifest:
-        """Reads the manifest of the dataset in a folder.
+        """Read the manifest of the dataset in a folder.
 
         Raises:
             DatasetError: The folder is missing, or holds no finished dataset, or none that
                 can be read.
-            VersionError: A newer fastdata wrote it.
+            VersionError: An older or newer fastdata wrote it.
             CorruptionError: It is not a manifest.
         """
-        for name in MANIFEST_NAMES:
-            path = Path(dataset) / name
-            try:
-                return cls.parse(read_file(path, MOST_BYTES), path)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                if error.errno == errno.EFBIG:
-                    raise _not_a_manifest(path, ValueError(error.strerror)) from None
-                raise DatasetError(
-                    f"{path}: cannot be read: {error.strerror}",
-                    "Check that it is a file, and that you may read it and its folder (ls -ld, "
-                    "chmod +r).",
-                ) from None
-        raise _no_dataset(Path(dataset))
+        path = Path(dataset) / MANIFEST_NAME
+        try:
+            return cls.parse(read_file(path, MOST_BYTES), path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _no_dataset(Path(dataset)) from None
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise _not_a_manifest(path, ValueError(error.strerror)) from None
+            raise DatasetError(
+                f"{path}: cannot be read: {error.strerror}",
+                "Check that it is a file, and that you may read it and its folder (ls -ld, "
+                "chmod +r).",
+            ) from None
 
     @classmethod
     def parse(cls, text: str | bytes, path: Path | str) -> Manifest:
-        """Reads a manifest from its text; ``path``, or a URL, is for error messages.
+        """Read a manifest from its text; ``path``, or a URL, is for error messages.
 
         Fields that are not known are ignored: a later fastdata may add some without a new
         format version.
 
         Raises:
-            VersionError: A newer fastdata wrote it.
+            VersionError: An older or newer fastdata wrote it.
             CorruptionError: It is not a manifest.
         """
         try:
@@ -149,15 +144,17 @@ class Manifest:
             if not isinstance(found, dict) or found.get("format") != "fastdata":
                 raise ValueError("its format is not fastdata")
             version = found["format_version"]
-            if type(version) is not int:
-                raise TypeError("format_version is not a number")
+            if type(version) is not int or version < 1:
+                raise TypeError("format_version is not a number from 1")
         except (ValueError, TypeError, KeyError) as error:
             raise _not_a_manifest(path, error) from None
-        if version > FORMAT_VERSION:
+        if version != FORMAT_VERSION:
             raise VersionError(
                 f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
-                f"this fastdata reads up to version {FORMAT_VERSION}",
-                "Upgrade: pip install --upgrade fastdata-torch",
+                f"this fastdata reads version {FORMAT_VERSION}",
+                "Upgrade: pip install --upgrade fastdata-torch"
+                if version > FORMAT_VERSION
+                else "Pack the dataset again from its source: fastdata convert … --force",
             )
         try:
             found["index"] = _file_entry(found["index"])
@@ -166,7 +163,7 @@ class Manifest:
             found["files"] = [_file_entry(entry) for entry in found["files"]]
             manifest = cls(**_known(cls, found))
             _check_types(manifest)
-            if checksum is None and version > 1:
+            if checksum is None:
                 raise KeyError(_CHECKSUM)
             if checksum != expected:
                 raise ValueError(f"its checksum is {checksum!r}, its contents have {expected!r}")
@@ -176,8 +173,8 @@ class Manifest:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether a folder holds a manifest, of any version."""
-    return any((folder / name).exists() for name in MANIFEST_NAMES)
+    """Return whether a folder holds a manifest, of any version."""
+    return (folder / MANIFEST_NAME).exists()
 
 
 def with_root(text: bytes, root: str) -> bytes:
@@ -217,9 +214,9 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
 
 
 def _check_types(manifest: Manifest) -> None:
-    for name, least in (("format_version", 1), ("samples", 0), ("skipped", 0), ("blob_bytes", 0)):
+    for name in ("samples", "skipped", "blob_bytes"):
         value = getattr(manifest, name)
-        if type(value) is not int or not least <= value <= _MOST:
+        if type(value) is not int or not 0 <= value <= _MOST:
             raise ValueError(f"{name} is {value!r}")
     kinds = {"tool": str, "classes": list, "options": dict, "source": dict}
     for name, kind in kinds.items():

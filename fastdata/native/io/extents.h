@@ -69,7 +69,7 @@ struct Extent {
   bool has_crc = false;
   uint32_t crc = 0;
   ByteSpan seek_points;  // empty: none, or in the index
-  int64_t table_at = 0;  // where in the index they are, of version 2
+  int64_t table_at = 0;  // where in the index they are
   uint32_t table_size = 0;
   int64_t row = -1;        // its number there
   bool has_stamp = false;  // the seek points are of the file as it was then
@@ -87,7 +87,7 @@ struct Extent {
 /// What extents of one dataset share.
 struct SharedFiles {
   std::shared_ptr<Files> files;
-  std::shared_ptr<OpenFile> index;  // of version 2
+  std::shared_ptr<OpenFile> index;  // null: none
 };
 
 /// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.

@@ -1,4 +1,4 @@
-// The rows of an index of version 2 (docs/formats/index.md): records of one size, which lie in the
+// The rows of an index (docs/formats/index.md): records of one size, which lie in the
 // order of the rows, and the heap behind them, which holds what has no fixed size.
 #pragma once
 

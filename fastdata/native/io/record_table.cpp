@@ -1,8 +1,27 @@
 #include "io/record_table.h"
 
+#include <cstring>
+
 #include "io/crc32c.h"
 
 namespace fastdata {
+namespace {
+
+constexpr int32_t kMaxSide = 1 << 27;
+
+/// Whether a path stays below the folder that it is relative to.
+bool stays_below(ByteSpan path) {
+  if (path.size == 0 || path.data[0] == '/' || std::memchr(path.data, 0, path.size)) return false;
+  const uint8_t* part = path.begin();
+  for (const uint8_t* p = path.begin();; p++) {
+    if (p != path.end() && *p != '/') continue;
+    if (p - part == 2 && part[0] == '.' && part[1] == '.') return false;
+    if (p == path.end()) return true;
+    part = p + 1;
+  }
+}
+
+}  // namespace
 
 RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index,
                          int64_t records_at, int64_t rows, int64_t heap_size)
@@ -13,7 +32,7 @@ RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index
       heap_size_(heap_size) {}
 
 void RecordTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.tables = {{dataset_.files(), index_}};
+  out.tables = {{dataset_.files, index_}};
   std::vector<uint8_t> names;
   for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, names, out);
 }
@@ -31,36 +50,63 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
     extent.corrupt = "its row in the index is damaged";
     return;
   }
-  IndexRow row;
-  row.offset = record.offset;
-  row.length = record.length;
-  row.crc = record.blob_crc;
-  row.file = record.file;
-  row.label = record.label;
-  row.width = record.width;
-  row.height = record.height;
-  row.encoding = known_encoding(record.encoding);
+  out.labels[i] = record.label;
+  out.encodings[i] = known_encoding(record.encoding);
+  extent.offset = record.offset;
+  extent.length = record.length;
+  extent.crc = record.blob_crc;
+  extent.has_crc = true;
+  if (record.width < 0 || record.height < 0 || record.width > kMaxSide ||
+      record.height > kMaxSide) {
+    extent.corrupt = "its width or height is below zero, or too large";
+  } else {
+    out.widths[i] = record.width;
+    out.heights[i] = record.height;
+  }
+  if (record.label < 0 || record.label >= dataset_.classes)
+    extent.corrupt = "its label is not that of a class";
+  if (record.offset < 0 || record.length < 0 || record.length > INT64_MAX - record.offset)
+    extent.corrupt = "its offset or length is below zero, or too large";
   if (record.heap_at < 0 || record.heap_at > heap_size_ - static_cast<int64_t>(heap_size(record))) {
-    row.corrupt = "its key lies outside the index";
-    dataset_.fill(row, i, out);
+    extent.corrupt = "its key lies outside the index";
     return;
   }
   const int64_t names_at =
       records_at_ + rows_ * static_cast<int64_t>(sizeof record) + record.heap_at;
-  if (dataset_.has_root() && record.path_size > 0) {
+  ByteSpan path;
+  if (!dataset_.root.empty() && record.path_size > 0) {
     names.resize(names_size(record));
     if (!index_->read(names_at, names.size(), names.data(), error_number).ok())
-      row.corrupt = "the index ends before its path, or cannot be read there";
+      extent.corrupt = "the index ends before its path, or cannot be read there";
     else if (crc32c({names.data(), names.size()}) != record.names_crc)
-      row.corrupt = "its path in the index is damaged";
-    row.has_path = !row.corrupt;
-    row.path = {names.data() + record.key_size, record.path_size};
+      extent.corrupt = "its path in the index is damaged";
+    else
+      path = {names.data() + record.key_size, record.path_size};
   }
-  dataset_.fill(row, i, out);
+  const char* wrong = find_file(record, path, i, out);
+  if (!extent.corrupt) extent.corrupt = wrong;
   extent.row = number;
   extent.table_at = names_at + static_cast<int64_t>(names_size(record));
   extent.table_size = record.table_size;
   out.seekable[i] = record.table_size > 0;
+}
+
+const char* RecordTable::find_file(const Record& record, ByteSpan path, size_t i,
+                                   Extents& out) const {
+  if (path.size > 0) {
+    if (!stays_below(path)) return "its path leaves the dataset's root";
+    if (record.file != -1) return "the index gives it a path, and a file besides";
+    out.set_path(
+        i, dataset_.root + '/' + std::string(reinterpret_cast<const char*>(path.data), path.size));
+    return nullptr;
+  }
+  if (record.file < 0 || static_cast<size_t>(record.file) >= dataset_.files->count())
+    return "the index puts it in a file that there is not";
+  Extent& extent = out.extents[i];
+  extent.file = record.file;
+  if (extent.corrupt || extent.offset <= dataset_.files->size(record.file) - extent.length)
+    return nullptr;
+  return "the index puts it beyond its file's end";
 }
 
 }  // namespace fastdata

@@ -1,18 +1,26 @@
-// The extents of any rows of an index of version 2.
+// Extents of any rows of an index.
 //
 // Records are read where they are used, by `pread`: a file that is cut off under a memory map ends
-// the process. Each is checked, so that a damaged one gives an extent that is marked corrupt.
+// the process. Nothing in them is believed: a row that is damaged or makes no sense gives an extent
+// that is marked corrupt.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "io/extents.h"
-#include "io/index_row.h"
 #include "io/record.h"
 
 namespace fastdata {
+
+/// The dataset that an index describes; its rows are checked against it.
+struct IndexedDataset {
+  std::shared_ptr<Files> files;
+  std::string root;     // where rows with a path of their own lie; empty: nowhere
+  int64_t classes = 0;  // labels are below
+};
 
 class RecordTable {
  public:
@@ -27,6 +35,9 @@ class RecordTable {
 
  private:
   void fill(int64_t number, size_t i, std::vector<uint8_t>& names, Extents& out) const;
+  /// Fills in where sample i lies; `path`: the row's own file, empty if it has none. Returns why
+  /// that makes no sense, or null.
+  const char* find_file(const Record& record, ByteSpan path, size_t i, Extents& out) const;
 
   IndexedDataset dataset_;
   std::shared_ptr<OpenFile> index_;

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "io/crc32c.h"
-#include "io/extent_table.h"
 #include "io/record_table.h"
 #include "partial.h"
 #include "python/released.h"
@@ -123,7 +122,7 @@ std::unique_ptr<BoundExtents> join_extents(size_t count, const py::list& parts,
     placed += to.size();
   }
   if (placed != count) throw py::value_error("there must be a sample for each slot");
-  extents->table = py::tuple(parts);  // what the samples' spans lie in
+  extents->parts = py::tuple(parts);  // what the samples' spans lie in
   return extents;
 }
 
@@ -247,115 +246,6 @@ IndexedDataset make_dataset(const py::sequence& files, const std::vector<int64_t
   return {std::make_shared<Files>(std::move(paths), sizes),
           root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes")};
 }
-
-/// (the array's offset, values)
-using FixedArguments = std::tuple<int64_t, py::object>;
-/// (the array's offset, validity or None, offsets, data or None)
-using VariableArguments = std::tuple<int64_t, py::object, py::object, py::object>;
-
-/// A table and the Python buffers that its columns lie in.
-class BoundTable {
- public:
-  BoundTable(const py::sequence& files, const std::vector<int64_t>& sizes, const py::object& root,
-             int64_t rows, int64_t batch_rows, int64_t classes)
-      : table_(make_dataset(files, sizes, root, classes), checked(rows, 0, "rows"),
-               checked(batch_rows, 1, "batch_rows")) {}
-
-  std::vector<size_t> missing(const py::object& indices) const {
-    std::vector<bool> seen(table_.batch_count());
-    std::vector<size_t> numbers;
-    for (const int64_t row : rows_of(indices, table_.rows())) {
-      const size_t batch = table_.batch_of(row);
-      if (seen[batch] || table_.has(batch)) continue;
-      seen[batch] = true;
-      numbers.push_back(batch);
-    }
-    return numbers;
-  }
-
-  void add(size_t number, int64_t rows, const FixedArguments& file, const FixedArguments& offset,
-           const FixedArguments& length, const FixedArguments& width, const FixedArguments& height,
-           const FixedArguments& encoding, const FixedArguments& crc32c,
-           const FixedArguments& label, const py::object& encoding_codes,
-           const std::optional<VariableArguments>& path,
-           const std::optional<VariableArguments>& seek_points) {
-    if (number >= table_.batch_count()) throw py::index_error("there is no such record batch");
-    if (rows != table_.rows_of(number))
-      throw py::value_error("the record batch has " + std::to_string(rows) + " rows, not " +
-                            std::to_string(table_.rows_of(number)));
-    if (table_.has(number)) return;  // gather may be reading it
-    std::vector<View> views;
-    TableBatch batch;
-    batch.file = fixed(file, 4, rows, views);
-    batch.offset = fixed(offset, 8, rows, views);
-    batch.length = fixed(length, 8, rows, views);
-    batch.width = fixed(width, 4, rows, views);
-    batch.height = fixed(height, 4, rows, views);
-    batch.encoding = fixed(encoding, 1, rows, views);
-    batch.crc32c = fixed(crc32c, 4, rows, views);
-    batch.label = fixed(label, 4, rows, views);
-    batch.path = variable(path, rows, views);
-    batch.seek_points = variable(seek_points, rows, views);
-    const View codes(encoding_codes);
-    batch.encodings.fill(kUnknownEncoding);
-    for (size_t i = 0; i < std::min(codes.bytes().size, batch.encodings.size()); i++)
-      batch.encodings[i] = static_cast<int8_t>(codes.bytes().data[i]);
-    for (View& view : views) views_.push_back(std::move(view));
-    table_.add(number, batch);
-  }
-
-  std::unique_ptr<BoundExtents> gather(const py::object& indices) const {
-    const std::vector<int64_t> rows = rows_of(indices, table_.rows());
-    for (const int64_t row : rows)
-      if (!table_.has(table_.batch_of(row)))
-        throw py::value_error("record batch " + std::to_string(table_.batch_of(row)) +
-                              " was not added");
-    auto extents = std::make_unique<BoundExtents>(rows.size());
-    const Released release;
-    table_.gather(rows, *extents);
-    return extents;
-  }
-
- private:
-  /// The bytes of a buffer from item `first` on, at least `count` items of `size` bytes.
-  static const uint8_t* items(const py::object& buffer, int64_t first, int64_t count, int64_t size,
-                              std::vector<View>& views) {
-    views.emplace_back(buffer);
-    const ByteSpan bytes = views.back().bytes();
-    const auto held = static_cast<int64_t>(bytes.size) / size;
-    if (first < 0 || first > held || held - first < count)
-      throw py::value_error("a buffer of " + std::to_string(bytes.size) +
-                            " bytes is too short for " + std::to_string(count) + " values of " +
-                            std::to_string(size) + " bytes from number " + std::to_string(first) +
-                            " on");
-    return bytes.data + first * size;
-  }
-
-  static const uint8_t* fixed(const FixedArguments& column, int64_t size, int64_t rows,
-                              std::vector<View>& views) {
-    return items(std::get<1>(column), std::get<0>(column), rows, size, views);
-  }
-
-  static VariableColumn variable(const std::optional<VariableArguments>& arguments, int64_t rows,
-                                 std::vector<View>& views) {
-    VariableColumn column;
-    if (!arguments) return column;
-    const auto& [first, validity, offsets, data] = *arguments;
-    if (first < 0 || first > INT32_MAX) throw py::value_error("an array's offset is out of range");
-    column.present = true;
-    column.first = first;
-    if (!validity.is_none()) column.validity = items(validity, 0, (first + rows + 7) / 8, 1, views);
-    column.offsets = items(offsets, 0, first + rows + 1, 4, views);
-    if (!data.is_none()) {
-      views.emplace_back(data);
-      column.data = views.back().bytes();
-    }
-    return column;
-  }
-
-  ExtentTable table_;
-  std::vector<View> views_;
-};
 
 std::unique_ptr<RecordTable> open_records(int descriptor, int64_t records_at, int64_t rows,
                                           int64_t heap_size, const py::sequence& files,
@@ -545,25 +435,6 @@ void bind_extents(py::module_& m) {
       .def("is_corrupt", &is_corrupt, py::arg("index"))
       .def("path", &path_of, py::arg("index"))
       .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
-
-  py::class_<BoundTable>(m, "ExtentTable")
-      .def(py::init<const py::sequence&, const std::vector<int64_t>&, const py::object&, int64_t,
-                    int64_t, int64_t>(),
-           py::arg("files"), py::arg("file_sizes"), py::arg("root"), py::arg("rows"),
-           py::arg("batch_rows"), py::arg("classes") = int64_t{1} << 31)
-      .def("missing", &BoundTable::missing, py::arg("indices"))
-      .def("add", &BoundTable::add, py::arg("number"), py::arg("rows"), py::kw_only(),
-           py::arg("file"), py::arg("offset"), py::arg("length"), py::arg("width"),
-           py::arg("height"), py::arg("encoding"), py::arg("crc32c"), py::arg("label"),
-           py::arg("encoding_codes"), py::arg("path"), py::arg("seek_points"))
-      .def(
-          "gather",
-          [](const py::object& self, const py::object& indices) {
-            auto extents = py::cast<const BoundTable&>(self).gather(indices);
-            extents->table = self;
-            return extents;
-          },
-          py::arg("indices"));
 
   py::class_<RecordTable>(m, "RecordTable")
       .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),

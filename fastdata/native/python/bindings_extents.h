@@ -1,4 +1,4 @@
-// Python's Extents and ExtentTable.
+// Python's Extents, RecordTable, and the functions that check and seal records.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,7 +15,7 @@ namespace fastdata {
 struct BoundExtents : Extents {
   using Extents::Extents;
   std::vector<View> views;
-  py::object table;
+  py::object parts;
 };
 
 void bind_extents(pybind11::module_& m);

@@ -20,8 +20,8 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
 from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats.tars import members
-from fastdata.storage.index import Row
 from fastdata.storage.probe import EXTENSIONS
+from fastdata.storage.rows import Row
 
 FILE_NAME = "shard-{:06d}.tar"
 #: Longest header of a .npy in bytes: NumPy's own have 128.
