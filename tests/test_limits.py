@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import resource
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ import pytest
 from containers import pack_tree
 from jpegs import encode, picture
 from loader_data import as_file
-from PIL import Image
+from PIL import EpsImagePlugin, Image
+from sources import convert, require_said
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
@@ -222,6 +225,22 @@ def bombs() -> dict[str, bytes]:
     return found
 
 
+def memory_of(run: Callable[[], Any]) -> int:
+    """By how many kB running something raises the most memory that a process has had."""
+    receive, send = multiprocessing.Pipe(duplex=False)
+
+    def measure() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        run()
+        send.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+    process = multiprocessing.get_context("fork").Process(target=measure)
+    process.start()
+    process.join(240)
+    assert process.exitcode == 0
+    return int(receive.recv())
+
+
 @pytest.mark.filterwarnings("ignore", category=FallbackWarning)
 @pytest.mark.parametrize("source", ["packed", "folder"])
 def test_memory_is_bounded_by_max_pixels(tmp_path: Path, source: str) -> None:
@@ -233,15 +252,62 @@ def test_memory_is_bounded_by_max_pixels(tmp_path: Path, source: str) -> None:
     dataset.open_image(0)
 
     def run() -> None:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(1, len(dataset)):
             with suppress(SampleError):
                 dataset.open_image(number)
         list(DataLoader(dataset, 1, num_workers=0, on_error="skip"))
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown < 100_000, f"{grown} kB"
 
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    process.join(240)
-    assert process.exitcode == 0
+    assert memory_of(run) < 100_000
+
+
+@pytest.mark.filterwarnings("ignore", category=FallbackWarning)
+def test_an_image_is_not_held_twice(tmp_path: Path) -> None:
+    """Pillow takes four bytes for a pixel of RGB, and a batch three."""
+    tree(tmp_path, SMALL, as_file(np.zeros((6000, 6000), np.uint8), "GIF"))
+    dataset = opened(tmp_path, "folder")
+    dataset.open_image(0)
+    assert memory_of(lambda: list(DataLoader(dataset, 1, num_workers=0))) < 220_000
+
+
+#: PostScript that Ghostscript would run.
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 8 8
+%%EndComments
+showpage
+%%EOF
+"""
+
+
+def in_iptc(data: bytes) -> bytes:
+    """An IPTC file with an image file in it, in two fields."""
+    about = {(3, 60): b"\1\0", (3, 20): b"\0\10", (3, 30): b"\0\10", (3, 120): b"\5"}
+    fields = [*about.items(), ((8, 10), data[:3]), ((8, 10), data[3:])]
+    return b"".join(
+        struct.pack(">BBBH", 0x1C, *tag, len(value)) + value for tag, value in fields
+    ) + bytes(5)
+
+
+@pytest.mark.filterwarnings("ignore", category=FallbackWarning)
+@pytest.mark.parametrize("kind", ["EPS", "IPTC"])
+def test_no_program_is_run_to_decode_an_image(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "gs"
+    program.write_text(f"#!/bin/sh\necho run >> {tmp_path}/run\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    data = EPS if kind == "EPS" else in_iptc(EPS)
+    with suppress(Exception):
+        Image.open(io.BytesIO(data)).load()
+    assert (tmp_path / "run").exists()  # by Pillow
+    (tmp_path / "run").unlink()
+    tree(tmp_path, SMALL, data)
+    dataset = opened(tmp_path, "folder")
+    with pytest.raises(SampleError, match=kind):
+        dataset.open_image(1)
+    assert loaded(dataset, num_workers=0, on_error="skip") == [0, 0]  # in its place
+    result = convert("imagefolder", "--root", tmp_path / "tree", "--out", tmp_path / "out")
+    require_said(result, 1, kind)
+    assert not (tmp_path / "run").exists()

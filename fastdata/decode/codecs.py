@@ -308,17 +308,31 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
         return Foreseen(kind, "")
 
 
-#: Rows that Pillow copies at a time: it would copy all of an image twice.
+_AS_STORED = Style("unchanged")
+#: Rows that Pillow converts and copies at a time: all of an image in RGB takes four bytes a pixel.
 _BAND = 512
 
 
 def _as_array(image: Image.Image, rows: int) -> Pixels:
-    """The first rows of an image of mode RGB."""
+    """The first rows of an image of any mode, as RGB.
+
+    Raises:
+        SampleError: It cannot be converted.
+    """
     out = np.empty((rows, image.width, 3), np.uint8)
     for top in range(0, rows, _BAND):
         band = 0, top, image.width, min(top + _BAND, rows)
-        out[top : band[3]] = np.asarray(image.crop(band))
+        out[top : band[3]] = np.asarray(_as_rgb(image.crop(band)))
     return out
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    try:
+        return RGB.apply(image)
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow cannot convert every mode
+        raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
 
 
 class Encoded:
@@ -390,7 +404,7 @@ class Encoded:
                 f"is a {codec.name} image, which {codec.way} decodes, and that {codec.missing}",
                 f"{EXTRA}",
             )
-        self._image = by_pillow.open_image(self._data, self._info, self._limits)
+        self._image = by_pillow.open_image(self._data, self._info, self._limits, _AS_STORED)
         self.width, self.height = self._image.size
         self.way = PILLOW
 
@@ -433,7 +447,7 @@ class Encoded:
             pixels = self.pixels()
             if self._image is None:
                 return Image.fromarray(pixels).convert("RGB")
-        return self._image
+        return _as_rgb(self._image)
 
     def stored(self) -> Image.Image:
         """As `image`, in the mode that it is stored in: L, LA, RGB or RGBA.

@@ -332,6 +332,8 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
                 image.verify()  # the checksums of all chunks, some of which decoding skips
                 image = Image.open(io.BytesIO(data))
             image.load()
+    except SampleError:
+        raise
     except UnidentifiedImageError:
         raise SampleError(f"not an image (starts with {data[:8]!r})") from None
     except Exception as error:  # Pillow's decoders raise almost anything on broken bytes
@@ -340,8 +342,25 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
-    """An image whose header Pillow has read."""
+    """An image whose header Pillow has read.
+
+    Raises:
+        SampleError: Pillow would run a program to decode it, or open another file in it.
+    """
     image = Image.open(io.BytesIO(data))
+    if image.format == "EPS":
+        raise SampleError(
+            "is PostScript (EPS), a program that Ghostscript would run: it is never run",
+            "Convert it to PNG or JPEG.",
+        )
+    if image.format == "IPTC" and any(
+        tuple(tile.args or ())[:1] != ("raw",) for tile in image.tile
+    ):
+        # Of any kind and size: an EPS, too.
+        raise SampleError(
+            "is an IPTC file with an image file in it, which is not read",
+            "Convert it to PNG or JPEG.",
+        )
     if image.format in ("JPEG", "MPO"):
         # All bytes at once: libjpeg's arithmetic decoder cannot wait for more, as its others do.
         image.decodermaxblock = max(image.decodermaxblock, len(data))
