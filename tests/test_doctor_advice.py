@@ -85,6 +85,7 @@ def findings(draw: st.DrawFn) -> Findings:
         cached_share=draw(st.none() | SHARES),
         seekable_share=draw(st.just(1.0) | SHARES),
         pillow_share=draw(st.just(0.0) | SHARES),
+        rewritable_share=draw(st.just(0.0) | SHARES),
     )
     machine = replace(
         MACHINE,
@@ -106,7 +107,7 @@ def findings(draw: st.DrawFn) -> Findings:
         step=draw(MAYBE),
         loader=draw(MAYBE),
     )
-    other = Alternatives(*(draw(MAYBE) for _ in range(4)))
+    other = Alternatives(*(draw(MAYBE) for _ in range(3)))
     return Findings(data=data, machine=machine, rates=rates, alternatives=other)
 
 
@@ -166,15 +167,18 @@ def test_advice_is_worth_taking_and_never_what_is_so_already(measured: Findings)
         assert "convert" not in codes
     if data.seekable_share == 1:
         assert "index" not in codes
-    if data.pillow_share == 0:
+    if data.pillow_share <= 0.02:
         assert "reencode" not in codes
+    if data.rewritable_share <= 0.02:
+        assert "rewrite" not in codes
     if machine.threads >= verdict.num_workers:
         assert "workers" not in codes
     if data.in_memory or machine.memory >= data.bytes:
         assert "memory" not in codes
     if (verdict.cores_per_gpu or 0) <= verdict.num_workers:
         assert "cores" not in codes
-    reading, decoding = {"stage", "convert", "order", "memory"}, {"index", "reencode", "workers"}
+    reading = {"stage", "convert", "order", "memory"}
+    decoding = {"index", "reencode", "rewrite", "workers"}
     if verdict.limit != "storage":
         assert not reading & set(codes)
     if verdict.limit != "decode":
@@ -276,12 +280,15 @@ def test_slow_decoding() -> None:
     assert (advice.code, advice.command) == ("index", "fastdata index sets/one")
     assert (advice.images_per_second, advice.basis) == (1500.0, "measured")
     pillow = {"data": {"pillow_share": 0.5, "pillow_kinds": ("jpeg-progressive",)}}
-    (advice,) = judge(found(slow, alternatives={"decode_reencoded": 900.0}, **pillow)).advice
+    (advice,) = judge(found(slow, **pillow)).advice
     assert advice.code == "reencode" and "50%" in advice.text and "progressive" in advice.text
+    assert advice.images_per_second is None
     rewritable = {"data": {"rewritable_share": 0.5}}
-    (advice,) = judge(found(slow, alternatives={"decode_rewritten": 900.0}, **rewritable)).advice
+    (advice,) = judge(found(slow, **rewritable)).advice
     assert advice.code == "rewrite" and advice.command.endswith("--encoding baseline")
     assert "50% of the images are progressive or arithmetic-coded JPEGs" in advice.text
+    for share in ("pillow_share", "rewritable_share"):
+        assert codes_of(found(slow, data={share: 0.02})) == ["nothing"]
     few = {**slow, "decode": 50.0}
     (advice,) = judge(found(few, machine={"threads": 1})).advice
     assert (advice.code, advice.command) == ("workers", "DataLoader(num_workers=8)")

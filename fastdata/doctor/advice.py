@@ -11,6 +11,8 @@ from fastdata.text import human_share
 
 #: What is gained must be more than what measurements scatter.
 _WORTH = 1.05
+#: The part of the images up to which their encoding matters little.
+_FEW = 0.02
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Advice:
             ``reencode``, ``rewrite``, ``workers``, ``scaling`` or ``cores``.
         text: What to do and why.
         command: What to type, or the argument to give; empty where there is none.
-        images_per_second: What training would then get; None where nobody can say.
+        images_per_second: What training would then get; None where it was not measured.
         basis: ``measured``, ``estimated`` from measured stages, or empty.
     """
 
@@ -268,26 +270,20 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             text, command = "An index with seek points lets", f"{data.convert} --to folder"
         text += " crops be decoded without the rest of the image."
         advice.add("index", other.decode_seekable, "measured", text, command)
-    if data.pillow_share > 0:
+    if data.pillow_share > _FEW:
         kinds = ", ".join("other jpeg" if kind == "jpeg" else kind for kind in data.pillow_kinds)
-        advice.add(
-            "reencode",
-            other.decode_reencoded,
-            "measured",
+        text = (
             f"{human_share(data.pillow_share)} of the images ({kinds}) are not JPEGs that the core "
-            "decodes. Encode them anew (lossy).",
-            f"{data.convert} --encoding jpeg",
+            "decodes. Re-encode them (lossy)."
         )
-    if data.rewritable_share > 0:
-        advice.add(
-            "rewrite",
-            other.decode_rewritten,
-            "measured",
+        advice.append(Advice("reencode", text, f"{data.convert} --encoding jpeg"))
+    if data.rewritable_share > _FEW:
+        text = (
             f"{human_share(data.rewritable_share)} of the images are progressive or "
             "arithmetic-coded JPEGs, which have no seek points. "
-            "Rewrite them as baseline ones, of the same pixels.",
-            f"{data.convert} --encoding baseline",
+            "Rewrite them as baseline ones, of the same pixels."
         )
+        advice.append(Advice("rewrite", text, f"{data.convert} --encoding baseline"))
     loader = rates.loader
     if data.container == "files" and loader is not None:
         packed = overall(stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from fastdata.decode.engine import (
     DecodeError,
     PendingBatch,
     jpeg_info,
-    rewrite_baseline,
     seek_points_many,
 )
 from fastdata.doctor.opening import Opened
@@ -31,9 +30,6 @@ from fastdata.transforms.compile import Program, Recipe
 
 #: Images that a thread decodes between two looks at the clock.
 _BATCH = 16
-#: Images of other kinds that are encoded anew, to see what that would give.
-_REENCODED = 48
-_QUALITY = 90
 
 
 class Encoded(NamedTuple):
@@ -73,7 +69,8 @@ def pillow_kinds(images: Sequence[Encoded]) -> tuple[str, ...]:
 
 def rewritable_share(images: Sequence[Encoded]) -> float:
     """The part of some images that are natively decoded JPEGs but not baseline ones, 0 to 1."""
-    return len(_rewritable(images)) / len(images)
+    kinds = ("jpeg-progressive", "jpeg-arithmetic")
+    return sum(image.kind in kinds and not image.pillow for image in images) / len(images)
 
 
 def seekable_share(images: Sequence[Encoded]) -> float:
@@ -271,51 +268,3 @@ def output_dtype(program: Program) -> np.dtype[Any]:
 def with_seek_points(images: Sequence[Encoded]) -> list[Encoded]:
     """The same images, as if all had the seek points that they can have."""
     return [image._replace(table=image.learnable) for image in images]
-
-
-def reencoded(images: Sequence[Encoded]) -> list[Encoded]:
-    """As many of each kind, what Pillow decodes encoded anew as baseline JPEGs."""
-    return _instead(images, [image for image in images if image.pillow], _as_jpeg)
-
-
-def rewritten(images: Sequence[Encoded]) -> list[Encoded]:
-    """As many of each kind, progressive and arithmetic-coded JPEGs rewritten as baseline ones."""
-    return _instead(images, _rewritable(images), _as_baseline)
-
-
-def _rewritable(images: Sequence[Encoded]) -> list[Encoded]:
-    kinds = ("jpeg-progressive", "jpeg-arithmetic")
-    return [image for image in images if image.kind in kinds and not image.pillow]
-
-
-def _as_jpeg(data: bytes) -> bytes:
-    file = io.BytesIO()
-    with Image.open(io.BytesIO(data)) as opened_image:
-        opened_image.convert("RGB").save(file, "JPEG", quality=_QUALITY)
-    return file.getvalue()
-
-
-def _as_baseline(data: bytes) -> bytes:
-    try:
-        return rewrite_baseline(data)
-    except DecodeError:  # a scan is missing
-        return data
-
-
-def _instead(
-    images: Sequence[Encoded], those: Sequence[Encoded], encode: Callable[[bytes], bytes]
-) -> list[Encoded]:
-    """Some of those images encoded otherwise, with seek points; as large a part of the others."""
-    numbers = {image.number for image in those}
-    others = [image for image in images if image.number not in numbers]
-    some = those[:_REENCODED]
-    files = [encode(image.data) for image in some]
-    new = [
-        image._replace(
-            data=file, table=None if isinstance(table, DecodeError) else table, pillow=False
-        )
-        for image, file, table in zip(
-            some, files, seek_points_many(files, DEFAULT_STRIDE), strict=True
-        )
-    ]
-    return new + others[: round(len(some) * len(others) / len(those))]

@@ -26,8 +26,6 @@ from fastdata.text import human_share
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
 
-#: Below this part of the images, what Pillow decodes is no matter.
-_FEW = 0.002
 #: Threads that read at the same time, at most.
 _READERS = 128
 #: Bytes that the loader keeps with the seek points of an image file.
@@ -292,10 +290,6 @@ def _measure_decoding(
     variants = {"core": current}
     if decoding.seekable_share(current.images) < 1:
         variants["seekable"] = current._replace(images=seekable)
-    if decoding.pillow_share(images) > _FEW:
-        variants["reencoded"] = current._replace(images=decoding.reencoded(current.images))
-    if decoding.rewritable_share(images) > _FEW:
-        variants["rewritten"] = current._replace(images=decoding.rewritten(current.images))
     side = statistics.median(max(image.width, image.height) for image in images)
     if not scaled and side > 4 * min(max(program.size) for program in recipe.programs):
         variants["scaled"] = current._replace(scaled=True)

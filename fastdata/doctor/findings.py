@@ -119,15 +119,11 @@ class Alternatives:
     Attributes:
         storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
         decode_seekable: `Rates.decode`, had all JPEGs seek points.
-        decode_reencoded: `Rates.decode`, were what Pillow decodes baseline JPEGs.
-        decode_rewritten: `Rates.decode`, were progressive and arithmetic-coded JPEGs baseline ones.
         decode_scaled: `Rates.decode` with ``ImageDataset(dct_scaling=True)``.
     """
 
     storage_in_order: float | None = None
     decode_seekable: float | None = None
-    decode_reencoded: float | None = None
-    decode_rewritten: float | None = None
     decode_scaled: float | None = None
 
 
