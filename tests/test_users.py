@@ -302,6 +302,43 @@ def test_what_has_nothing_to_do_with_the_image_is_called_for_each_sample() -> No
         assert torch.equal(image, transform(dataset.open_image(index))[0])
 
 
+def upside_down(image: Any) -> Any:
+    """Turn a picture by NumPy, which is not known."""
+    return Image.fromarray(np.asarray(image)[::-1].copy())
+
+
+TURNED = tv.Compose([CROP, upside_down, p.MoCoSolarize(), BYTES])
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        p.FixMatchPair(tv.CenterCrop(20), tv.Compose([CROP, upside_down]), BYTES),
+        p.SimCLRViews(TURNED, 2),
+        Views(first=WHOLE, second=(TURNED, 2)),
+        p.DINOCrops(WHOLE, TURNED, tv.Compose([PART, lambda image: image.flip(-1)]), 2),
+        tv.Compose(
+            [p.MoCoTwice(TURNED), lambda pair: {"first": pair[0].float(), "second": pair[1]}]
+        ),
+    ],
+)
+def test_what_one_view_alone_needs_is_called_after_all_are_decoded(transform: Any) -> None:
+    dataset = images(transform)
+    loader = DataLoader(dataset, 10)
+    assert loader.explain().startswith("workers") and "of test_users.py" in loader.explain()
+    batch, _ = next(iter(loader))
+    want = default_collate([transform(dataset.open_image(index)) for index in range(10)])
+    assert shape_of(batch) == shape_of(want)
+    for got, wanted in zip(leaves(batch), leaves(want), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_a_view_of_many_sizes_is_no_view_for_the_core() -> None:
+    found = compile_recipe(p.BarlowPair(WHOLE, tv.Compose([upside_down, CROP, BYTES])))
+    assert isinstance(found, Refusal)
+    assert found.reason.startswith("View 1: upside_down comes before the images have one size: ")
+
+
 # --- what is not known ------------------------------------------------------------------------
 
 COUNTED: list[Any] = []

@@ -184,7 +184,7 @@ def diagnose(
         ),
         notes={
             "storage, cold": storage.note,
-            "decode": _decoding_note(learnt, images, bool(recipe.tail)),
+            "decode": _decoding_note(learnt, images, bool(recipe.unknown)),
             "host to device": device,
             "step": "not given: --step-ms, --batch-size" if step_ms is None else "as given",
             "loader": path,

@@ -248,7 +248,7 @@ class LoaderConfig:
             hint = "Give one that brings images to one size, such as RandomResizedCrop(224)"
             hint += "." if self.batched else ", and a batch_size."
             return Choice("torch", why, hint, images)
-        if recipe.tail:
+        if recipe.unknown:
             names = ", ".join(step.name for step in recipe.unknown)
             first = recipe.unknown[0]
             return Choice(

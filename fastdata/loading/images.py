@@ -328,7 +328,7 @@ def _compiled(dataset: Any) -> Recipe | Refusal:
             sized = compile_recipe(dataset.transform, size)
             # Where all of it is a tail, torch's loader may as well do it.
             if isinstance(sized, Recipe) and any(
-                not sized.tail or program.steps or program.pixels for program in sized.programs
+                not sized.unknown or program.steps or program.pixels for program in sized.programs
             ):
                 return sized
     return recipe

@@ -114,9 +114,7 @@ class NativePrefix:
             else view.memory.tensor[slot]
             for program, view in zip(self._recipe.programs, batch.views, strict=True)
         ]
-        image = self._recipe.image(views)
-        for step in self._recipe.tail:
-            image = step(image)
+        image = self._recipe.finish(views)
         index, label = batch.planned.indices[slot], batch.gathered.labels[slot]
         return image, self._target(index.item(), label.item())
 

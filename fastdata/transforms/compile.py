@@ -214,14 +214,16 @@ class Recipe:
         programs: One for each view of a sample; one alone unless the pipeline has `Views`.
         tail: What is to be called for each sample, in order, after that; with its tensor, or with
             what its `Views` make.
+        calls: What is to be called for each sample and view, in order, before `tail`.
         form: As `Views` have it; None where there are no Views.
-        unknown: The steps that the core cannot do; the tail holds what follows them, too.
+        unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
     """
 
     programs: tuple[Program, ...]
     tail: tuple[Callable[[Any], Any], ...] = ()
     unknown: tuple[Unknown, ...] = ()
     form: Form | None = None
+    calls: tuple[tuple[Callable[[Any], Any], ...], ...] = ()
 
     def image(self, views: list[Any], batched: bool = False) -> Any:
         """What stands in an image's place: its one view, or several in their form.
@@ -231,6 +233,17 @@ class Recipe:
             batched: Whether they are of a batch.
         """
         return views[0] if self.form is None else in_form(views, self.form, batched)
+
+    def finish(self, views: Sequence[Any]) -> Any:
+        """Call for one sample what the core does not do; return what the pipeline makes of it."""
+        made = list(views)
+        for number, calls in enumerate(self.calls):
+            for call in calls:
+                made[number] = call(made[number])
+        image = self.image(made)
+        for call in self.tail:
+            image = call(image)
+        return image
 
     def describe(self) -> str:
         """The pipeline in one line of words."""
@@ -242,7 +255,12 @@ class Recipe:
             names = ", ".join(f"{_count(which)} {name}" for name, which in named if _count(which))
             head = f"{human_count(len(views), 'view')}{f' ({names})' if names else ''}"
             line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
-        calls = [call for call in self.tail if call is not _tensor_image()]
+        calls = [
+            call
+            for several in (*self.calls, self.tail)
+            for call in several
+            if call is not _tensor_image()
+        ]
         if calls:
             line += "; then, one sample at a time, " + ", ".join(map(name_of, calls))
         return line
@@ -262,7 +280,7 @@ def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusa
 
     Returns:
         The recipe, or why there is none: the images do not come to one size, or a transform
-        that the core does not know comes before they do, or stands in one of several views.
+        that the core does not know comes before they do.
     """
     if transform is None:
         return Refusal(
@@ -289,10 +307,6 @@ def _compile(transform: Any, size: _Pair | None) -> Recipe | Refusal:
         where = f"View {number}: " if several else ""
         if view.fixed is None:
             return Refusal(where + view.refusal(), view.unknown())
-        if several and view.tail:
-            first = view.unknown()[0]
-            reason = f"{where}{first.name}: {first.reason}. {first.hint}"
-            return Refusal(reason, view.unknown())
         programs.append(
             Program(
                 view.fixed,
@@ -303,8 +317,10 @@ def _compile(transform: Any, size: _Pair | None) -> Recipe | Refusal:
             )
         )
     if several:
-        unknown = tuple(_unknown(call) for call in tail)
-        return Recipe(tuple(programs), tuple(tail), unknown, form)
+        unknown = [one for view in views for one in view.unknown()]
+        unknown += [_unknown(call) for call in tail]
+        calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
+        return Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
     return Recipe(tuple(programs), view.tail_calls(), view.unknown())
 
 
