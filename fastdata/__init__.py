@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fastdata.dataset import ImageDataset
     from fastdata.device.loader import DeviceLoader
     from fastdata.loading.collate import fast_collate
-    from fastdata.loading.iterable import ShardedIterable
     from fastdata.loading.loader import DataLoader
     from fastdata.maintenance.verify import verify
     from fastdata.staging.stage import stage, unstage
@@ -30,7 +29,6 @@ __all__ = [
     "DataLoader",
     "DeviceLoader",
     "ImageDataset",
-    "ShardedIterable",
     "__version__",
     "fast_collate",
     "stage",
@@ -43,7 +41,6 @@ _MODULES = {
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
     "ImageDataset": "fastdata.dataset",
-    "ShardedIterable": "fastdata.loading.iterable",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",
     "unstage": "fastdata.staging.stage",

@@ -292,7 +292,6 @@ def test_the_public_names() -> None:
         "DataLoader",
         "DeviceLoader",
         "ImageDataset",
-        "ShardedIterable",
         "__version__",
         "fast_collate",
         "stage",

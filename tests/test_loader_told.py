@@ -21,7 +21,7 @@ from test_probe import arithmetic_rgb
 from torch import nn
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, DeviceLoader, ImageDataset, ShardedIterable, fast_collate
+from fastdata import DataLoader, DeviceLoader, ImageDataset, fast_collate
 from fastdata import transforms as t
 from fastdata.errors import FallbackWarning, SlowPathWarning, UsageError
 
@@ -404,10 +404,10 @@ SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
         "Give the fastdata.ImageDataset",
     ),
     "a stream": (
-        lambda: ShardedIterable(native()),
+        lambda: InOrder(native()),
         {},
         "torch",
-        "ShardedIterable is an IterableDataset, which decides what it reads",
+        "InOrder is an IterableDataset, which decides what it reads",
         "Give the fastdata.ImageDataset",
     ),
     "a folder's own loader": (
@@ -454,6 +454,16 @@ def test_an_image_backend_that_is_not_pillow_is_told(monkeypatch: pytest.MonkeyP
     assert 'set_image_backend("PIL")' in str(told_of[0].message)
 
 
+class InOrder(torch.utils.data.IterableDataset[Any]):
+    """What another dataset has, in its order."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def __iter__(self) -> Any:
+        return (self.base[number] for number in range(len(self.base)))
+
+
 class Endless(torch.utils.data.Dataset[Any]):
     """Holds itself."""
 
@@ -475,7 +485,7 @@ class Endless(torch.utils.data.Dataset[Any]):
         Wrapped([1, 2]),
         Endless(),
         torch.utils.data.ConcatDataset([Wrapped([1]), Wrapped([2])]),
-        ShardedIterable([1, 2]),
+        InOrder([1, 2]),
     ],
     ids=lambda one: type(one).__name__,
 )

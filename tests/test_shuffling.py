@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, jpeg, require_said, tar_bytes
 
-from fastdata import DataLoader, ImageDataset, ShardedIterable, verify
+from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import BadSamplesError, MixingWarning, SourceError, UsageError
 from fastdata.executors import InProcess
@@ -348,5 +348,3 @@ def test_a_loader_tells_that_neighbours_are_alike(
     with pytest.warns(MixingWarning, match=told) as caught:
         loader(sorted_shards, "quasi-random:1")
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(MixingWarning, match="quasi-random:1"):
-        ShardedIterable(ImageDataset(sorted_shards), order="quasi-random:1")

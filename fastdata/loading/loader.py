@@ -37,6 +37,7 @@ from fastdata.loading.prefix import PrefixDataset
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
 from fastdata.loading.stats import Stats
+from fastdata.loading.stream import RankStream
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import make_order
@@ -105,7 +106,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         shard: This rank's share of the samples: "auto" for the rank and the world size of an
             initialised process group, else of the environment (``RANK`` and ``WORLD_SIZE``, as
             torchrun sets them), else one process, so that one script runs on one GPU and on
-            eight; or (rank, world_size). None: all samples, or the sampler's.
+            eight; or (rank, world_size). None: all samples, or the sampler's. An `IterableDataset`
+            is split by rank and by worker process; leave ``shard`` out for one that splits itself
+            by rank.
         device: Where batches go: "cuda" (or "cuda:1", …) or "cpu"; None to leave them on the host,
             as torch does. They are sent ahead, from page-locked memory, on a stream of their own,
             as `fastdata.DeviceLoader` says: on the native path as bytes, which are normalised
@@ -215,7 +218,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         )
         if self._order_by_default:
             order = "quasi-random"
-        if order is not None or self._ranks is not None or (seed is not None and self._own_order):
+        stream = isinstance(dataset, torch.utils.data.IterableDataset)
+        sharded = self._ranks is not None and not stream
+        if order is not None or sharded or (seed is not None and self._own_order):
             if not self._own_order:
                 raise UsageError(
                     "a sampler was given, and order= or shard= as well", "Leave one of them out."
@@ -316,7 +321,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
     def __iter__(self) -> Any:
         """One pass over the samples: on the native path an iterator of its own each time."""
         batches = self._begin_pass()
-        if self._ranks is None:
+        if self._ranks is None or self._shares_stream:
             return batches
         # A pass off the native path has no progress; an older one's may still be there.
         progress = None if self._native is None else self._progress
@@ -324,6 +329,25 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         samples = len(self.dataset)  # type: ignore[arg-type]
         plan = Epoch(samples, self.batch_size or 1, *self._ranks, self.drop_last, start)
         return told(batches, plan)
+
+    def __len__(self) -> int:
+        """Return the number of batches; of this rank, where the loader shards.
+
+        For an `IterableDataset` it is torch's estimate, which takes no account of workers.
+        """
+        if not self._shares_stream:
+            return super().__len__()
+        samples = len(self.dataset)  # type: ignore[arg-type]
+        share = len(Epoch(samples, 1, *self._ranks or (0, 1), self.drop_last))
+        if self.batch_size is None:
+            return share
+        return len(Epoch(share, self.batch_size, drop_last=self.drop_last))
+
+    @property
+    def _shares_stream(self) -> bool:
+        """Whether this loader takes a rank's share of an iterable dataset."""
+        stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        return stream and self._ranks is not None
 
     def _begin_pass(self) -> Any:
         self._warn_unsharded()
@@ -352,7 +376,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         direct = direct and self.num_workers > 0
         if self._choice.path == "workers" and not direct:
             return self._on_device(iter(self._torch_loader()), Tracker())
-        batches = super().__iter__()
+        batches = iter(self._torch_loader()) if self._shares_stream else super().__iter__()
         self._notice(batches)
         return self._on_device(batches, Tracker())
 
@@ -450,7 +474,13 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             options: dict[str, Any] = {"in_order": self.in_order} if _TORCH_HAS_IN_ORDER else {}
             prefixed = self._choice.path == "workers"
             dataset: Any = PrefixDataset(self.dataset) if prefixed else self.dataset
-            if self.seed is not None:
+            if self._shares_stream:
+                options |= {
+                    "dataset": RankStream(dataset, *self._ranks or (0, 1), self.drop_last),
+                    "batch_size": self.batch_size,
+                    "drop_last": self.drop_last,
+                }
+            elif self.seed is not None:
                 options |= drawn_options(self, dataset)
             elif self.batch_sampler is not None:
                 options |= {"dataset": dataset, "batch_sampler": self.batch_sampler}

@@ -108,8 +108,8 @@ def own_sampler(
     """
     if isinstance(dataset, IterableDataset):
         raise UsageError(
-            "order=, seed= and shard= have no meaning with an IterableDataset",
-            "Let the dataset shard itself, as fastdata.ShardedIterable does.",
+            "order= and seed= have no meaning with an IterableDataset",
+            "Let the dataset choose its order and draw from its own seed.",
         )
     if order is not None and shuffle is not None and shuffle == (order == "sequential"):
         raise UsageError(
