@@ -28,6 +28,7 @@ from fastdata.storage.probe import (
     COLORS,
     DEFAULT_MAX_PIXELS,
     DEFAULT_MAX_SCANS,
+    MOST_BYTES,
     RGB,
     ImageInfo,
     Limits,
@@ -346,7 +347,8 @@ class ImageDataset:
         path, _ = self._file(index)
         try:
             if _opens_by_pillow(self.folder):
-                return open_image(read_file(path), ImageInfo("", 0, 0, 3), self.limits, self.style)
+                data = read_file(path, MOST_BYTES)
+                return open_image(data, ImageInfo("", 0, 0, 3), self.limits, self.style)
             image: Image.Image = self.folder.loader(path)
             if isinstance(image, Image.Image):
                 self.limits.check_size(*image.size)

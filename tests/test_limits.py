@@ -311,3 +311,15 @@ def test_no_program_is_run_to_decode_an_image(
     result = convert("imagefolder", "--root", tmp_path / "tree", "--out", tmp_path / "out")
     require_said(result, 1, kind)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore", category=FallbackWarning)
+def test_files_of_a_terabyte_are_bad_samples(tmp_path: Path) -> None:
+    tree(tmp_path, SMALL, encode(picture(40, 30, 1)), b"\x89PNG\r\n\x1a\n", b"")
+    for name in ("1.jpg", "2.jpg", "3.jpg"):
+        os.truncate(tmp_path / "tree" / "class" / name, 1 << 40)
+    dataset = opened(tmp_path, "folder")
+    for number in (1, 2, 3):
+        with pytest.raises(SampleError, match=r"it has 1\.1 TB, more than 2\.1 GB"):
+            dataset.open_image(number)
+    assert set(loaded(dataset, num_workers=0, on_error="skip")) == {0}

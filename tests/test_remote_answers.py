@@ -5,19 +5,20 @@ from __future__ import annotations
 import http.server
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from flaky_proxy import PASSING, Exchange
+from flaky_proxy import PASSING, Exchange, FlakyProxy
 from loader_data import CROPS, SAMPLES, dataset, same
 from object_stores import Store, web_store
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import OutageError, RemoteError
-from fastdata.remote import RemoteOptions
+from fastdata.remote import RemoteOptions, answers
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
 from fastdata.remote.opening import read_manifest
@@ -230,3 +231,61 @@ def test_ranges_without_end(protocol: str, status: int, message: str) -> None:
         with pytest.raises(RemoteError, match=f"failed .*{message}"):
             read_bytes(f"{url}/file", options, 5, 1005)
         assert max(sent, default=0) < _BUFFERS
+
+
+class Dripping(http.server.BaseHTTPRequestHandler):
+    """Lists a file by a page that comes byte by byte the first time."""
+
+    protocol_version = "HTTP/1.1"
+    pages: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        page = b"no page"
+        if not self.path.endswith("a.tar"):
+            page = b'<a href="a.tar">a.tar</a>'.ljust(1 << 20)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        first = not self.pages and self.command == "GET"
+        if self.command == "GET" and len(page) > 100:
+            self.pages.append(len(page))
+        with suppress(OSError):
+            while first and page:
+                self.wfile.write(page[:1])
+                page = page[1:]
+                time.sleep(0.05)
+            self.wfile.write(page if self.command == "GET" else b"")
+
+    do_HEAD = do_GET  # noqa: N815 - http.server's name
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_listing_that_comes_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take half a day."""
+    monkeypatch.setattr(answers, "_SECONDS", 1.0)
+    handler = type("Handler", (Dripping,), {"pages": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = list_files(f"http://127.0.0.1:{server.server_port}/folder")
+        server.shutdown()
+    assert found == {"a.tar": 7}
+    assert len(handler.pages) >= 2
+
+
+@pytest.mark.parametrize("fault", ["503", "reset", "truncate", "403"])
+def test_no_folder_is_left_out_of_a_listing(web: str, tmp_path: Path, fault: str) -> None:
+    """fsspec's walk leaves out what it cannot list."""
+    for name in ("a/1.jpg", "a/b/2.jpg", "a/b/c/3.jpg"):
+        path = tmp_path / "web" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+    with FlakyProxy(web) as proxy:
+        proxy.inject(fault, lambda one: one.path == "/a/b/")
+        if fault == "403":
+            with pytest.raises(RemoteError, match=r"/a: listing it.*403"):
+                list_files(f"{proxy.url}/a")
+        assert list(list_files(f"{proxy.url}/a")) == ["1.jpg", "b/2.jpg", "b/c/3.jpg"]

@@ -29,7 +29,7 @@ from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import PlanFetches, RemotePass
 from fastdata.storage.files import open_file, read_file
-from fastdata.storage.probe import ENCODINGS, NATIVE_JPEGS, Limits
+from fastdata.storage.probe import ENCODINGS, MOST_BYTES, NATIVE_JPEGS, Limits
 from fastdata.text import human_share
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
@@ -366,7 +366,7 @@ class FolderSource(Source):
         """See `Source.encoded`."""
         try:
             if data is None:
-                data = read_file(self._samples[index][0])
+                data = read_file(self._samples[index][0], MOST_BYTES)
         except OSError as error:
             raise self._unreadable(index, error) from None
         try:

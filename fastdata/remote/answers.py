@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _MOST_OTHER = 64 << 20
 #: Bytes that are read of an error's text.
 _MOST_ERROR = 64 << 10
+#: Seconds that an answer's body may take, and bytes in each further second.
+_SECONDS, _SLOWEST = 60.0, 256 << 10
 #: Values of Content-Encoding that leave bytes as they are. Amazon keeps the last with some files.
 _PLAIN = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
@@ -208,7 +211,8 @@ class _Body:
         """Reads so many bytes at most, or all there are.
 
         Raises:
-            TruncatedError: Fewer or more come than were asked for, or another range.
+            TruncatedError: Fewer or more come than were asked for, or another range; or a few at
+                a time, for longer than they may take.
             ChangedError: It is of another state of the file than was asked for.
             RemoteError: It is encoded, too long, or a whole file in a range's place.
             StatusError: The server has failed, and may not next time.
@@ -222,12 +226,15 @@ class _Body:
         most = _MOST_ERROR if failed else self._most()
         blocks: list[bytes] = []
         length = 0
+        end = time.monotonic() + _SECONDS
         try:
             while block := await (self._body.readany() if size < 0 else self._body.read(size)):
                 blocks.append(block)
                 length += len(block)
                 if length > most or size >= 0:
                     break
+                if time.monotonic() > end + length / _SLOWEST:
+                    raise TruncatedError(f"{length} bytes came in more than {_SECONDS:.0f} s")
         except aiohttp.ClientPayloadError as error:
             raise TruncatedError(f"it ended after {length} bytes: {error}") from None
         data = blocks[0] if len(blocks) == 1 else b"".join(blocks)

@@ -262,7 +262,7 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
 def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
     """As `list_files`, with all that is known of each file."""
     _require_listing(url)
-    found = _list(url, storage_options, "find") or {}
+    found = _find(url, storage_options)
     prefix = open_filesystem(url, storage_options)[1].rstrip("/") + "/"
     return {
         name[len(prefix) :]: (
@@ -277,13 +277,34 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
     }
 
 
-def _list(url: str, storage_options: StorageOptions | None, method: str) -> Any:
-    """What a driver lists below a folder; None where there is none."""
+def _find(url: str, storage_options: StorageOptions | None) -> dict[str, dict[str, Any]]:
+    """What a driver knows of each file below a folder, by its path."""
+    fs, top = open_filesystem(url, storage_options)
+    if _has_protocol(fs, *_MODULES):
+        return _list(url, storage_options, "find") or {}
+    # fsspec's own walk leaves out folders that cannot be listed.
+    found: dict[str, dict[str, Any]] = {}
+    folders, seen = [top], {top}
+    while folders:
+        for info in _list(url, storage_options, "ls", folders.pop()) or []:
+            name = info["name"].rstrip("/")
+            if info["type"] != "directory":
+                found[name] = info
+            elif name.startswith(f"{top.rstrip('/')}/") and name not in seen:
+                seen.add(name)
+                folders.append(info["name"])
+    return found
+
+
+def _list(
+    url: str, storage_options: StorageOptions | None, method: str, below: str | None = None
+) -> Any:
+    """What a driver lists in a folder, or in one below it; None where there is none."""
 
     def ask() -> Any:
         fs, path = open_filesystem(url, storage_options)
         fs.invalidate_cache()
-        return getattr(fs, method)(path, detail=True)
+        return getattr(fs, method)(below or path, detail=True)
 
     try:
         return retrying(ask, what=f"{redact(url)}: listing it")

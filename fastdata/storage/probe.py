@@ -387,6 +387,8 @@ def _jpeg_encoding(data: bytes) -> str:
 
 #: Where Pillow begins to warn of decompression bombs (`PIL.Image.MAX_IMAGE_PIXELS`).
 DEFAULT_MAX_PIXELS = 89_478_485
+#: Most bytes of an image's file, which is read whole.
+MOST_BYTES = 2 << 30
 #: libjpeg's own progressive JPEGs have 10, or 6 if they are grey (jcparam.c).
 DEFAULT_MAX_SCANS = 64
 
