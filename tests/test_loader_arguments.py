@@ -44,7 +44,7 @@ ARGUMENTS: list[tuple[str, Any]] = [
     *(("num_workers", value) for value in (np.int32(0), torch.tensor(0), False, -1, None, "many")),
     ("collate_fn", list),
     *(("pin_memory", value) for value in (False, None, 0)),
-    *(("drop_last", value) for value in (True, None, 0, np.False_)),
+    *(("drop_last", value) for value in (True, None, 0, 3, np.False_)),
     *(("timeout", value) for value in (0, 1.5, np.float32(2), Fraction(1, 2), -1, None, "1")),
     ("worker_init_fn", print),
     *(("generator", value) for value in (torch.Generator(), None, 3)),

@@ -746,10 +746,7 @@ def _let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            drop_last = options["drop_last"]
-            if drop_last not in (True, False, None):  # our own error says better what to give
-                drop_last = False
-            _Torchs(dataset, batch_size, **{**options, "drop_last": drop_last})
+            _Torchs(dataset, batch_size, **options)
         except ValueError as error:
             raise error from None
         except Exception:  # of a type that it does not check
