@@ -144,6 +144,13 @@ def test_lists_of_commands_are_never_cut() -> None:
         assert "..." not in done.output.partition("Commands:")[2]
 
 
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
+def test_paragraphs_of_help_have_one_indentation(path: tuple[str, ...]) -> None:
+    about = re.split(r"^ *(?:Examples?|Options|Commands):$", help_of(path), flags=re.MULTILINE)[0]
+    lines = [line for line in about.splitlines()[1:] if line.strip()]
+    assert {len(line) - len(line.lstrip()) for line in lines} == {2}, about
+
+
 def test_the_first_help_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     for words in examples(help_of(())):
         done = run(*words, cwd=tmp_path)
@@ -370,6 +377,11 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["convert", "imagenet", "--root", "imagenet/train"], 1, ["/imagenet;", "imagefolder"]),
         (["convert", "imagenet", "--out", "one"], 2, ["train and val", "--split", "{split}"]),
         (["convert", "imagenet", "--shard-size", "many"], 2, ["'many' is not a size", "256MiB"]),
+        (
+            ["convert", "imagenet", "--to", "shards", "--shard-size", "3"],
+            2,
+            ["'3' is 3 bytes", "each image would have a file of its own", "3MiB"],
+        ),
         (
             ["convert", "imagenet/train", "--to", "shards"],
             2,

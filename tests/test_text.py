@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
+import fastdata
 from fastdata.text import aligned, human_count
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def test_no_message_cites_a_file_that_is_not_installed() -> None:
+    """A wheel has neither docs/ nor tests/: docstrings may speak of them, messages may not."""
+    sources = [*Path(fastdata.__file__).parent.rglob("*.py"),
+               *(_REPOSITORY / "converters").rglob("*.py")]  # fmt: skip
+    assert len(sources) > 100
+    for path in sources:
+        tree = ast.parse(path.read_text("utf-8"))
+        prose = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in prose:
+                text = node.value if isinstance(node.value, str) else ""
+                assert "docs/" not in text and "tests/" not in text, f"{path}:{node.lineno}"
 
 
 def test_a_number_of_things() -> None:
