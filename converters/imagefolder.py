@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record, Sharded
@@ -38,10 +39,10 @@ class ImageFolder(Sharded):
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tree = source_tree(root, storage_options)
         found = None if is_url(root) else look(root)
         if found is not None and not found.source:
-            raise SourceError(f"{self._tree}: {found.what}", found.hint)
+            raise SourceError(f"{Path(root).absolute()}: {found.what}", found.hint)
+        self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
         if not self.classes:

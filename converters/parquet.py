@@ -32,6 +32,7 @@ from fastdata.remote.urls import folder_of, is_url, name_of, redact
 from fastdata.storage.blobs import MOST_BYTES
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
+from fastdata.storage.look import instead, look
 
 #: What a column of class indices or class names is called, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
@@ -237,12 +238,12 @@ def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
     if not is_folder(root):
         if not root.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
+        if not look(root).source:
+            raise instead(root, "is not Parquet", "")
         return LocalTree(tree.location.parent), {root.name: LocalFile(tree.location)}
     files = tree.files(_EXTENSION)
     if not files:
-        raise SourceError(
-            f"{root}: holds no *.parquet", "Name the folder of the files with --root."
-        )
+        raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
     return tree, files
 
 

@@ -33,7 +33,7 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.shards import NPY_HEAD, npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import KEEP
+from fastdata.storage.look import KEEP, instead
 from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 
 #: Bounds the class list, which is held in memory and in the manifest, against a stray label.
@@ -101,10 +101,10 @@ class WebDataset(Sharded):
             self.inputs = [*_local_shards(path)]
             self._files = [LocalFile(Path(shard)) for shard in self.inputs]
         if not self._files:
-            raise SourceError(
-                f"{where}: holds no *.tar",
-                "Name the shards, or their folder, with --root; compressed ones must be gunzipped.",
-            )
+            hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
+            if is_url(root):
+                raise SourceError(f"{where}: holds no *.tar", hint)
+            raise instead(where, "holds no *.tar", hint)
         self.classes = self._find_classes()
         self.about = {"kind": "webdataset", "root": where}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,12 @@ def test_what_torch_takes_for_true_is_refused() -> None:
     for name in ("shuffle", "pin_memory", "persistent_workers", "in_order"):
         with pytest.raises(UsageError, match=f"{name}='no'"):
             DataLoader([1, 2], num_workers=1, **{name: "no"})
+
+
+@pytest.mark.parametrize("path", ["imagenet-train-lmdb", Path("photos")])
+def test_a_path_is_no_dataset(path: Any) -> None:
+    with pytest.raises(UsageError, match=r"is a path, not a dataset\n.*ImageDataset\(path"):
+        DataLoader(path, 2)
 
 
 @pytest.mark.parametrize("workers", [np.int64(2), torch.tensor(2), True])

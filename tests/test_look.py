@@ -101,6 +101,33 @@ def test_convert_says_what_lies_there(kind: tuple[Path, str, str], tmp_path: Pat
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "missing"), [("parquet", "holds no *.parquet"), ("webdataset", "holds no *.tar")]
+)
+def test_another_source_says_what_lies_there(
+    kind: tuple[Path, str, str], tmp_path: Path, source: str, missing: str
+) -> None:
+    root, what, hint = kind
+    result = convert(source, "--root", root, "--to", "lmdb", "--out", tmp_path / "out")
+    require_said(result, 1, f"{root}: {missing}, but", what, hint)
+
+
+@pytest.mark.parametrize("source", ["imagefolder", "parquet"])
+def test_a_table_in_the_place_of_a_folder(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("path,label\n0.jpg,3\n")
+    result = convert(source, "--root", path, "--to", "lmdb", "--out", tmp_path / "out")
+    require_said(result, 1, f"{path}: ", "a table", "<root>/<class>/", "keep your present loader")
+    require_said(convert(path), 2, f"'{path}' is a table\n", "<root>/<class>/")
+
+
+@pytest.mark.parametrize("source", ["parquet", "webdataset"])
+def test_class_folders_for_another_source(tmp_path: Path, source: str) -> None:
+    write(tmp_path / "data", "cat/0.jpg", "dog/1.jpg")
+    result = convert(source, "--root", tmp_path / "data", "--to", "lmdb")
+    require_said(result, 1, f"fastdata convert imagefolder --root {tmp_path}/data")
+
+
 def test_a_path_in_the_place_of_a_source_is_answered(kind: tuple[Path, str, str]) -> None:
     root, what, hint = kind
     require_said(convert(root, "--to", "lmdb"), 2, str(root), what, hint)

@@ -80,6 +80,10 @@ def planes(image: Image.Image) -> torch.Tensor:
         (lambda: ColorJitter(-1), "brightness -1 is not a number of 0 or more.\nGive brightness a"),
         (lambda: Views(Resize(3), "flip"), "transform 1, 'flip'"),
         (lambda: Compose([]), "no transforms"),
+        (
+            lambda: Compose([CenterCrop]),
+            "is the class CenterCrop, not a transform.\nWrite CenterCrop(",
+        ),
         (lambda: Compose(Resize(3)), "not a list"),
         (lambda: Compose([Resize(3), "flip"]), "transform 1, 'flip'"),
     ],

@@ -8,6 +8,7 @@ which fastdata decodes and the rest of the transform runs) and *torch* (torch's 
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -166,6 +167,12 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         batch_transform: Callable[..., Any] | None = None,
         require_native: bool = False,
     ) -> None:
+        if isinstance(dataset, str | os.PathLike):
+            # torch would load its letters.
+            raise UsageError(
+                f"dataset={os.fspath(dataset)!r} is a path, not a dataset",
+                "Give fastdata.ImageDataset(path, transform=...).",
+            )
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
         torchs: dict[str, Any] = {

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from fastdata.errors import SourceError
 from fastdata.storage.probe import is_image_name
 
 #: For data that have more than one class an image.
@@ -28,6 +29,7 @@ _TARGETS = {
     "segmentationclass", "gtfine", "gt", "depth", "boxes", "captions", "targets",
 }  # fmt: skip
 _METADATA = {"metadata.jsonl", "metadata.csv", "metadata.parquet"}
+_UNKNOWN = "a folder"
 _WNID = re.compile(r"n\d{8}")
 
 
@@ -51,6 +53,7 @@ def look(place: str | os.PathLike[str]) -> Look:
     Looks at the names in the folder, and in the first of its folders; opens no file.
     """
     path = Path(place)
+    is_file = os.path.isfile(path)  # False, not an error, where permission is missing
     folders, files = _names(path)
     named = shlex.quote(os.fspath(place))
     lower = {name.lower() for name in folders}
@@ -79,18 +82,32 @@ def look(place: str | os.PathLike[str]) -> Look:
     if lower and lower <= _SPLITS:
         return _splits(path, sorted(folders), named)
     tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))
-    if any(map(is_image_name, files)) and not folders:
+    if any(map(is_image_name, files)) and not folders and not is_file:
         beside = f" beside {tables[0]}" if tables else ""
         return Look(
             f"a flat folder of images{beside}, with no class folders",
             f"Move each image to <root>/<class>/, or pack Parquet of images and labels. {KEEP}",
         )
-    if tables and (len(folders) < 2 or path.is_file()):
+    if tables and (len(folders) < 2 or is_file):
         return Look(
-            f"a table, {tables[0]}",
+            "a table" if is_file else f"a table, {tables[0]}",
             f"Move each image to <root>/<class>/, or pack Parquet of images and labels. {KEEP}",
         )
-    return _source("imagefolder", "a folder of folders" if folders else "a folder", named)
+    return _source("imagefolder", "a folder of folders" if folders else _UNKNOWN, named)
+
+
+def instead(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
+    """Return the error for a place that lacks some kind of data: it names the kind that is there.
+
+    Args:
+        place: A path of this machine.
+        what: What is missing.
+        hint: How to go on where nothing is known of the place.
+    """
+    found = look(place)
+    if found.what != _UNKNOWN:
+        what, hint = f"{what}, but {found.what}", found.hint
+    return SourceError(f"{os.fspath(place)}: {what}", hint)
 
 
 def metadata(path: Path) -> list[str]:
@@ -139,7 +156,7 @@ def _coupled(path: Path, folders: Collection[str]) -> str | None:
 
 def _names(path: Path) -> tuple[set[str], set[str]]:
     """The names of the folders and of the files in a folder; of a file its own."""
-    if path.is_file():
+    if os.path.isfile(path):
         return set(), {path.name}
     folders: set[str] = set()
     files: set[str] = set()

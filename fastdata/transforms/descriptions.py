@@ -436,7 +436,7 @@ class Schedule:
     """
 
     def __init__(self, make: Callable[[int], Callable[[Any], Any]]) -> None:
-        _check_callable("Schedule", (make,))
+        _check_callable("Schedule", (make,), classes=True)
         self._make = make
         self._made: tuple[int, Callable[[Any], Any]] | None = None
         self.epoch = 0
@@ -556,8 +556,14 @@ class Compose(Transform):
         _check_callable("Compose", self.transforms)
 
 
-def _check_callable(who: str, transforms: Sequence[Any]) -> None:
+def _check_callable(who: str, transforms: Sequence[Any], *, classes: bool = False) -> None:
     for number, transform in enumerate(transforms):
+        if isinstance(transform, type) and not classes:
+            name = transform.__name__
+            raise UsageError(
+                f"{who}: transform {number} is the class {name}, not a transform.",
+                f"Write {name}(…), with its arguments.",
+            )
         if not callable(transform):
             raise UsageError(
                 f"{who}: transform {number}, {transform!r}, cannot be called.",
