@@ -17,6 +17,8 @@ Whether steps can be composed depends on their arguments alone, so it is decided
 
 from __future__ import annotations
 
+import enum
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -472,7 +474,8 @@ class Reading:
 
     def unknown(self) -> tuple[Unknown, ...]:
         """The steps that the core cannot do: where the tail begins, and what nobody knows."""
-        found = [_unknown(call, self.why) for call in self.tail[:1]]
+        tensors = self.kind in ("tensor", "image")
+        found = [_unknown(call, self.why, len(self.tail) * tensors) for call in self.tail[:1]]
         found += [_unknown(call) for call in self.tail[1:] if not translation.is_known(call)]
         return tuple(found)
 
@@ -483,11 +486,16 @@ class Reading:
             name = name_of(self.tail[0])
             if self.fails or misplaced is self.tail[0]:
                 return f"{name} cannot be done here: {self.why}."
-            hint = _wrapping_hint(self.tail[0]) or (
-                "Put it after what brings them to one size, such as RandomResizedCrop or "
-                "CenterCrop."
-            )
-            return f"{name} comes before the images have one size: {self.why}. {hint}"
+            words = f"{name} comes before the images have one size: {self.why}."
+            hint = _hint(self.tail[0])
+            # A resize of torchvision's would do it, if it were written so.
+            resizes = type(self.tail[0]).__module__.startswith("torchvision.")
+            if not hint and not (resizes and _advice(self.why)):
+                hint = (
+                    "Put it after what brings them to one size, such as RandomResizedCrop or "
+                    "CenterCrop."
+                )
+            return f"{words} {hint}".rstrip()
         if self.tail:
             unknown = name_of(self.tail[0])
             return (
@@ -793,27 +801,78 @@ def _tensor_image() -> Any:
     return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
 
 
-def _unknown(transform: Any, reason: str = "") -> Unknown:
-    hint = _wrapping_hint(transform) or (
-        "Leave it out, or do it to whole batches, with the loader's batch_transform."
-    )
+def _unknown(transform: Any, reason: str = "", last: int = 0) -> Unknown:
+    """Describe a step that the core cannot do.
+
+    Args:
+        transform: The step.
+        reason: Why not; "": ask.
+        last: How many of the pipeline's last steps begin with it, if it is given a tensor.
+    """
     found = "" if reason else translation.translate(transform, "pil", "uint8")
     if isinstance(found, str) and found.startswith(translation.NOT_KNOWN):
         reason = found
-    return Unknown(name_of(transform), reason or translation.NOT_KNOWN, hint)
+    reason = reason or translation.NOT_KNOWN
+    hint = _hint(transform) or _advice(reason)
+    if not hint:
+        hint = "Leave it out, or do it to whole batches, with the loader's batch_transform"
+        which = f"your {name_of(transform)}"
+        if last > 1:
+            which = f"a Compose of the {last} steps from {which} on"
+        if last:
+            hint += (
+                ": end the pipeline before it, and give the loader batch_transform=lambda images, "
+                "labels: (torch.stack([last(image) for image in images]), labels), where last is "
+                f"{which}"
+            )
+        hint += "."
+    return Unknown(name_of(transform), reason, hint)
+
+
+def _advice(reason: str) -> str:
+    """The advice in a reason, as a sentence; "" if there is none."""
+    advice = "" if reason.startswith(translation.NOT_KNOWN) else reason.partition("; ")[2]
+    return f"{advice[:1].upper()}{advice[1:]}." if advice else ""
+
+
+def _hint(transform: Any) -> str:
+    """What to do about a step, where its class says so; "" for others."""
+    if translation.override(transform):
+        return "Undo that."
+    return _wrapping_hint(transform) or _class_hint(transform)
+
+
+def _class_hint(transform: Any) -> str:
+    """The transform of torchvision's that stands in for one derived from it; "" for others."""
+    for base in type(transform).__mro__[1:]:
+        if base.__module__ != "torchvision.transforms.transforms":
+            continue
+        given = []
+        for parameter in inspect.signature(base).parameters.values():
+            value = getattr(transform, parameter.name, parameter.default)
+            if isinstance(value, enum.Enum):
+                value = f"{type(value).__name__}.{value.name}"
+            elif value != parameter.default:
+                value = repr(value)
+            else:
+                continue
+            given.append(f"{parameter.name}={value}")
+        return f"Where its draws will do, write {base.__name__}({', '.join(given)})."
+    return ""
 
 
 def _wrapping_hint(transform: Any) -> str:
     """What to do about an object that holds pipelines, as recipes' classes do; "" for others."""
-    if translation.override(transform):
-        return "Undo that."
     attributes = getattr(transform, "__dict__", {})
-    held = []
+    held: list[str] = []
+    pipelines: list[Any] = []
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():
         several = isinstance(value, (list, tuple)) and bool(value)
         if all(map(_is_pipeline, value)) if several else _is_pipeline(value):
             held.append(f"{'*' if several else ''}transform.{name}")
-    if not held:
+            pipelines += value if several else [value]
+    # Pipelines that do not bring images to one size are parts of views, not views.
+    if not held or any(view.fixed is None for one in pipelines for view in read(one)[0]):
         return ""
     advice = "Give the dataset a pipeline for each view that it returns"
     whose = f"where transform is your {name_of(transform)}"

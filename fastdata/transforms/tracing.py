@@ -150,6 +150,8 @@ def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
         return _code(function.func)
     if (called := lambda_of(function)) is not None:
         return _code(called)
+    if str(getattr(function, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
+        return None
     if isinstance(function, types.FunctionType):
         return function, ()
     if isinstance(function, types.MethodType):

@@ -90,6 +90,19 @@ def _assembled(form: Any, views: Any) -> Any:
     return form
 
 
+def _called(form: Any) -> list[Any]:
+    """What an `Assembly` calls for each sample."""
+    if isinstance(form, View):
+        return []
+    if isinstance(form, Later):
+        return [form.function]
+    if isinstance(form, dict):
+        form = list(form.values())
+    return (
+        [one for part in form for one in _called(part)] if isinstance(form, (list, tuple)) else []
+    )
+
+
 def parts(transform: Any) -> Sequence[Any] | None:
     """The transforms that a user's function calls one after the other, and the views it makes.
 
@@ -114,6 +127,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     """
     if isinstance(transform, Steps):
         return transform.steps
+    if isinstance(transform, Assembly):
+        called = ", ".join(dict.fromkeys(map(name_of, _called(transform.form))))
+        return f"{NOT_KNOWN}: it calls {called} for each sample"
     try:
         courses = _courses(transform)
         if not courses:
