@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from containers import digests
 from hangs import HANG
-from sources import convert, encoded, picture, require_said
+from sources import convert, require_said
 
 from fastdata import ImageDataset, verify
+from fastdata.maintenance.seek_points import add_seek_points
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -78,49 +78,18 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
     assert digests(tmp_path / "shuffled-1") == digests(tmp_path / "shuffled-2")
 
 
-def test_make_reader_reads_ours(
-    petastorm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FASTDATA_PETASTORM_PYTHON", str(petastorm))
-    expected = []
-    for number in range(9):
-        label, name = number // 3, f"{number % 3}"
-        image = picture(number, (40 + number, 30))
-        path = tmp_path / "in" / f"c{label}" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(image, "PNG"))
-        digest = hashlib.sha256(np.asarray(image).tobytes()).hexdigest()
-        expected.append([f"c{label}/{name}", label, [30, 40 + number, 3], digest])
-    result = convert("imagefolder", "--root", tmp_path / "in", "--to", "parquet", "--out",
-                     tmp_path / "out", "--shard-size", "10kB", "--petastorm-metadata")  # fmt: skip
+def test_make_batch_reader_reads_ours(petastorm: Path, made_tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = convert("imagefolder", "--root", made_tree / "val", "--to", "parquet", "--out", out,
+                     "--shard-size", "100kB", "--plain-images", "--no-seek-points")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "for petastorm's make_reader" in result.output
-    assert len(list((tmp_path / "out").glob("*.parquet"))) > 1
-    verify(tmp_path / "out")
-    for pool in ("thread", "process"):
-        rows = said(petastorm, "petastorm_make_reader.py", tmp_path / "out", pool)
-        assert sorted(rows) == expected
+    assert len(list(out.glob("*.parquet"))) > 1
+    add_seek_points(out, workers=1)  # a file beside those that petastorm reads
+    rows = said(petastorm, "petastorm_read.py", out)
+    assert sorted([key, label, digest] for key, label, _, _, digest in rows) == sorted(samples(out))
 
 
-@pytest.mark.parametrize("options", [["--to", "lmdb"], ["--to", "parquet", "--encoding", "raw"]])
-def test_metadata_of_what_petastorm_cannot_read(tmp_path: Path, options: list[str]) -> None:
-    result = convert("imagefolder", "--root", tmp_path, "--out", tmp_path / "out", *options,
-                     "--petastorm-metadata")  # fmt: skip
-    require_said(result, 2, "petastorm reads image files in Parquet")
-
-
-def test_metadata_of_what_lies_in_a_bucket(tmp_path: Path) -> None:
-    result = convert("imagefolder", "--root", tmp_path, "--out", "gs://bucket/out", "--to",
-                     "parquet", "--petastorm-metadata")  # fmt: skip
-    require_said(result, 2, "not to gs://bucket/out", "Give a folder")
-
-
-def test_no_petastorm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ["imagefolder", "--root", tmp_path, "--to", "parquet", "--out", tmp_path / "out"]
-    monkeypatch.delenv("FASTDATA_PETASTORM_PYTHON", raising=False)
-    result = convert(*given, "--petastorm-metadata")
-    require_said(result, 2, "no petastorm for", "No module named", "FASTDATA_PETASTORM_PYTHON")
-    monkeypatch.setenv("FASTDATA_PETASTORM_PYTHON", str(tmp_path / "python"))
-    result = convert(*given, "--petastorm-metadata")
-    require_said(result, 2, "cannot be run")
-    assert not (tmp_path / "out").exists()
+def test_a_plain_column_is_parquets_alone(made_tree: Path, tmp_path: Path) -> None:
+    result = convert("imagefolder", "--root", made_tree / "val", "--out", tmp_path / "out",
+                     "--to", "lmdb", "--plain-images")  # fmt: skip
+    require_said(result, 2, "plain_images has no meaning in lmdb")

@@ -32,7 +32,6 @@ from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packed import PackedDataset, Part
 from fastdata.converters.packing import EXECUTORS, Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
-from fastdata.converters.petastorm import add_petastorm_metadata, petastorm_python
 from fastdata.converters.records import Source
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, split_to_pack
 from fastdata.converters.webdataset import WebDataset
@@ -147,9 +146,9 @@ _SHARED = (
         help="The Ray cluster's. [default: $RAY_ADDRESS, one of this machine, or a new one]",
     ),
     click.option(
-        "--petastorm-metadata",
+        "--plain-images",
         is_flag=True,
-        help="Have petastorm add what its make_reader needs (parquet).",
+        help="Store images as a plain column of bytes, which petastorm reads (parquet).",
     ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
@@ -512,12 +511,10 @@ def _pack_one(
     encoding: str,
     max_side: int | None,
     quality: int | None,
-    petastorm_metadata: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     encoded = Encoding(encoding, max_side, quality)
-    petastorm = _petastorm(out, container, encoding) if petastorm_metadata else None
     begun = time.monotonic()
     with ProgressReport(f"packing {named(out)}") as progress:
         packed = pack(
@@ -525,7 +522,6 @@ def _pack_one(
             out,
             container=container,
             encoding=encoded,
-            plain_images=petastorm_metadata,
             progress=progress,
             **options,
         )
@@ -539,24 +535,6 @@ def _pack_one(
         if packed.left_out:
             say(f"left out by suffix: {describe_left_out(packed.left_out)}")
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
-    if petastorm is not None:
-        added = add_petastorm_metadata(out, petastorm)
-        say(f"{added}: for petastorm's make_reader", err=as_json)
-
-
-def _petastorm(out: Path | str, container: str, encoding: str) -> str:
-    """The Python that is to add petastorm's metadata."""
-    if container != "parquet" or encoding == "raw":
-        raise UsageError(
-            "--petastorm-metadata: petastorm reads image files in Parquet",
-            "Use --to parquet, and not --encoding raw.",
-        )
-    if is_url(out):
-        raise UsageError(
-            f"--petastorm-metadata: petastorm adds to a folder, not to {named(out)}",
-            "Give a folder as --out, and copy it when it is finished.",
-        )
-    return petastorm_python()
 
 
 #: From this share of progressive and arithmetic-coded images on, rewriting them is worth a word.
