@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +36,8 @@ from fastdata.loading.sampler import draws_once
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
 from fastdata.plan.order import make_order
-from fastdata.plan.schedule import Numbering, Planned, Repeats, Schedule, ordered, sampled
-from fastdata.plan.sharding import Epoch, Shares, State
+from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
+from fastdata.plan.sharding import Epoch, State
 
 
 class Pipeline:
@@ -62,6 +62,14 @@ class Pipeline:
 
     def image(self, batch: Any) -> torch.Tensor:
         return torch.from_numpy(batch.views[0].memory.array)
+
+
+class Shares(NamedTuple):
+    """How an epoch is shared."""
+
+    rank: int
+    world_size: int
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ class Run:
         progress: Progress,
         threads: int,
         length: int | None,
-        repeats: Repeats | None = None,
+        *,
+        sampler: bool = False,
     ) -> NativeIterator:
         """The loader's iterator over what is planned."""
         config = LoaderConfig(
@@ -114,10 +123,9 @@ class Run:
             prefetch_factor=None if threads < 2 else threads,
         )
         skipping = self.on_error == "skip"
-        ahead, repeated = (progress.ahead, progress.repeated) if skipping else (0, 0)
         numbering = Numbering(self.n, self.subset)
         known = set(self.known) if skipping else set()
-        schedule = Schedule(batches, numbering, ahead, known, repeats, repeated)
+        schedule = Schedule(batches, numbering, key, known, sampler=sampler)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
         return NativeIterator(
@@ -127,22 +135,17 @@ class Run:
 
     def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
         """One rank of a segment, begun from a state as a loader saves and loads it."""
-        position = ahead = repeated = 0
+        position = 0
         if state is not None:
-            values = json.loads(json.dumps(state))
-            saved = Shares(*(values.pop(name) for name in Shares._fields))
-            instead = values.pop("ahead"), values.pop("repeated")
-            loaded = State.from_dict(values, self.n)
-            position, ahead, repeated = shares.resume(saved, loaded, *instead)
+            position = State.from_dict(json.loads(json.dumps(state)), self.n).position
         plan = Epoch(
             self.n, shares.batch_size, shares.rank, shares.world_size, self.drop_last, position
         )
-        progress = Progress(self.seed, self.epoch, position, ahead, repeated)
+        progress = Progress(self.seed, self.epoch, position)
         order = make_order(self.order, self.n, self.seed, self.epoch)
-        repeats = Repeats(plan, order)
         planned = ordered(plan, order)
-        batches = self.iterate(planned, self.key, progress, threads, len(plan), repeats)
-        return Rank(self, shares, plan, progress, batches)
+        batches = self.iterate(planned, self.key, progress, threads, len(plan))
+        return Rank(self, plan, progress, batches)
 
 
 @dataclass
@@ -150,7 +153,6 @@ class Rank:
     """One rank of a segment."""
 
     run: Run
-    shares: Shares
     plan: Epoch
     progress: Progress
     batches: NativeIterator
@@ -175,7 +177,7 @@ class Rank:
         """What ``state_dict()`` saves; of a consumer that has come as far as ``progress``."""
         run, progress = self.run, progress or self.progress
         state = State(run.n, progress.seed, progress.epoch, progress.position, run.order)
-        return self.shares.saved(state, progress.ahead, progress.repeated)
+        return state.to_dict()
 
 
 def simulate(seed: int) -> str:
@@ -242,7 +244,6 @@ def _changed(run: Run, draw: random.Random) -> None:
     """The number of ranks and the batch size change wherever a run is broken off."""
     states: list[dict[str, Any]] = []
     found: list[Delivered] = []
-    exact = True
     while True:
         world, size = draw.choice([1, 2, 3, 4, 7]), draw.choice([1, 2, 5, 16, 50])
         ranks = []
@@ -260,15 +261,14 @@ def _changed(run: Run, draw: random.Random) -> None:
         assert len(sizes) == 1, "a rank would wait for another"
         found += [batch for one in taken for batch in one]
         states = [rank.state() for rank in ranks]
+        assert all(state == states[0] for state in states)
         if len(taken[0]) == max(lengths):
             break
-        # Ahead of the others by what took the place of bad samples: to be seen again.
-        exact &= world == 1 or not any(state["ahead"] for state in states)
-    _once(run, found, run.drop_last, exact)
+    _once(run, found, run.drop_last)
 
 
-def _once(run: Run, found: Sequence[Delivered], dropped: bool, exact: bool = True) -> None:
-    """Each sample once, but for padding, which is another occurrence of it; or at least once."""
+def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:
+    """Each sample once, but for padding and substitutes, which are other occurrences of it."""
     first = sample_keys(run.key, np.arange(run.n)).astype(np.int64).tolist()
     drawn = Counter(
         number
@@ -281,9 +281,8 @@ def _once(run: Run, found: Sequence[Delivered], dropped: bool, exact: bool = Tru
     assert set(drawn) <= run.good, "a bad sample was delivered"
     if not dropped:
         assert set(drawn) == run.good, f"lost {sorted(run.good - set(drawn))}"
-    if exact:
-        assert max(drawn.values(), default=1) == 1, f"doubled {drawn.most_common(3)}"
-        assert len(set(again)) == len(again), "a crop that is repeated would come twice"
+    assert max(drawn.values(), default=1) == 1, f"doubled {drawn.most_common(3)}"
+    assert len(set(again)) == len(again), "a crop that is repeated would come twice"
 
 
 def _sampled(run: Run, draw: random.Random) -> None:
@@ -323,9 +322,9 @@ def _sampled(run: Run, draw: random.Random) -> None:
         once = draws_once(batch_sampler, n)
         key = run.key if once else rank_key(run.key, rank)
         batches = sampled(batch_sampler, n, replacing=not once)
-        progress = Progress(run.seed, run.epoch, 0, 0)
-        made = run.iterate(batches, key, progress, _threads(draw), None)
-        found = Rank(run, Shares(rank, world, size), Epoch(n, size), progress, made)
+        progress = Progress(run.seed, run.epoch, 0)
+        made = run.iterate(batches, key, progress, _threads(draw), None, sampler=True)
+        found = Rank(run, Epoch(n, size), progress, made)
         if run.on_error == "skip" and not any(i in run.good for one in expected for i in one):
             continue  # all that it draws is bad: an error, as tests of the loader show
         got = found.take(len(expected) + 1)
@@ -333,9 +332,9 @@ def _sampled(run: Run, draw: random.Random) -> None:
         flat = [number for batch in expected for number in batch]
         numbers = [number for batch in got for number in batch.numbers]
         if run.on_error == "skip":
-            flat = [number for number in flat if number in run.good]
-            assert numbers[: len(flat)] == flat
-            assert set(numbers) <= run.good
+            pairs = zip(numbers, flat, strict=True)
+            assert all(got == asked for got, asked in pairs if asked in run.good)
+            assert set(numbers) <= run.good & set(flat), "a substitute that the sampler never drew"
         else:
             assert numbers == flat
         valid = [

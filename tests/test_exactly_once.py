@@ -7,10 +7,9 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from exactly_once import Run, simulate
+from exactly_once import simulate
 
 from fastdata.machine import usable_cpus
-from fastdata.plan.sharding import Shares
 
 #: Combinations that are drawn, and the seed of the first.
 RUNS = int(os.environ.get("FASTDATA_SIMULATION_RUNS", "600"))
@@ -48,17 +47,3 @@ def test_every_sample_once_or_as_the_sampler_says() -> None:
     print(f"{sum(kinds.values()):,} combinations: {dict(kinds)}; {len(wrong)} failures")
     assert not wrong, "\n".join(wrong[:20])
     assert len(kinds) == 3
-
-
-def test_what_is_repeated_goes_on_though_shares_change_twice() -> None:
-    """Between the changes nothing is delivered, as where a run fails as it begins."""
-    n, bad = 20, range(2, 20)
-    run = Run(n, 0, 0, "sequential", True, "skip", frozenset(bad), frozenset(), None)
-    one = run.rank(None, Shares(0, 1, 6))
-    found = one.take(3)
-    two = [run.rank(one.state(), Shares(rank, 2, 1)) for rank in (0, 1)]
-    for rank in two:
-        last = run.rank(rank.state(), Shares(0, 1, 2))
-        keys = [key for batch in found + last.take(1) for key in batch.keys]
-        assert len(keys) == 20
-        assert len(set(keys)) == 20, "a crop came twice"

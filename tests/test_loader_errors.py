@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,11 @@ def test_zeros_warning_names_what_is_wrong(broken: ImageDataset) -> None:
     assert all(broken.row(number).key in str(besides_fallback(record)[0].message) for number in BAD)
 
 
-def good_stream(order: list[int], bad: set[int], count: int) -> list[int]:
-    good = [index for index in order if index not in bad]
-    return [good[i % len(good)] for i in range(count)]
+def check_substitutes(found: list[int], order: list[int], bad: set[int]) -> None:
+    """Each good sample has its own slot, and each bad one's has a good sample."""
+    assert len(found) == len(order)
+    assert all(got == asked for got, asked in zip(found, order, strict=True) if asked not in bad)
+    assert not set(found) & bad
 
 
 @settings(max_examples=25)
@@ -193,7 +195,7 @@ def good_stream(order: list[int], bad: set[int], count: int) -> list[int]:
     st.sampled_from(THREADS),
     st.integers(1, 5),
 )
-def test_skip_gives_the_order_without_bad_samples(
+def test_skip_fills_the_slots_of_bad_samples(
     bad: set[int], order: str, batch_size: int, drop_last: bool, threads: int, prefetch: int
 ) -> None:
     data = ImageDataset(damaged("shards", bad), CROPS)
@@ -212,7 +214,7 @@ def test_skip_gives_the_order_without_bad_samples(
         lost = bad & set(whole)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            if samples and not set(whole) - bad:
+            if samples and len(bad) == SAMPLES:
                 with pytest.raises(SampleError, match="no sample is left"):
                     list(loader)
                 return
@@ -220,7 +222,7 @@ def test_skip_gives_the_order_without_bad_samples(
         sizes = [len(batch[1]) for batch in found]
         assert sizes == [min(batch_size, samples - at) for at in range(0, samples, batch_size)]
         stream = [index for batch in found for index in batch[2].tolist()]
-        assert stream == good_stream(whole, bad, samples)
+        check_substitutes(stream, whole, bad)
         assert loader.stats().skipped == len(lost)
         said = besides_fallback(said)
         assert len(said) == bool(lost)
@@ -231,30 +233,30 @@ def test_skip_gives_the_order_without_bad_samples(
             numbers = batch[2].tolist()
             assert batch[1].tolist() == data.labels[numbers].tolist()
             assert batch[3] == [data.row(number).key for number in numbers]
-        check_pixels(found, epoch)
+        check_pixels(found, epoch, whole)
 
 
 _WHOLE: dict[int, Any] = {}
 
 
-def check_pixels(batches: list[Any], epoch: int, before: Collection[int] = ()) -> None:
+def check_pixels(batches: list[Any], epoch: int, order: list[int]) -> None:
     """Pixels are those that the samples have in a dataset that is not damaged.
 
-    What takes the place of bad samples at the end is drawn anew; ``before`` are samples that
-    had their turn before these batches.
+    Substitutes have crops of their own; ``order`` are the samples without any.
     """
     if epoch not in _WHOLE:
         loader = make(images(), batch_size=SAMPLES)
         loader.set_epoch(epoch)
         _WHOLE[epoch] = next(iter(loader))[0]
-    crops = {index: [_WHOLE[epoch][index]] for index in before}
+    crops = {index: [_WHOLE[epoch][index]] for index in range(SAMPLES)}
+    asked = iter(order)
     for batch in batches:
         for pixels, index in zip(batch[0], batch[2].tolist(), strict=True):
-            if index not in crops:
+            if index == next(asked):
                 assert torch.equal(pixels, _WHOLE[epoch][index])
             elif index % 13 != 9:  # those have few pixels, and so few crops
                 assert not any(torch.equal(pixels, one) for one in crops[index])
-            crops.setdefault(index, []).append(pixels)
+                crops[index].append(pixels)
 
 
 @threads
@@ -310,12 +312,12 @@ def test_skip_resumes(done: int, before: int, after: int) -> None:
     other.load_state_dict(state)
     rest = list(other)
     assert len(rest) == len(whole) - done
-    # What is repeated at the end, too.
     got, wanted = (
         [i for batch in part for i in batch[2].tolist()] for part in (rest, whole[done:])
     )
     assert got == wanted
-    check_pixels(rest, 0, {i for batch in whole[:done] for i in batch[2].tolist()})
+    order = make_order("random", SAMPLES, 3, 0)(np.arange(SAMPLES)).tolist()
+    check_pixels(rest, 0, order[sum(len(batch[2]) for batch in whole[:done]) :])
 
 
 @threads
@@ -459,7 +461,7 @@ def test_nothing_whose_checksum_fails_is_used(kind: str, on_error: str, threads:
         batches = list(loader)
     assert loader.stats().skipped == 1
     if on_error == "skip":
-        assert [batch[2].tolist() for batch in batches] == [[0, 1], [2, 0]]
+        check_substitutes([i for batch in batches for i in batch[2].tolist()], [0, 1, 2, 3], {3})
         return
     pixels, *_, valid = batches[1]
     assert valid.tolist() == [True, False]
@@ -480,7 +482,8 @@ def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
     assert "fastdata verify" in found[1].hint
     with pytest.warns(UserWarning, match=r"1 sample .*\n.*class/04"):
         batches = list(DataLoader(data, 3, num_workers=threads, on_error="skip", **WITH_INDEX))
-    assert [batch[2].tolist() for batch in batches] == [[0, 1, 2], [3, 5, 0]]
+    found = [index for batch in batches for index in batch[2].tolist()]
+    check_substitutes(found, list(range(6)), {4})
 
 
 @threads

@@ -1,4 +1,4 @@
-"""Schedules: batches keep their sizes when samples are left out, however far decoding is ahead."""
+"""Schedules: substitutes fill the slots of bad samples, however far decoding is ahead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -26,10 +26,10 @@ def cut(order: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[np.ndarray
 
 def delivered(
     schedule: Schedule, bad: set[int], prefetch: Sequence[int]
-) -> Iterator[tuple[list[int], int, int]]:
+) -> Iterator[tuple[list[int], list[int], int]]:
     """What a consumer gets that finds out only by decoding which samples are bad.
 
-    Gives (batch, position, ahead) and takes ``prefetch`` batches ahead, which varies.
+    Gives (samples, draws, position) and takes ``prefetch`` batches ahead, which varies.
     """
     under_way: list[Planned] = []
     number = 0
@@ -43,22 +43,11 @@ def delivered(
         if not under_way:
             return
         planned = under_way.pop(0)
-        batch = planned.indices.tolist()
-        holes = [place for place, index in enumerate(batch) if index in bad]
-        if holes:
-            schedule.exclude(batch[place] for place in holes)
-            schedule.put_back(under_way)
-            under_way.clear()
-        while holes:
-            more = schedule.more(len(holes))
-            assert more is not None, "no sample is left"
-            found = more.indices.tolist()
-            schedule.exclude(index for index in found if index in bad)
-            good = [index for index in found if index not in bad]
-            batch = [index for index in batch if index not in bad] + good
-            holes = holes[len(good) :]
-        ahead = schedule.ahead - sum(len(p.taken) - len(p.indices) for p in under_way)
-        yield batch, planned.position, ahead
+        while wrong := [slot for slot, i in enumerate(planned.indices.tolist()) if i in bad]:
+            schedule.exclude(planned.indices[wrong].tolist())
+            draws = schedule.substitutes(planned, wrong)
+            schedule.numbering.place(planned, wrong, draws)
+        yield planned.indices.tolist(), planned.draws.tolist(), planned.position
 
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)
@@ -76,74 +65,96 @@ def epochs(draw: st.DrawFn) -> tuple[list[int], list[int], set[int]]:
 PREFETCH = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
-@given(epochs(), PREFETCH)
-def test_bad_samples_are_as_if_they_had_never_been_in_the_order(
-    epoch: tuple[list[int], list[int], set[int]], prefetch: list[int]
+@given(epochs(), PREFETCH, st.booleans())
+def test_substitutes_fill_the_slots_of_bad_samples(
+    epoch: tuple[list[int], list[int], set[int]], prefetch: list[int], sampler: bool
 ) -> None:
     order, sizes, bad = epoch
-    found = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, prefetch))
-    assert [len(batch) for batch, _, _ in found] == sizes
-    assert [position for _, position, _ in found] == np.cumsum(sizes).tolist()
-    stream = [index for batch, _, _ in found for index in batch]
-    good = [index for index in order if index not in bad]
-    # At the end the first good samples come again, in their order, round and round.
-    assert stream == [good[i % len(good)] for i in range(len(order))]
+    schedule = Schedule(cut(order, sizes), Numbering(len(order)), 7, sampler=sampler)
+    found = list(delivered(schedule, bad, prefetch))
+    assert [len(batch) for batch, *_ in found] == sizes
+    assert [position for *_, position in found] == np.cumsum(sizes).tolist()
+    stream = [index for batch, *_ in found for index in batch]
+    assert not bad & set(stream)
+    assert all(got == want for got, want in zip(stream, order, strict=True) if want not in bad)
+    draws = [draw for _, batch, _ in found for draw in batch]
+    assert len(set(draws)) == len(draws) and max(draws) < 1 << 63
 
 
-@given(epochs(), PREFETCH, PREFETCH)
-def test_what_is_delivered_does_not_depend_on_how_far_decoding_is_ahead(
-    epoch: tuple[list[int], list[int], set[int]], one: list[int], other: list[int]
+@given(epochs(), PREFETCH, PREFETCH, st.booleans(), st.data())
+def test_substitutes_do_not_depend_on_when_a_sample_is_known_to_be_bad(
+    epoch: tuple[list[int], list[int], set[int]],
+    one: list[int],
+    other: list[int],
+    sampler: bool,
+    data: st.DataObject,
 ) -> None:
     order, sizes, bad = epoch
-    first = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, one))
-    second = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, other))
-    assert first == second
-
-
-@given(epochs(), PREFETCH)
-def test_bad_samples_known_before_give_the_order_without_them(
-    epoch: tuple[list[int], list[int], set[int]], prefetch: list[int]
-) -> None:
-    order, sizes, bad = epoch
-    found = list(
-        delivered(Schedule(cut(order, sizes), Numbering(len(order)), bad=set(bad)), bad, prefetch)
-    )
-    good = [index for index in order if index not in bad]
-    stream = [index for batch, _, _ in found for index in batch]
-    assert stream == [good[i % len(good)] for i in range(len(order))]
+    known = data.draw(st.sets(st.sampled_from(sorted(bad)))) if bad else set()
+    numbering = Numbering(len(order))
+    first = Schedule(cut(order, sizes), numbering, 7, sampler=sampler)
+    second = Schedule(cut(order, sizes), numbering, 7, known, sampler=sampler)
+    assert list(delivered(first, bad, one)) == list(delivered(second, bad, other))
 
 
 @given(epochs(), PREFETCH, PREFETCH, st.data())
-def test_an_epoch_goes_on_from_where_it_was(
+def test_an_epoch_goes_on_from_its_position_alone(
     epoch: tuple[list[int], list[int], set[int]],
     prefetch: list[int],
     later: list[int],
     data: st.DataObject,
 ) -> None:
-    """A new schedule has forgotten which samples are bad, and knows position and ahead alone."""
     order, sizes, bad = epoch
-    whole = list(delivered(Schedule(cut(order, sizes), Numbering(len(order))), bad, prefetch))
+    numbering = Numbering(len(order))
+    whole = list(delivered(Schedule(cut(order, sizes), numbering, 7), bad, prefetch))
     done = data.draw(st.integers(0, len(sizes)), "batches done")
-    position, ahead = whole[done - 1][1:] if done else (0, 0)
-    rest = Schedule(cut(order[position:], sizes[done:]), Numbering(len(order)), ahead)
-    good = [index for index in order if index not in bad]
-    before = [index for batch, _, _ in whole[:done] for index in batch]
-    left = good[len(before) :]
-    # What is repeated at the end may come from where this part begins.
-    assume(done == len(sizes) or set(order[position:]) - bad)
-    after = [index for batch, _, _ in delivered(rest, bad, later) for index in batch]
-    assert len(before) + len(after) == len(order)
-    assert after[: len(left)] == left
+    position = whole[done - 1][-1] if done else 0
+    rest = Schedule(cut(order[position:], sizes[done:]), numbering, 7)
+    found = [batch[:2] for batch in delivered(rest, bad, later)]
+    assert found == [batch[:2] for batch in whole[done:]]
 
 
-def test_all_are_bad() -> None:
-    schedule = Schedule(cut(range(6), [3, 3]), Numbering(6))
+def test_other_keys_give_other_substitutes() -> None:
+    first, second = (
+        Schedule(cut(range(1000), [1000]), Numbering(1000), key, set(range(500))).take()
+        for key in (1, 2)
+    )
+    assert first is not None and second is not None
+    assert np.count_nonzero(first.indices[:500] != second.indices[:500]) > 450
+    assert len(set(first.indices[:500].tolist())) > 250  # of 500, about 316
+
+
+def test_a_substitute_for_a_sampler_is_one_that_it_has_drawn() -> None:
+    """Others may belong to another split: here those from 20 on."""
+    schedule = Schedule(
+        cut(range(20), [10, 10]), Numbering(1000), 7, set(range(1, 20)), sampler=True
+    )
+    for _ in range(2):
+        planned = schedule.take()
+        assert planned is not None and set(planned.indices.tolist()) == {0}
+
+
+def test_a_sampler_whose_first_batches_are_bad() -> None:
+    bad = set(range(9))
+    schedule = Schedule(cut(range(12), [3] * 4), Numbering(12), 7, bad, sampler=True)
+    batches = [planned.indices.tolist() for _ in range(4) if (planned := schedule.take())]
+    assert len(batches) == 4 and batches[3] == [9, 10, 11]
+    assert all(set(batch) <= {9, 10, 11} for batch in batches)
+    assert schedule.take() is None
+
+
+@pytest.mark.parametrize("sampler", [False, True])
+def test_all_are_bad(sampler: bool) -> None:
+    schedule = Schedule(cut(range(6), [3, 3]), Numbering(6), 7, sampler=sampler)
     planned = schedule.take()
     assert planned is not None
     schedule.exclude(range(6))
-    assert schedule.more(3) is None
+    for _ in range(2):
+        with pytest.raises(SampleError, match="no sample is left"):
+            schedule.substitutes(planned, [0])
+    known = Schedule(cut(range(6), [3, 3]), Numbering(6), 7, set(range(6)), sampler=sampler)
     with pytest.raises(SampleError, match="no sample is left"):
-        Schedule(cut(range(6), [3, 3]), Numbering(6), bad=set(range(6))).take()
+        known.take()
 
 
 def test_batches_of_an_order() -> None:

@@ -191,9 +191,9 @@ class _DALIPath(NativePath):
             self._runner = runner
         return DALIPipeline(runner, self._device, self.source, self._settings, *args, **named)
 
-    def start(self, *args: Any) -> Iterator[Any]:
+    def start(self, *args: Any, **named: Any) -> Iterator[Any]:
         """See `NativePath.start`."""
-        batches = super().start(*args)
+        batches = super().start(*args, **named)
         return batches if self._device.type == "cpu" else _OnCopyStream(batches, self._device)
 
 

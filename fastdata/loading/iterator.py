@@ -38,8 +38,6 @@ class Progress:
         seed: Seed of the epoch's order and crops.
         epoch: Number of the epoch.
         position: Positions of the order delivered, by all ranks together.
-        ahead: Samples delivered from beyond that, in place of bad ones.
-        repeated: How far repeating samples of the epoch's beginning has come, likewise.
         ended: Whether all batches have been delivered.
         batch_key: Key of what is drawn for the batch delivered last, as a whole.
     """
@@ -47,8 +45,6 @@ class Progress:
     seed: int
     epoch: int
     position: int
-    ahead: int
-    repeated: int = 0
     ended: bool = False
     batch_key: int = 0
 
@@ -72,7 +68,6 @@ class ProgressTracker(Tracker):
         """The consumer has that."""
         consumed = self._consumed
         consumed.position, consumed.batch_key = mark.position, mark.batch_key
-        consumed.ahead, consumed.repeated = mark.ahead, mark.repeated
 
     def end(self) -> None:
         """The consumer has all batches of the epoch."""
@@ -135,7 +130,6 @@ class NativeIterator(Iterator[Any]):
         self._process = os.getpid()
         self._under_way: deque[Batch] = deque()
         self._late: Exception | None = None
-        self._bad = 0
         self._skipped: list[str] = []
         _LIVE.add(self)
 
@@ -219,11 +213,11 @@ class NativeIterator(Iterator[Any]):
             valid = self._handle(batch, errors)
         elif self._config.on_error == "zero":
             valid = np.ones(len(batch.planned.indices), np.bool_)
-        self._progress.ahead, self._progress.repeated = self._ahead(), self._repeated()
+        # A substitute that is bad, too, stands for a sample that is counted.
+        self._counters.skipped += len(batch.planned.tries.keys() | errors.keys())
         planned = batch.planned
         if len(planned.numbers):
             self._progress.batch_key = planned.batch_key(self._key)
-        self._counters.skipped = self._bad + self._left_out()
         self._counters.samples += len(batch.planned.indices)
         self._counters.batches += 1
         # The threads go on with this while the consumer works.
@@ -266,57 +260,43 @@ class NativeIterator(Iterator[Any]):
         if self._config.on_error == "raise":
             raise next(iter(errors.values()))
         indices = batch.planned.indices
-        self._note(errors)
+        self._name(errors)
         if self._config.on_error == "zero":
             for view in batch.views:
                 view.memory.array[list(errors)] = 0
             valid = np.ones(len(indices), np.bool_)
             valid[list(errors)] = False
             return valid
-        self._refill(batch, list(errors), next(iter(errors.values())))
+        self._refill(batch, errors)
         return None
 
-    def _refill(self, batch: Batch, holes: list[int], cause: FastdataError) -> None:
-        """Takes bad samples out, and has the order's next ones follow the good ones.
+    def _refill(self, batch: Batch, errors: dict[int, FastdataError]) -> None:
+        """Fill the slots of bad samples with substitutes."""
+        schedule, planned = self._schedule, batch.planned
+        schedule.exclude(planned.indices[list(errors)].tolist())
+        while errors:
+            slots = list(errors)
+            try:
+                draws = schedule.substitutes(planned, slots)
+            except SampleError as error:
+                cause = errors[slots[0]]
+                raise SampleError(f"{error.what}; the last was: {cause.what}", cause.hint) from None
+            patch = self._pipeline.begin(schedule.numbering.plan(draws), self._key)
+            found = self._wait(patch)
+            self._name(found)
+            schedule.exclude(patch.planned.indices[list(found)].tolist())
+            good = [at for at in range(len(slots)) if at not in found]
+            to = [slots[at] for at in good]
+            for view, new in zip(batch.views, patch.views, strict=True):
+                view.memory.array[to] = new.memory.array[good]
+            batch.gathered.labels[to] = patch.gathered.labels[good]
+            schedule.numbering.place(planned, to, draws[good])
+            errors = {slots[at]: error for at, error in found.items()}
 
-        What came after is begun anew.
-        """
-        self._schedule.exclude(int(batch.planned.indices[slot]) for slot in holes)
-        self._give_back()
-        size = len(batch.planned.indices)
-        bad = set(holes)
-        valid = [slot for slot in range(size) if slot not in bad]
-        _move(batch, batch, valid, 0)
-        done = len(valid)
-        while done < size:
-            planned = self._schedule.more(size - done)
-            if planned is None:
-                raise SampleError(
-                    f"no sample is left to take the place of bad ones; the last was: {cause.what}",
-                    cause.hint,
-                )
-            patch = self._pipeline.begin(planned, self._key)
-            errors = self._wait(patch)
-            self._schedule.exclude(int(planned.indices[slot]) for slot in errors)
-            self._note(errors)
-            good = [slot for slot in range(len(planned.indices)) if slot not in errors]
-            _move(patch, batch, good, done)
-            done += len(good)
-
-    def _note(self, errors: dict[int, FastdataError]) -> None:
-        """Counts bad samples, and keeps the names of the first ones."""
-        self._bad += len(errors)
-        self._counters.skipped += len(errors)
+    def _name(self, errors: dict[int, FastdataError]) -> None:
+        """Keep the first bad samples for the warning at the epoch's end."""
         room = _NAMED - len(self._skipped)
         self._skipped += [error.what for error in list(errors.values())[: max(room, 0)]]
-
-    def _give_back(self) -> None:
-        """Gives up all batches under way; their samples will be taken again."""
-        for batch in self._under_way:
-            self._pipeline.cancel(batch)
-        self._schedule.put_back([batch.planned for batch in self._under_way])
-        self._under_way.clear()
-        self._late = None  # the schedule raises it again
 
     def _assemble(self, batch: Batch, valid: npt.NDArray[np.bool_] | None) -> Any:
         """The batch as the user gets it."""
@@ -378,20 +358,6 @@ class NativeIterator(Iterator[Any]):
             + (f"\n  and {more} more" if more > 0 else "")
         )
 
-    def _left_out(self) -> int:
-        """How many samples known to be bad the batches delivered would have had."""
-        return self._schedule.left_out - sum(batch.planned.left_out for batch in self._under_way)
-
-    def _ahead(self) -> int:
-        """How many samples were taken beyond the last batch delivered, in place of bad ones."""
-        under_way = (batch.planned for batch in self._under_way)
-        return self._schedule.ahead - sum(len(p.taken) - len(p.indices) for p in under_way)
-
-    def _repeated(self) -> int:
-        """How far repeating has come in the last batch delivered."""
-        under_way = self._under_way
-        return under_way[0].planned.repeated if under_way else self._schedule.repeated
-
     def close(self) -> None:
         """Stops decoding and frees what is under way. Iteration ends."""
         close, self._close = getattr(self, "_close", None), None
@@ -416,23 +382,6 @@ class NativeIterator(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _move(source: Batch, target: Batch, slots: list[int], start: int) -> None:
-    """Copies samples, in their order, to neighbouring slots from ``start`` on."""
-    stop = start + len(slots)
-    for old, new in zip(source.views, target.views, strict=True):
-        new.memory.array[start:stop] = old.memory.array[slots]
-    for name in ("indices", "numbers"):
-        numbers = getattr(target.planned, name).copy()  # both may be one array
-        numbers[start:stop] = getattr(source.planned, name)[slots]
-        setattr(target.planned, name, numbers)
-    given, kept = source.planned.occurrences, target.planned.occurrences
-    if given is not None or kept is not None:
-        kept = np.zeros_like(target.planned.numbers) if kept is None else kept.copy()
-        kept[start:stop] = 0 if given is None else given[slots]
-        target.planned.occurrences = kept
-    target.gathered.labels[start:stop] = source.gathered.labels[slots]
 
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()

@@ -42,8 +42,8 @@ from fastdata.loading.stream import RankStream
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import make_order
-from fastdata.plan.schedule import Indices, Repeats, ordered, sampled
-from fastdata.plan.sharding import Epoch, Shares, State
+from fastdata.plan.schedule import Indices, ordered, sampled
+from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.descriptions import Schedule
 
@@ -119,8 +119,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             shape (N,)) and "key" (a list of sample names): it is a dict in that order. None: the
             list [images, labels], as torch has it.
         on_error: What to do about a sample that cannot be read or decoded: "raise" in the batch's
-            place; "skip", its place taken by the order's next sample; "zero" its part of
-            the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
+            place; "skip" to fill its slot with another sample, drawn at random; "zero" its part
+            of the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
             entry, or the list's.
         batch_transform: Called with a batch's elements, or its dict; what it returns is the batch
             (CutMix, MixUp, transforms on the GPU). On the native path, and with ``seed`` on all,
@@ -240,8 +240,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         super().__init__(dataset, batch_size, **torchs, **unread)
         self._epoch = 0
         self._resume: State | None = None
-        # What took the place of bad samples before: how many ahead, how many repeated.
-        self._resume_instead = 0, 0
         self._progress: Progress | None = None
         self._warned_unsharded = self._warned_taken_apart = self._noticed = False
         self._open()
@@ -410,7 +408,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         loader, sampler = self._torch_loader(), self.sampler
         assert isinstance(sampler, ShardedSampler)
         batches: Any = loader.batch_sampler if self.batch_sampler is not None else loader.sampler
-        sent = Progress(sampler.seed, sampler.epoch, 0, 0)
+        sent = Progress(sampler.seed, sampler.epoch, 0)
         self._progress = sent if self._choice.where is None else replace(sent)
         passing = iter(loader)
         self._notice(passing)
@@ -422,13 +420,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         samples = len(native)
         if resume is None:
             resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-            self._resume_instead = 0, 0
         # Frameworks and users may look at the epoch, or set another one, from now on.
         self._epoch = resume.epoch + 1
         key = epoch_key(resume.seed, self._numbered(resume.epoch))
         batches: Iterator[tuple[Indices, int]]
         length: int | None
-        repeats = None
         if self._own_order:
             assert self.batch_size is not None
             rank, world_size = self._ranks or (0, 1)
@@ -436,7 +432,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 samples, self.batch_size, rank, world_size, self.drop_last, resume.position
             )
             order = make_order(resume.order, samples, resume.seed, self._numbered(resume.epoch))
-            batches, length, repeats = ordered(plan, order), len(plan), Repeats(plan, order)
+            batches, length = ordered(plan, order), len(plan)
         else:
             assert self.batch_sampler is not None
             once = draws_once(self.batch_sampler, samples)
@@ -447,10 +443,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 length = len(self.batch_sampler)  # type: ignore[arg-type]
             except TypeError:  # nobody knows
                 length = None
-        self._progress = Progress(resume.seed, resume.epoch, resume.position, *self._resume_instead)
+        self._progress = Progress(resume.seed, resume.epoch, resume.position)
         # On a device, a state must not count what was only sent ahead.
         sent = replace(self._progress) if self._choice.where is not None else self._progress
-        started = native.start(batches, key, sent, length, repeats)
+        started = native.start(batches, key, sent, length, sampler=not self._own_order)
         return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _seeded(self) -> AbstractContextManager[None]:
@@ -565,9 +561,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """Where iteration is, after the last batch that was delivered: a handful of integers.
 
         Every sample of the epoch is delivered exactly once in total, also when it goes on with
-        another number of ranks, threads or another batch size. (With ``on_error="skip"`` each
-        rank has a state of its own; with another number of ranks, or batches of another size on
-        several, samples that took the place of bad ones may come twice.)
+        another number of ranks, threads or another batch size. All ranks have the same state.
 
         Where torch's path is taken, or a sampler whose order cannot be had again, there is no
         state: that is a warning, and an empty dict. Lightning asks any loader that has this
@@ -582,19 +576,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         samples = len(self._native)
         if self._resume is None and progress is not None and not progress.ended:
             state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
-            return self._saved(state, progress.ahead, progress.repeated)
+            return state.to_dict()
         if self._resume is None:
             # Its seed is drawn now, so that this loader and one that resumes go the same way.
             self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-            self._resume_instead = 0, 0
-        return self._saved(self._resume, *self._resume_instead)
-
-    def _saved(self, state: State, ahead: int, repeated: int) -> dict[str, Any]:
-        return self._shares.saved(state, ahead, repeated)
-
-    @property
-    def _shares(self) -> Shares:
-        return Shares(*(self._ranks or (0, 1)), self.batch_size or 1)
+        return self._resume.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state with the next ``iter``.
@@ -617,18 +603,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 "native path or with a sampler of its own.",
                 "Begin the epoch anew: leave load_state_dict out.",
             )
-        values = dict(state)
-        shares = self._shares
-        defaults = {"ahead": 0, "repeated": 0, **shares._asdict()}
-        own = {name: values.pop(name, default) for name, default in defaults.items()}
-        found = State.from_dict(values, len(native))
-        for name, value in own.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise UsageError(
-                    f"The state's {name} is {value!r}, not a number from 0.",
-                    "Give what state_dict() returned, unchanged.",
-                )
-        ahead, repeated, *saved = own.values()
+        found = State.from_dict(state, len(native))
         if found.order != self._order:
             raise UsageError(
                 f"the state is of order {found.order!r}, this loader's is {self._order!r}",
@@ -639,11 +614,9 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
                 f"the state is of seed {found.seed}, this loader's is {self.seed}",
                 "Make the loader with the same seed as then.",
             )
-        position, ahead, repeated = shares.resume(Shares(*saved), found, ahead, repeated)
-        found = replace(found, position=position)
         self._epoch = found.epoch
-        self._resume, self._resume_instead = found, (ahead, repeated)
-        self._progress = Progress(found.seed, found.epoch, position, ahead, repeated)
+        self._resume = found
+        self._progress = Progress(found.seed, found.epoch, found.position)
 
     def skip_first_batches(self, count: int) -> DataLoader[T]:
         """Have the next ``iter`` begin so many batches later. None of them is read or decoded.
@@ -666,7 +639,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         samples, (_, world_size) = len(self._native), self._ranks or (0, 1)
         if self._resume is None:
             self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-            self._resume_instead = 0, 0
         skipped = index(count) * world_size * (self.batch_size or 1)
         position = min(self._resume.position + skipped, samples)
         self._resume = replace(self._resume, position=position)

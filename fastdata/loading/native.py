@@ -20,7 +20,7 @@ from fastdata.loading.iterator import NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, Settings, plan_fetches
 from fastdata.loading.source import Source, describe_kinds
 from fastdata.loading.stats import Counters
-from fastdata.plan.schedule import Indices, Numbering, Repeats, Schedule
+from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass
 from fastdata.transforms.compile import Recipe
 
@@ -87,7 +87,8 @@ class NativePath:
         key: int,
         progress: Progress,
         length: int | None,
-        repeats: Repeats | None = None,
+        *,
+        sampler: bool,
     ) -> Iterator[Any]:
         """Starts a pass.
 
@@ -96,8 +97,7 @@ class NativePath:
             key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
             progress: Where the pass begins; kept up to date.
             length: Number of batches; None if nobody knows.
-            repeats: What is repeated in the place of bad samples, at its end; None for what it
-                begins with.
+            sampler: Whether ``batches`` are a sampler's.
         """
         config = self._config
         skipping = config.on_error == "skip"
@@ -107,8 +107,7 @@ class NativePath:
         remote = self.source.start_pass(batches, numbering, bad, fetches)
         if remote is not None:
             batches = remote
-        ahead, repeated = (progress.ahead, progress.repeated) if skipping else (0, 0)
-        schedule = Schedule(batches, numbering, ahead, bad, repeats, repeated)
+        schedule = Schedule(batches, numbering, key, bad, sampler=sampler)
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)

@@ -23,7 +23,7 @@ The occurrence is
 - 0 for torch's samplers without replacement;
 - for any other sampler: counted along the stream of the rank;
 - in torch's own loader and its workers, which seed each batch anew: counted along the batch;
-- where a sample is repeated in the place of a bad one: another 2**20 (``fastdata.plan.schedule``).
+- of a substitute for a bad sample: drawn, from 2**20 on (``fastdata.plan.schedule``).
 
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 OOPSLA 2014): number ``d`` of the stream seeded ``k`` is ``mix(k + (d + 1) * GAMMA)``, with the
@@ -49,7 +49,7 @@ _SHIFT11, _SHIFT27, _SHIFT30, _SHIFT31, _SHIFT32 = (np.uint64(n) for n in (11, 2
 _LOW32 = np.uint64(0xFFFF_FFFF)
 
 # A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
-# have -2 to -5 (`fastdata.plan.order`).
+# have -2 to -5 (`fastdata.plan.order`), substitutes -8 (`fastdata.plan.schedule`).
 _RANKS = -6
 
 # Another one, of what is called for a sample.

@@ -1,18 +1,18 @@
-"""Which samples go into which batch, and what is left when some of them cannot be used."""
+"""Which samples go into which batch, and which ones fill the slots of bad samples."""
 
 from __future__ import annotations
 
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import SampleError
-from fastdata.plan.draws import batch_key, call_keys
+from fastdata.plan.draws import batch_key, call_keys, child
 from fastdata.plan.order import Order
 from fastdata.plan.sharding import Epoch
 
@@ -24,15 +24,17 @@ class Planned:
     """One batch to come.
 
     Attributes:
-        indices: What is read: numbers of the source's samples, int64, shape (B,).
-        numbers: The same as the loader's dataset counts them, which may be a part of the source.
-        draws: The same as `Numbering` has it, which says ``numbers`` and ``occurrences``.
+        indices: Numbers of the source's samples to read, int64, shape (B,).
+        numbers: The same samples as the loader's dataset counts them: it may be a part of the
+            source.
+        draws: The same samples as `Numbering` counts them, with their occurrences.
         occurrences: How often each was drawn before (`fastdata.plan.draws`), int64, shape (B,);
             None where none was.
-        position: The epoch's position once it is delivered: what a state resumes from.
-        taken: The draws that it took from the order, bad ones included.
-        repeated: How far repeating samples had come before it.
-        left_out: How many of the samples taken were known to be bad.
+        position: The epoch's position once the batch is delivered: a state resumes from it.
+        asked: The draws of the order itself; ``draws`` differ from these where a bad sample was
+            replaced.
+        pool: How many draws of a sampler a substitute is taken from.
+        tries: How many substitutes each replaced slot has had.
     """
 
     indices: Indices
@@ -40,9 +42,9 @@ class Planned:
     draws: Indices
     occurrences: Indices | None = None
     position: int = 0
-    taken: Sequence[int] | Indices = ()
-    repeated: int = 0
-    left_out: int = 0
+    asked: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    pool: int = 0
+    tries: dict[int, int] = field(default_factory=dict)
 
     def batch_key(self, key: int) -> int:
         """The key of what is drawn for the batch as a whole, of that of the epoch."""
@@ -79,6 +81,15 @@ class Numbering:
             occurrences, numbers = np.divmod(draws, self.n)
         indices = numbers if self._subset is None else self._subset[numbers]
         return Planned(indices, numbers, draws, occurrences, position, **values)
+
+    def place(self, planned: Planned, slots: Sequence[int], draws: Indices) -> None:
+        """Put draws into slots of a batch, in place of its own."""
+        own = planned.draws.copy()  # it may be `asked`, too
+        own[slots] = draws
+        planned.draws = own
+        placed = self.plan(own)
+        planned.indices, planned.numbers = placed.indices, placed.numbers
+        planned.occurrences = placed.occurrences
 
 
 def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
@@ -136,199 +147,144 @@ def occurrences_within(indices: Indices) -> Indices:
     return occurrences
 
 
-class Repeats:
-    """What a rank repeats at the end of an epoch, in the place of bad samples.
-
-    The order from the rank's first batch on, around the epoch's end, so that there is a good
-    sample if the epoch has one; whether the epoch was begun or is resumed.
-
-    Args:
-        epoch: How the epoch is divided.
-        order: Its order.
-    """
-
-    def __init__(self, epoch: Epoch, order: Order) -> None:
-        self._n, self._rank, self._order = epoch.samples, epoch.rank, order
-        self._start = epoch.rank * epoch.batch_size
-        self._held: tuple[int, list[int]] = (-1, [])
-
-    def __call__(self, number: int) -> int:
-        """The draw that is repeated as number ``number``, from 0: one for each rank and round."""
-        rounds, at = divmod(number, self._n)
-        chunk, place = divmod((self._start + at) % self._n, _KEPT)
-        if self._held[0] != chunk:
-            first = chunk * _KEPT
-            positions = np.arange(first, min(first + _KEPT, self._n), dtype=np.int64)
-            self._held = chunk, self._order(positions).tolist()
-        return self._held[1][place] + ((1 + rounds) * _REPEAT + self._rank) * self._n
-
-
 class Schedule:
-    """The batches of an epoch, which keep their sizes when samples are taken out.
+    """The batches of an epoch, with substitutes in the slots of bad samples.
 
-    A bad sample leaves a hole; the samples after it move up, as if it had never been in the
-    order. So what is delivered depends on the data alone, not on how far decoding is ahead.
-    Where the epoch ends early by that, its first good samples are repeated: every rank needs
-    the number of batches that it has announced.
+    A substitute is a pure function of (key, draw of the bad sample, number of the try), and of
+    which samples are bad. So neither the number of batches and their sizes, nor what is in them,
+    depends on when a sample turns out to be bad, and a state needs no account of it. In an order
+    of fastdata's a substitute is any sample of the dataset. For a sampler it is one of those that
+    the sampler has drawn, as others may belong to another split.
 
     Args:
         batches: (draws, position after) of each batch.
         numbering: Which samples the draws mean.
-        ahead: Samples at the beginning that were delivered already, in place of bad ones.
+        key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         bad: The source's samples known to be bad; grows with `exclude`.
-        repeats: What is repeated; None for what ``batches`` begin with.
-        repeated: How much of that was repeated already.
+        sampler: Whether ``batches`` are a sampler's.
 
     Attributes:
-        ahead: How many samples were taken beyond the position of the last batch taken.
-        repeated: How far repeating has come, bad ones included.
-        left_out: How many of the samples taken were known to be bad.
+        numbering: As given.
     """
 
     def __init__(
         self,
         batches: Iterator[tuple[Indices, int]],
         numbering: Numbering,
-        ahead: int = 0,
+        key: int,
         bad: set[int] | None = None,
-        repeats: Repeats | None = None,
-        repeated: int = 0,
+        *,
+        sampler: bool = False,
     ) -> None:
         self._batches = batches
-        self._numbering = numbering
+        self.numbering = numbering
+        self._key = child(key, _SUBSTITUTES)
         self._bad = set() if bad is None else bad
-        # Draws of `batches` not yet handed out; size and position of the batches owed for them.
-        self._draws: deque[int] = deque()
-        self._owed: deque[tuple[int, int]] = deque()
-        self._repeats = repeats
-        self._first: list[int] = []
-        self.repeated = repeated
-        self._skip = self.ahead = ahead
-        self.left_out = 0
+        self._drawn: list[int] | None = [] if sampler else None
+        # Batches taken from a sampler before their turn, in search of a good sample.
+        self._early: deque[tuple[Indices, int]] = deque()
+        self._taken = 0
         self._error: Exception | None = None
 
     def take(self) -> Planned | None:
-        """The next batch; None at the end.
+        """Return the next batch; None at the end.
 
         Raises:
             SampleError: All samples are known to be bad.
-            Exception: What the sampler has raised, when it is the turn of what it was to give.
+            Exception: What the sampler has raised, once all batches before that are taken.
         """
-        if not (self._skip or self._draws or self._owed or self._bad):
-            # The usual case: nothing to fill up, nothing to leave out.
-            found = self._next()
-            if found is None:
-                return self._end()
-            draws, position = found
-            self._remember(draws)
-            return self._numbering.plan(draws, position, taken=draws, repeated=self.repeated)
-        if not self._owed and not self._pull():
-            return self._end()
-        size, position = self._owed.popleft()
-        repeated, left_out = self.repeated, self.left_out
-        good, taken = self._fill(size)
-        self.ahead += len(taken) - size
-        if not good:
-            raise SampleError("no sample is left: all of them are bad", _HINT)
-        left_out = self.left_out - left_out
-        return self._numbering.plan(
-            np.array(good, np.int64),
-            position,
-            taken=taken,
-            repeated=repeated,
-            left_out=left_out,
-        )
-
-    def put_back(self, batches: Sequence[Planned]) -> None:
-        """Takes back batches that were not delivered, given in their order."""
-        for planned in reversed(batches):
-            size = len(planned.indices)
-            self._draws.extendleft(int(draw) for draw in reversed(planned.taken))
-            self._owed.appendleft((size, planned.position))
-            self.ahead -= len(planned.taken) - size
-            self.left_out -= planned.left_out
-            self.repeated = planned.repeated
+        found = self._early.popleft() if self._early else self._next()
+        if found is None:
+            if self._error is not None:
+                raise self._error
+            return None
+        draws, position = found
+        pool = 0
+        if self._drawn is not None:
+            self._taken += len(draws)
+            pool = min(self._taken, len(self._drawn))
+        planned = self.numbering.plan(draws, position, asked=draws, pool=pool)
+        if self._bad:
+            bad = [slot for slot, n in enumerate(planned.indices.tolist()) if n in self._bad]
+            if bad:
+                self.numbering.place(planned, bad, self.substitutes(planned, bad))
+        return planned
 
     def exclude(self, indices: Iterable[int]) -> None:
-        """Remembers samples of the source as bad."""
+        """Remember samples of the source as bad."""
         self._bad.update(indices)
 
-    def more(self, count: int) -> Planned | None:
-        """The next samples, to fill holes of a batch that was taken; None if none is good.
+    def substitutes(self, planned: Planned, slots: Sequence[int]) -> Indices:
+        """Return the next draws to try in some slots of a batch: none is known to be bad.
 
-        Batches that were taken after it must be put back first.
+        Raises:
+            SampleError: None is left.
         """
-        good, taken = self._fill(count)
-        self.ahead += len(taken)
-        return self._numbering.plan(np.array(good, np.int64)) if good else None
+        draws = np.empty(len(slots), np.int64)
+        for at, slot in enumerate(slots):
+            while True:
+                number = planned.tries.get(slot, 0)
+                planned.tries[slot] = number + 1
+                draws[at] = self._substitute(int(planned.asked[slot]), number, planned.pool)
+                if int(self.numbering(draws[at])) not in self._bad:
+                    break
+        return draws
+
+    def _substitute(self, bad: int, number: int, pool: int) -> int:
+        """Return try ``number`` for a bad draw: at random, then one after the other."""
+        n = self.numbering.n
+        drawn = child(child(self._key, bad), number)
+        # Every substitute has an occurrence, and so a crop, of its own.
+        occurrence = _SUBSTITUTE + child(drawn, 0) % max(_MOST // n, 1)
+        of = n if self._drawn is None else pool
+        if number < _GUESSES:
+            at = (drawn * of) >> 64
+            sample = at if self._drawn is None else self._drawn[at] % n
+        else:
+            at = number - _GUESSES
+            if self._drawn is None:
+                if at >= n:
+                    raise SampleError("no sample is left: all of them are bad", _HINT)
+                sample = (bad + 1 + at) % n
+            else:
+                while at >= len(self._drawn):
+                    self._draw_early()
+                sample = self._drawn[at] % n
+        return sample + occurrence * n
+
+    def _draw_early(self) -> None:
+        """Take a batch from the sampler before its turn, to see what it draws."""
+        assert self._drawn is not None
+        found = self._next() if len(self._drawn) < _KEPT else None
+        if found is None:
+            raise SampleError(
+                f"no sample is left: the first {len(self._drawn):,} of the sampler are bad", _HINT
+            )
+        self._early.append(found)
 
     def _next(self) -> tuple[Indices, int] | None:
         try:
-            return next(self._batches, None)
+            found = next(self._batches, None)
         except Exception as error:
             # For when everything before it is delivered: this may be asked for long before.
             self._error = error
             return None
-
-    def _end(self) -> Planned | None:
-        if self._error is not None:
-            raise self._error
-        return None
-
-    def _remember(self, draws: Indices) -> None:
-        if self._repeats is None and len(self._first) < _KEPT:
-            self._first.extend(draws.tolist())
-
-    def _pull(self) -> bool:
-        found = self._next()
-        if found is None:
-            return False
-        draws, position = found
-        self._remember(draws)
-        self._owed.append((len(draws), position))
-        delivered = min(self._skip, len(draws))
-        self._skip -= delivered
-        self._draws.extend(draws[delivered:].tolist())
-        return True
-
-    def _fill(self, count: int) -> tuple[list[int], list[int]]:
-        """The next good draws, and all that were taken from the order for them."""
-        good: list[int] = []
-        taken: list[int] = []
-        while len(good) < count:
-            if self._draws:
-                draw = self._draws.popleft()
-                taken.append(draw)
-                if self._numbering(draw) in self._bad:
-                    self.left_out += 1
-                else:
-                    good.append(draw)
-            elif not self._pull():
-                repeated = self._repeat()
-                if repeated is None:
-                    break
-                good.append(repeated)
-        return good, taken
-
-    def _repeat(self) -> int | None:
-        """A good sample from the epoch's beginning, drawn once more; None if there is none."""
-        n = len(self._first) if self._repeats is None else self._numbering.n
-        for _ in range(n):
-            if self._repeats is None:
-                rounds, at = divmod(self.repeated, n)
-                draw = self._first[at] + (1 + rounds) * _REPEAT * self._numbering.n
-            else:
-                draw = self._repeats(self.repeated)
-            self.repeated += 1
-            if self._numbering(draw) not in self._bad:
-                return draw
-        return None
+        if found is not None and self._drawn is not None and len(self._drawn) < _KEPT:
+            self._drawn.extend(found[0].tolist())
+        return found
 
 
-#: Samples of the epoch's beginning that are kept, to be repeated at its end.
+#: Draws of a sampler that are kept, to take substitutes from.
 _KEPT = 1024
 
-#: Occurrences between a sample and the same one repeated; more than there are ranks.
-_REPEAT = 1 << 20
+#: Tries at random in place of a bad sample. Then each sample is tried in turn.
+_GUESSES = 16
+
+#: A child of the key of an epoch, beside those of `fastdata.plan.draws`.
+_SUBSTITUTES = -8
+#: The least occurrence of a substitute; an order or a sampler draws no sample as often.
+_SUBSTITUTE = 1 << 20
+#: Draws stay below 2**63.
+_MOST = 1 << 62
 
 _HINT = "See what is wrong with the dataset by fastdata verify."

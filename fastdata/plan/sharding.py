@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -136,55 +135,6 @@ class Epoch:
         size = min(self.batch_size, -(-(self.samples - first) // self.world_size))
         first += self.rank * size
         return np.arange(first, first + size, dtype=np.int64)
-
-
-class Shares(NamedTuple):
-    """How an epoch was shared when its state was saved, or is when it goes on.
-
-    Attributes:
-        rank: The rank whose state it is.
-        world_size: Number of ranks.
-        batch_size: Samples in a batch of one rank.
-    """
-
-    rank: int
-    world_size: int
-    batch_size: int
-
-    def saved(self, state: State, ahead: int, repeated: int) -> dict[str, int | str]:
-        """A state as a dict, with what `resume` needs: ints and a string.
-
-        Ranks that have delivered nothing ahead have the same one, so that any of them will do.
-        """
-        rank = self.rank if ahead or repeated else 0
-        instead = {"ahead": ahead, "repeated": repeated}
-        return {**state.to_dict(), **instead, **self._replace(rank=rank)._asdict()}
-
-    def resume(
-        self, saved: Shares, state: State, ahead: int, repeated: int
-    ) -> tuple[int, int, int]:
-        """Where these shares go on from a state that others, perhaps, have saved.
-
-        What a rank has delivered ahead is of its own share alone. One that goes on with other
-        shares begins at the position that all ranks have reached, and delivers that again: no
-        sample is lost. What it repeats in the place of bad samples goes on where it was, so that
-        no crop of these comes twice.
-
-        Args:
-            saved: The shares of the state.
-            state: The state.
-            ahead: Samples that the rank had delivered from beyond its position, in place of bad
-                ones.
-            repeated: As of `fastdata.plan.schedule.Schedule`.
-
-        Returns:
-            The position to go on from, and ``ahead`` and ``repeated`` there.
-        """
-        if self == saved:
-            return state.position, ahead, repeated
-        if saved.world_size == 1:  # the share was all of it
-            return min(state.position + ahead, state.samples), 0, repeated
-        return state.position, 0, repeated
 
 
 @dataclass(frozen=True)
