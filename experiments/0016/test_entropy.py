@@ -1,6 +1,6 @@
 """The entropy decoding kernel for GPUs (docs/design/0016-entropy-decoding-on-the-gpu.md).
 
-A program in tests/gpu runs it beside the core's decoder and compares coefficients: here simulated,
+A program runs it beside the core's decoder and compares coefficients: here simulated,
 under AddressSanitizer and UndefinedBehaviorSanitizer; where there are nvcc and a GPU, on that.
 """
 
@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from jpegs import SAMPLINGS, encode, picture, sample_files
 
-_REPOSITORY = Path(__file__).resolve().parent.parent
-_HERE = _REPOSITORY / "tests" / "gpu"
-_NATIVE = _REPOSITORY / "fastdata" / "native"
+_HERE = Path(__file__).resolve().parent
+_NATIVE = _HERE.parents[1] / "fastdata" / "native"
 _CORE = ["entropy", "huffman", "jpeg_header", "restart", "seek_points", "segments"]
 #: The first test compiles the core's decoder.
 _SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
