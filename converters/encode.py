@@ -10,8 +10,9 @@ from PIL import Image
 
 from fastdata.decode.codecs import open_image
 from fastdata.decode.engine import DecodeError, rewrite_baseline
+from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import SampleError, UsageError
-from fastdata.storage.probe import NATIVE_JPEGS, ImageInfo
+from fastdata.storage.encodings import NATIVE_JPEGS
 
 ENCODINGS = ("original", "baseline", "jpeg", "raw")
 DEFAULT_QUALITY = 90

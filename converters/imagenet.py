@@ -23,8 +23,8 @@ from fastdata.converters.records import Listable, Record, Sharded
 from fastdata.converters.trees import SourceFile, Tree, is_folder, scan, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.formats.tars import Member, members, read_member
-from fastdata.storage.probe import is_image_name
 
 SPLITS = ("train", "val")
 

@@ -148,8 +148,8 @@ class Packed(NamedTuple):
         path: The dataset's folder, or its URL without credentials.
         manifest: Its manifest.
         resumed: How many of its samples an earlier run had packed.
-        kinds: What was stored, by encoding (`fastdata.storage.probe.ENCODINGS`), the most frequent
-            first; empty if it was packed already.
+        kinds: Stored images by encoding (`fastdata.storage.encodings.ENCODINGS`), the most
+            frequent first; empty if it was packed already.
         source_bytes: What those had in the source, in bytes; None where that is not known exactly.
         left_out: How many files of a tree were left out, as they have no image's suffix, by that.
     """

@@ -26,6 +26,7 @@ from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
 
 from fastdata.decode.codecs import probe
+from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import DataError, SampleError, SourceError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
@@ -34,7 +35,6 @@ from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.probe import ImageInfo
 from fastdata.storage.rows import Row
 
 #: Bytes of blobs, and records, in a piece, which one process prepares and another writes.

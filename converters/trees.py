@@ -21,8 +21,8 @@ from fastdata.errors import SourceError, printable
 from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import is_url, join_url, listed_name, redact
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.files import check_regular
-from fastdata.storage.probe import is_image_name
 
 #: Prefixes of names that are not data.
 _NO_DATA = ("_", ".")

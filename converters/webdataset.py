@@ -30,11 +30,11 @@ from fastdata.converters.trees import (
 from fastdata.errors import SourceError
 from fastdata.remote.files import list_paths
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.encodings import EXTENSIONS, IMAGE_EXTENSIONS
 from fastdata.storage.formats.shards import NPY_HEAD, npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import KEEP, instead
-from fastdata.storage.probe import EXTENSIONS, IMAGE_EXTENSIONS
 
 #: Bounds the class list, which is held in memory and in the manifest, against a stray label.
 _MOST_CLASSES = 1 << 22

@@ -66,7 +66,19 @@ def png_pixels(
 
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, Code, str, int]:
     """(encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
-    offset)."""
+    offset). The encoding is one of ENCODINGS, or "unknown"."""
+
+def is_plain_jpeg(data: Buffer) -> bool:
+    """Whether Pillow decodes a JPEG with this header, too, and an end marker follows.
+
+    Decodes nothing. Anything unusual is refused, damaged or not.
+    """
+
+def count_scans(data: Buffer) -> int:
+    """Scans of a JPEG; not those of a thumbnail in a segment of its own."""
+
+def jpeg_segments(data: Buffer) -> list[tuple[int, int, int]]:
+    """(marker, begin, end) of a JPEG's segments before its first scan, up to what is none."""
 
 def random_resized_crops(
     keys: npt.NDArray[np.uint64],
@@ -154,7 +166,7 @@ class Extents:
 
     @property
     def encodings(self) -> npt.NDArray[np.int8]:
-        """(N,), places in ``fastdata.storage.probe.ENCODINGS``; -1 where unknown."""
+        """(N,), places in ``fastdata.storage.encodings.ENCODINGS``; -1 where unknown."""
 
     @property
     def seekable(self) -> npt.NDArray[np.uint8]:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.decode.codecs import Encoded, open_image
+from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, MOST_BYTES, Limits
+from fastdata.decode.pillow import COLORS, RGB, ImageInfo, Style
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.remote.opening import RANGES, RemoteBlobs
 from fastdata.remote.options import RemoteOptions
@@ -24,16 +26,6 @@ from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.files import read_file
 from fastdata.storage.manifest import Manifest
-from fastdata.storage.probe import (
-    COLORS,
-    DEFAULT_MAX_PIXELS,
-    DEFAULT_MAX_SCANS,
-    MOST_BYTES,
-    RGB,
-    ImageInfo,
-    Limits,
-    Style,
-)
 from fastdata.storage.rows import Row
 from fastdata.text import class_name, human_count
 from fastdata.transforms.descriptions import Schedule, Transform

@@ -24,6 +24,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                  header.width, header.height);
     std::abort();
   }
+  if (is_plain_jpeg(image) && !native) {
+    std::fprintf(stderr, "plain, but not decoded\n");
+    std::abort();
+  }
   static EntropyTables tables;
   if (native && tables.build(header).ok()) tables.build_skip();
   return 0;

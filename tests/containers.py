@@ -31,7 +31,7 @@ from fastdata.errors import CorruptionError
 from fastdata.storage import formats
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c, crc32c_file
-from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import SCHEMA, Row
 

@@ -1067,7 +1067,7 @@ class TestInterrupted:
 
 def interrupt_at(data: bytes) -> Callable[[bytes], Any]:
     """A probe that is interrupted at one image."""
-    from fastdata.storage.probe import probe
+    from fastdata.decode.pillow import probe
 
     def probe_or_interrupt(blob: bytes) -> Any:
         if blob == data:

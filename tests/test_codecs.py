@@ -27,6 +27,8 @@ from fastdata import DataLoader, ImageDataset, fast_collate
 from fastdata import transforms as t
 from fastdata.decode import codecs, png
 from fastdata.decode.codecs import Encoded
+from fastdata.decode.limits import Limits
+from fastdata.decode.pillow import ImageInfo, Style
 from fastdata.errors import (
     BadSamplesError,
     FallbackWarning,
@@ -35,7 +37,6 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.maintenance.verify import verify
-from fastdata.storage.probe import ImageInfo, Limits, Style
 
 PIXELS = picture(61, 45, 3, 40)
 

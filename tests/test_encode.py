@@ -14,9 +14,9 @@ from PIL import Image
 from sources import convert, encoded, jpeg, make_tree, picture, require_said
 
 from fastdata import ImageDataset
+from fastdata.decode.pillow import ImageInfo, probe
 from fastdata.errors import SampleError, UsageError
 from fastdata.maintenance.verify import verify
-from fastdata.storage.probe import ImageInfo, probe
 
 LANCZOS = Image.Resampling.LANCZOS
 

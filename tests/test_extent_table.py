@@ -21,8 +21,8 @@ from fastdata.decode import decode_batch, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
-from fastdata.storage.probe import ENCODINGS
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, rows_to_batch
 

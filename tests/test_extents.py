@@ -27,8 +27,8 @@ from fastdata.decode import (
     seek_points,
 )
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
-from fastdata.storage.probe import ENCODINGS
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import Row as IndexRow
 from fastdata.storage.rows import rows_to_batch

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
-from fastdata.storage.probe import ENCODINGS
 from fastdata.storage.records import RECORDS_AT, write_index
 from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
 

@@ -14,7 +14,7 @@ from hangs import HANG
 
 from fastdata import _native
 from fastdata.decode.fallback import NOTHING_TO_DECODE
-from fastdata.storage.probe import ENCODINGS, EXTENSIONS
+from fastdata.storage.encodings import ENCODINGS, EXTENSIONS
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 needs_x86 = pytest.mark.skipif(not X86, reason="the levels are those of x86-64")

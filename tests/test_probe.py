@@ -19,9 +19,10 @@ from containers import jpeg, originals
 from PIL import Image, ImageOps
 from scans import Scan, drawn, write
 
+from fastdata.decode import DecodeError, decode_jpeg, jpeg_info
+from fastdata.decode import pillow as module
+from fastdata.decode.pillow import ImageInfo, open_image, probe
 from fastdata.errors import SampleError
-from fastdata.storage import probe as module
-from fastdata.storage.probe import ImageInfo, open_image, probe
 
 SOS = b"\xff\xda"
 
@@ -98,15 +99,18 @@ USUAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.usefixtures("no_pillow")
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", [name for name in USUAL if name != "cmyk"])
 def test_usual_jpegs_are_known_by_their_markers(name: str) -> None:
     options = dict(USUAL[name])
-    channels = {"L": 1, "CMYK": 4}.get(options.get("mode", "RGB"), 3)
+    channels = 1 if options.get("mode") == "L" else 3
     encoding = "jpeg-progressive" if name == "progressive" else "jpeg"
     assert probe(noise(**options)) == ImageInfo(encoding, 40, 24, channels)
 
 
-@pytest.mark.usefixtures("no_pillow")
+def test_cmyk_has_four_channels() -> None:
+    assert probe(noise("CMYK")) == ImageInfo("jpeg", 40, 24, 4)
+
+
 def test_motion_jpeg_without_huffman_tables() -> None:
     data = without(noise(), 0xC4)
     assert decodes(data)
@@ -161,6 +165,21 @@ def test_what_pillow_does_not_decode_is_refused(damage: str) -> None:
         probe(data)
 
 
+@pytest.mark.parametrize("damage", ["an unknown marker", "short JFIF"])
+def test_the_core_decodes_nothing_that_pillow_refuses_to_open(damage: str) -> None:
+    data = DAMAGE[damage](noise())
+    assert not jpeg_info(data).native
+    with pytest.raises(DecodeError):
+        decode_jpeg(data)
+
+
+def test_several_pictures_are_left_to_pillow() -> None:
+    data = several_pictures()
+    assert module._probe_header(data) is None
+    assert probe(data) == ImageInfo("jpeg", 16, 8, 3)
+    assert jpeg_info(data).native
+
+
 @pytest.mark.parametrize(
     ("sides", "limit", "good"),
     [
@@ -201,7 +220,7 @@ def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
                 data[place] = draw.choice((draw.randrange(256), data[place] ^ 1, 0, 0xFF, 0x22))
             else:
                 del data[place : place + draw.choice((1, 2, 18))]
-        info = module._probe_jpeg(bytes(data))
+        info = module._probe_header(bytes(data))
         if info is None:
             refused += 1
             continue
@@ -253,16 +272,16 @@ def test_jpegs_that_pillow_judges_keep_their_encoding(progressive: bool) -> None
     data = noise(progressive=progressive)
     # Junk between segments, which Pillow skips.
     data = data[:20] + b"\x00\x01\xff\x00\xff\xd0" + data[20:]
-    assert module._probe_jpeg(data) is None
+    assert module._probe_header(data) is None
     encoding = "jpeg-progressive" if progressive else "jpeg"
     assert probe(data) == ImageInfo(encoding, 40, 24, 3)
 
 
-def test_several_pictures_in_a_file() -> None:
+def several_pictures() -> bytes:
     file = io.BytesIO()
     first, second = (Image.new("RGB", (16, 8), colour) for colour in ("red", "blue"))
     first.save(file, "MPO", save_all=True, append_images=[second])
-    assert probe(file.getvalue()) == ImageInfo("jpeg", 16, 8, 3)
+    return file.getvalue()
 
 
 def with_exif(exif: bytes, data: bytes | None = None) -> bytes:

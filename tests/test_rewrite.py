@@ -27,7 +27,7 @@ from fastdata.decode import (
     rewrite_baseline,
     seek_points,
 )
-from fastdata.storage.probe import ImageInfo, probe
+from fastdata.decode.pillow import ImageInfo, probe
 
 
 def assert_rewritten(data: bytes) -> bytes:

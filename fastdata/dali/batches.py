@@ -23,7 +23,7 @@ from fastdata.loading.buffers import BatchMemory
 from fastdata.loading.pipeline import Batch, Pipeline, View, await_done
 from fastdata.loading.source import Gathered
 from fastdata.plan.schedule import Planned
-from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS
 
 _JPEG = ENCODINGS.index("jpeg")
 #: What DALI knows and the core does not.
@@ -246,11 +246,11 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
         size: Its (width, height) as the crop was drawn for, in pixels.
         seekable: Whether it has seek points: then it was decoded once already.
     """
-    found, width, height, components, _, _, arithmetic, code, _, _ = _native.probe(data)
-    if found == "jpeg":
+    found, width, height, components, *_, code, _, _ = _native.probe(data)
+    if found.startswith("jpeg"):
         if (width, height) != size or components not in (1, 3):
             return False
-        if arithmetic or code != "ok":
+        if found == "jpeg-arithmetic" or code != "ok":
             return False
         # Cut short, it decodes in part, or not at all, depending on the crop.
         return seekable or data[-2:].tobytes() == _EOI

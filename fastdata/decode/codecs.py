@@ -23,13 +23,15 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
+from fastdata.decode import pillow as by_pillow
 from fastdata.decode.declined import Declined
+from fastdata.decode.limits import Limits
+from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
+from fastdata.decode.sizes import boxes
 from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
-from fastdata.storage import probe as by_pillow
-from fastdata.storage.probe import NATIVE_JPEGS, RGB, ImageInfo, Limits, Style
-from fastdata.storage.sizes import boxes
+from fastdata.storage.encodings import NATIVE_JPEGS
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
@@ -239,12 +241,8 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 
 
 def kind_of(data: bytes) -> str:
-    """An image's kind by its first bytes: a key of `CODECS`, one of `NATIVE_JPEGS`, ``ppm``, or
-    ``other``.
-    """
-    found, *_, progressive, arithmetic, _, _, _ = _native.probe(data)
-    if found == "jpeg":
-        return "jpeg-arithmetic" if arithmetic else "jpeg-progressive" if progressive else "jpeg"
+    """Return an image's kind by its first bytes: a name of `fastdata.storage.encodings`."""
+    found = _native.probe(data)[0]
     if found != "unknown":
         return found
     if data[4:8] == b"ftyp":
@@ -469,7 +467,7 @@ class Encoded:
 def open_image(
     data: bytes, info: ImageInfo, limits: Limits | None = None, style: Style = RGB
 ) -> Image.Image:
-    """As `fastdata.storage.probe.open_image`; also of kinds that Pillow has no plugin for.
+    """Decode an image as `fastdata.decode.pillow.open_image`; also kinds that Pillow lacks.
 
     Raises:
         SampleError: The bytes cannot be decoded, or the image is beyond the limits.
@@ -492,7 +490,7 @@ def _by_core(data: bytes, image: Image.Image) -> Image.Image | None:
 
 
 def probe(data: bytes) -> ImageInfo:
-    """As `fastdata.storage.probe.probe`; also of kinds that Pillow has no plugin for.
+    """Return what an image is as `fastdata.decode.pillow.probe`; also kinds that Pillow lacks.
 
     Raises:
         SampleError: The bytes are empty, not an image, or not all of one.

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.fallback import FALLBACKS, Step, next_step, pillow_knows_better
+from fastdata.decode.limits import DEFAULT_MAX_SCANS
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
-from fastdata.storage.probe import DEFAULT_MAX_SCANS, ENCODINGS
+from fastdata.storage.encodings import ENCODINGS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing only since Python 3.11
@@ -143,7 +144,7 @@ def jpeg_info(data: Any) -> JpegInfo:
         _native.probe(data)
     )
     return JpegInfo(
-        encoding,
+        encoding.partition("-")[0],
         width,
         height,
         components,

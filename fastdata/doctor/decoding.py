@@ -24,7 +24,7 @@ from fastdata.decode.engine import (
 from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.text import human_count
 from fastdata.transforms.compile import Program, Recipe
 
@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
         height: In pixels.
         table: Its seek points; None without.
         learnable: The seek points that it could have; None if it can have none.
-        kind: Its encoding, of `fastdata.storage.probe.ENCODINGS`.
+        kind: Its encoding, of `fastdata.storage.encodings.ENCODINGS`.
         pillow: Whether it is no JPEG that the core decodes: the codec table does, or Pillow.
     """
 

@@ -18,16 +18,17 @@ import numpy.typing as npt
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.trees import suffix_of
 from fastdata.dataset import ImageDataset
+from fastdata.decode.limits import Limits
 from fastdata.doctor import page_cache
 from fastdata.doctor.findings import Data
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.files import is_tmpfs
 from fastdata.storage.look import look
 from fastdata.storage.manifest import WORK_NAME, has_manifest
-from fastdata.storage.probe import Limits, is_image_name
 from fastdata.text import human_count
 
 #: Samples whose sizes, or share in the page cache, stand for those of all.

@@ -15,6 +15,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from fastdata.dataset import FOLDER_METHODS, LOADERS, ImageDataset, folder_class, own_method
+from fastdata.decode.pillow import RGB, Style
 from fastdata.device.delivery import called
 from fastdata.loading.joined import JoinedSource
 from fastdata.loading.noticing import remedy, unread
@@ -22,7 +23,6 @@ from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
-from fastdata.storage.probe import RGB, Style
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 from fastdata.transforms.originals import changed

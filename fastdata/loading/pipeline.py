@@ -21,6 +21,7 @@ from fastdata.decode.engine import (
     jpeg_info,
 )
 from fastdata.decode.fallback import Step, next_step, pillow_knows_better
+from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
     FallbackWarning,
     FastdataError,
@@ -37,7 +38,7 @@ from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.opening import WRONG_BYTES, Fetches
 from fastdata.remote.prefetch import Fetch, Parts, RemotePass
-from fastdata.storage.probe import ENCODINGS, describe_kind
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Geometry

@@ -16,6 +16,7 @@ from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.decode.codecs import NATIVE, PILLOW, Encoded, Foreseen, foresee, way_of
 from fastdata.decode.fallback import NOT_NATIVE
+from fastdata.decode.limits import MOST_BYTES, Limits
 from fastdata.errors import (
     CorruptionError,
     DatasetError,
@@ -28,8 +29,8 @@ from fastdata.loading.seek_cache import SeekCache, Stamped
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import PlanFetches, RemotePass
+from fastdata.storage.encodings import ENCODINGS, NATIVE_JPEGS
 from fastdata.storage.files import open_file, read_file
-from fastdata.storage.probe import ENCODINGS, MOST_BYTES, NATIVE_JPEGS, Limits
 from fastdata.text import human_share
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fastdata.decode.engine import DEFAULT_STRIDE, DecodeError, seek_points_many
+from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
@@ -25,7 +26,6 @@ from fastdata.storage.manifest import (
     FileEntry,
     Manifest,
 )
-from fastdata.storage.probe import ImageInfo, open_image
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import SCHEMA
 

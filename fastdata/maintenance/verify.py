@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.decode.codecs import open_image, probe
+from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.executors import Executor, Result, local_executor, report
 from fastdata.machine import usable_cpus
@@ -25,8 +26,8 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
-from fastdata.storage.probe import ENCODINGS, ImageInfo
 from fastdata.storage.rows import Row
 from fastdata.text import human_count
 

@@ -31,9 +31,7 @@ Status ProbeTask::run(size_t i) {
   }
   if (!info.native.ok()) return info.native;
   extents_.heights[i] = info.height;
-  extents_.encodings[i] = info.arithmetic    ? kArithmeticEncoding
-                          : info.progressive ? kProgressiveEncoding
-                                             : kJpegEncoding;
+  extents_.encodings[i] = encoding_code(info.encoding);
   extents_.widths[i] = info.width;
   return {};
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import SourceError
-from fastdata.storage.probe import is_image_name
+from fastdata.storage.encodings import is_image_name
 
 #: For data that have more than one class an image.
 KEEP = (

@@ -19,7 +19,7 @@ from fastdata import _native
 from fastdata.errors import DatasetError
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.rows import (
     ENCODING_CODES,
     ENCODING_DICTIONARY,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fastdata.storage.arrow import array
-from fastdata.storage.probe import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS
 
 #: Rows that are read and written at a time. Small enough that with their seek points (about 1 kB a
 #: row) they need little memory; large enough that what each read costs does not count.
@@ -48,7 +48,7 @@ class Row(NamedTuple):
         width: Columns of the image, in pixels.
         height: Rows of the image, in pixels.
         channels: Colour components as stored: 1, 3 or 4.
-        encoding: One of `fastdata.storage.probe.ENCODINGS`.
+        encoding: One of `fastdata.storage.encodings.ENCODINGS`.
         crc32c: CRC-32C of the blob.
         seek_points: Where a JPEG decoder may start; None where there are none.
     """

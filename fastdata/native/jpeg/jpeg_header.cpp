@@ -133,6 +133,26 @@ Status check_tables(const JpegHeader& h) {
   return {};
 }
 
+bool begins(const Segment& s, const char* name, size_t length) {
+  return s.left() >= length && std::memcmp(s.bytes(), name, length) == 0;
+}
+
+/// Takes colour hints from an application segment. Pillow does not open an image that has one too
+/// short for what Pillow reads from it.
+Status read_app(uint8_t marker, const Segment& s, ColourHints& hints) {
+  const bool jfif = marker == kApp0 && begins(s, "JFIF", 4);
+  const bool adobe = marker == kApp14 && begins(s, "Adobe", 5);
+  const bool icc = marker == kApp2 && begins(s, "ICC_PROFILE\0", 12);
+  if (((jfif || adobe) && s.left() < 7) || (icc && s.left() < 14))
+    return {Code::unsupported, "an application segment that is too short", s.offset()};
+  hints.jfif |= jfif && s.left() >= 14 && s.bytes()[4] == 0;
+  if (adobe && s.left() >= 12) {
+    hints.adobe = true;
+    hints.adobe_transform = s.bytes()[11];
+  }
+  return {};
+}
+
 /// Walks the marker segments. Stops after the frame header, or before the scan.
 Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
   if (jpeg.size < 3 || jpeg.data[0] != 0xFF || jpeg.data[1] != kSoi || jpeg.data[2] != 0xFF)
@@ -142,6 +162,7 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
   for (;;) {
     uint8_t marker;
     Segment segment;
+    if (frame_only) pos = skip_garbage(jpeg, pos);
     if (Status s = next_segment(jpeg, pos, marker, segment); !s.ok()) return s;
 
     Status status;
@@ -152,13 +173,8 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
         set_geometry(h);
         if (frame_only) return {};
       }
-    } else if (marker == kApp0) {
-      hints.jfif |= segment.left() >= 14 && std::memcmp(segment.bytes(), "JFIF\0", 5) == 0;
-    } else if (marker == kApp14) {
-      if (segment.left() >= 12 && std::memcmp(segment.bytes(), "Adobe", 5) == 0) {
-        hints.adobe = true;
-        hints.adobe_transform = segment.bytes()[11];
-      }
+    } else if (marker >= kApp0 && marker <= kApp15) {
+      status = read_app(marker, segment, hints);
     } else if (marker == kSos) {
       if (!h.frame_marker) return {Code::bad_marker, "a scan before the frame header", pos};
       h.ycc = is_ycc(h, hints);
@@ -174,8 +190,10 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
       }
       if (Status s = read_sos(segment, h); !s.ok()) return s;
       return check_tables(h);
-    } else {
+    } else if (marker == kDqt || marker == kDht || marker == kDac || marker == kDri) {
       status = read_tables(marker, segment, h);
+    } else if (marker != kCom) {
+      return {Code::unsupported, "an unusual marker in the header", pos};
     }
     if (!status.ok()) return status;
     pos = segment.end();

@@ -85,7 +85,8 @@ struct JpegHeader {
 };
 
 /// Reads the markers up to and including the frame header. Fills the size, the
-/// components, the sampling and the frame marker; enough to describe any JPEG.
+/// components, the sampling and the frame marker; enough to describe any JPEG. Garbage between
+/// segments is skipped.
 Status read_frame(ByteSpan jpeg, JpegHeader& header);
 
 /// Reads all markers up to the first scan, and checks that this core can decode it: a

@@ -1,6 +1,11 @@
 #include "jpeg/probe.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "jpeg/huffman.h"
+#include "jpeg/scans.h"
+#include "jpeg/segments.h"
 
 namespace fastdata {
 namespace {
@@ -75,11 +80,25 @@ void probe_gif(ByteSpan b, ImageInfo& info) {
   info.height = static_cast<int>(little(b.data + 8, 2));
 }
 
+constexpr int kMaxSide = 65'500;  // JPEG_MAX_DIMENSION of libjpeg's jmorecfg.h
+
+const char* jpeg_encoding(uint8_t frame_marker) {
+  switch (frame_marker) {
+    case kSof0:
+    case kSof1: return "jpeg";
+    case kSof2: return "jpeg-progressive";
+    case kSof9:
+    case kSof10: return "jpeg-arithmetic";
+    default: return "jpeg-other";
+  }
+}
+
 void probe_jpeg(ByteSpan b, ImageInfo& info) {
   info.encoding = "jpeg";
   JpegHeader header;
   info.native = read_header(b, header);
   if (!header.frame_marker && !read_frame(b, header).ok()) return;
+  info.encoding = jpeg_encoding(header.frame_marker);
   info.width = header.width;
   info.height = header.height;
   info.components = header.component_count;
@@ -106,6 +125,25 @@ ImageInfo probe(ByteSpan bytes) {
   else if (has(bytes, 0, "BM", 2))
     probe_bmp(bytes, info);
   return info;
+}
+
+bool is_plain_jpeg(ByteSpan jpeg) {
+  JpegHeader header;
+  if (!read_header(jpeg, header).ok() || std::max(header.width, header.height) > kMaxSide ||
+      lacks_end(jpeg))
+    return false;
+  HuffmanTable table;
+  for (int i = 0; i < 4; i++)
+    for (const bool is_dc : {true, false}) {
+      const HuffmanSpec& spec = is_dc ? header.dc[i] : header.ac[i];
+      if (spec.present && !derive_table(spec, is_dc, table).ok()) return false;
+    }
+  if (!header.several_scans) return true;
+  ScanReader scans;
+  Scan scan;
+  bool found;
+  scans.open(jpeg, header);
+  return scans.next(scan, found).ok() && found;
 }
 
 }  // namespace fastdata

@@ -8,7 +8,7 @@
 namespace fastdata {
 
 struct ImageInfo {
-  const char* encoding = "unknown";  // "jpeg", "png", "webp", "gif", "bmp"
+  const char* encoding = "unknown";  // else one of kEncodingNames
   int width = 0, height = 0;         // 0: not in the bytes given
   int components = 0;
   const char* sampling = "";  // of a JPEG
@@ -18,5 +18,10 @@ struct ImageInfo {
 
 /// `bytes` may end anywhere; more of them may tell more.
 ImageInfo probe(ByteSpan bytes);
+
+/// Whether Pillow decodes a JPEG with this header, too, and an end marker follows its first scan.
+/// Checks the header of the first scan and all Huffman tables before it; decodes nothing. Anything
+/// unusual is refused, damaged or not.
+bool is_plain_jpeg(ByteSpan jpeg);
 
 }  // namespace fastdata

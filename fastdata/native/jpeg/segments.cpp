@@ -9,27 +9,16 @@ Status short_segment(const Segment& s) {
   return {Code::bad_marker, "a marker segment ends early", s.offset()};
 }
 
-bool lacks_end(ByteSpan bytes) {
-  const uint8_t* data = bytes.data;
-  const size_t size = bytes.size;
-  if (size < 3 || data[0] != 0xFF || data[1] != kSoi || data[2] != 0xFF) return false;
-  if (data[size - 2] == 0xFF && data[size - 1] == kEoi) return false;
-  for (size_t at = 2; at + 1 < size;) {
-    const void* found = std::memchr(data + at, 0xFF, size - 1 - at);
-    if (!found) return true;
-    at = static_cast<const uint8_t*>(found) - data + 1;
-    const uint8_t marker = data[at];
-    if (marker == 0xFF) continue;  // a fill byte
-    at++;
-    if (marker == kEoi) return false;
-    if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kSoi)) continue;
-    if (at + 2 > size) return true;
-    at += std::max<size_t>(data[at] << 8 | data[at + 1], 2);
-  }
-  return true;
+namespace {
+
+/// Markers that no segment follows, besides the end of the image; 0 is a byte of data.
+bool stands_alone(uint8_t marker) {
+  return marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kSoi);
 }
 
-namespace {
+bool begins_jpeg(ByteSpan bytes) {
+  return bytes.size >= 3 && bytes.data[0] == 0xFF && bytes.data[1] == kSoi && bytes.data[2] == 0xFF;
+}
 
 Status read_dqt(Segment s, JpegHeader& h) {
   while (s.left() > 0) {
@@ -90,6 +79,44 @@ Status read_dri(Segment s, JpegHeader& h) {
 
 }  // namespace
 
+Outline outline(ByteSpan jpeg) {
+  Outline found;
+  const uint8_t* data = jpeg.data;
+  for (size_t at = 2; at + 1 < jpeg.size;) {
+    const void* next = std::memchr(data + at, 0xFF, jpeg.size - 1 - at);
+    if (!next) break;
+    at = static_cast<const uint8_t*>(next) - data + 1;
+    const uint8_t marker = data[at];
+    if (marker == 0xFF) continue;  // a fill byte
+    at++;
+    found.ended = marker == kEoi;
+    if (found.ended) break;
+    if (stands_alone(marker)) continue;
+    found.scans += marker == kSos;
+    if (at + 2 > jpeg.size) break;
+    at += std::max<size_t>(data[at] << 8 | data[at + 1], 2);
+  }
+  return found;
+}
+
+bool lacks_end(ByteSpan bytes) {
+  if (!begins_jpeg(bytes)) return false;
+  const uint8_t* end = bytes.end();
+  return !(end[-2] == 0xFF && end[-1] == kEoi) && !outline(bytes).ended;
+}
+
+size_t skip_garbage(ByteSpan jpeg, size_t pos) {
+  while (pos + 1 < jpeg.size) {
+    if (jpeg.data[pos] != 0xFF || jpeg.data[pos + 1] == 0xFF)
+      pos++;
+    else if (stands_alone(jpeg.data[pos + 1]))
+      pos += 2;
+    else
+      break;
+  }
+  return pos;
+}
+
 Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segment) {
   for (;;) {
     // libjpeg skips anything before the next marker that has a segment, with a warning if that is
@@ -101,10 +128,10 @@ Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segmen
     if (marker != 0xFF) break;
     pos++;  // a fill byte
   }
-  if (marker == 0 || marker == kTem || (marker >= kRst0 && marker <= kRst7))
-    return {Code::unsupported, "a marker without a segment behind another one's", pos};
   if (marker == kSoi || marker == kEoi)
     return {Code::bad_marker, "a marker that may not stand in the header", pos};
+  if (stands_alone(marker))
+    return {Code::unsupported, "a marker without a segment behind another one's", pos};
   const size_t length = static_cast<size_t>(jpeg.data[pos + 2]) << 8 | jpeg.data[pos + 3];
   if (length < 2) return {Code::bad_marker, "a marker segment of impossible length", pos};
   if (pos + 2 + length > jpeg.size) return {Code::truncated, "the header ends early", jpeg.size};

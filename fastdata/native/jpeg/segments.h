@@ -75,6 +75,17 @@ class Segment {
 /// The segment whose marker must stand at `pos`, which moves to that marker's 0xFF.
 Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segment);
 
+/// What all markers of a JPEG say, those between its scans too.
+struct Outline {
+  int scans = 0;
+  bool ended = false;  // there is an end-of-image marker
+};
+Outline outline(ByteSpan jpeg);
+
+/// Where from `pos` on the next marker stands that a segment follows. libjpeg and Pillow skip what
+/// is before it.
+size_t skip_garbage(ByteSpan jpeg, size_t pos);
+
 /// Whether bytes begin as a JPEG and have no end-of-image marker: so do files that were cut.
 /// Costs a look at the last bytes; where others follow the marker, a search for it.
 bool lacks_end(ByteSpan bytes);

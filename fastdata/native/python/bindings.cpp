@@ -20,6 +20,7 @@
 #include "python/released.h"
 #include "jpeg/rewrite.h"
 #include "jpeg/seek_points.h"
+#include "jpeg/segments.h"
 
 namespace fastdata {
 namespace {
@@ -30,6 +31,28 @@ py::tuple probe_python(const py::object& data) {
   return py::make_tuple(info.encoding, info.width, info.height, info.components, info.sampling,
                         info.progressive, info.arithmetic, code_name(info.native.code),
                         info.native.detail, info.native.offset);
+}
+
+bool is_plain_jpeg_python(const py::object& data) {
+  const View view(data);
+  return is_plain_jpeg(view.bytes());
+}
+
+int count_scans_python(const py::object& data) {
+  const View view(data);
+  return outline(view.bytes()).scans;
+}
+
+py::list jpeg_segments_python(const py::object& data) {
+  const View view(data);
+  const ByteSpan jpeg = view.bytes();
+  py::list found;
+  size_t at = 2;
+  uint8_t marker;
+  Segment segment;
+  for (; next_segment(jpeg, at, marker, segment).ok() && marker != kSos; at = segment.end())
+    found.append(py::make_tuple(marker, at, segment.end()));
+  return found;
 }
 
 py::list build_seek_points_python(const py::sequence& data, int stride) {
@@ -219,6 +242,9 @@ PYBIND11_MODULE(_native, m) {
         py::arg("depth"), py::arg("colour"), py::arg("interlaced"), py::arg("palette"),
         py::arg("out"));
   m.def("probe", &probe_python, py::arg("data"));
+  m.def("is_plain_jpeg", &is_plain_jpeg_python, py::arg("data"));
+  m.def("count_scans", &count_scans_python, py::arg("data"));
+  m.def("jpeg_segments", &jpeg_segments_python, py::arg("data"));
   m.def("rewrite_baseline", &rewrite_baseline_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
   m.def("check_seek_points", &check_seek_points_python, py::arg("table"), py::arg("data"));

@@ -18,9 +18,9 @@ import numpy as np
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
+from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats.tars import members
-from fastdata.storage.probe import EXTENSIONS
 from fastdata.storage.rows import Row
 
 FILE_NAME = "shard-{:06d}.tar"

@@ -1,0 +1,294 @@
+"""Images as Pillow reads them: what they are, and their pixels.
+
+`probe` describes an image and sees that it is whole. The core walks the headers of JPEGs; anything
+unusual in them Pillow decodes, and has the last word. What comes after the header of the first scan
+is not looked at but for its end; that is left to ``fastdata verify``.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from fastdata import _native
+from fastdata.decode.limits import Limits
+from fastdata.errors import SampleError
+
+
+class ImageInfo(NamedTuple):
+    """What an image is.
+
+    Attributes:
+        encoding: One of `fastdata.storage.encodings.ENCODINGS`.
+        width: Columns, in pixels, as stored (an EXIF orientation is not applied).
+        height: Rows, in pixels, as stored.
+        channels: Colour components: 1 grey, 3 colour (also by a palette), 4 CMYK or with alpha.
+    """
+
+    encoding: str
+    width: int
+    height: int
+    channels: int
+
+
+def probe(data: bytes) -> ImageInfo:
+    """Return what an encoded image is, once it is known to be whole.
+
+    A JPEG is whole if its headers are what Pillow decodes and an end marker follows its
+    first scan; the entropy-coded data between, and headers of later scans, are not decoded
+    (``fastdata verify`` does that). Anything else is decoded; of a PNG the chunks' checksums
+    are verified, too.
+
+    Args:
+        data: The bytes of one image file.
+
+    Raises:
+        SampleError: The bytes are empty, not an image, or not all of one.
+    """
+    if not data:
+        raise SampleError("the file is empty (0 bytes)")
+    return _probe_header(data) or _probe_with_pillow(data)
+
+
+def _probe_header(data: bytes) -> ImageInfo | None:
+    """Return what a JPEG's header says; None if there is anything for Pillow to judge."""
+    encoding, width, height, components, *_ = _native.probe(data)
+    if encoding not in ("jpeg", "jpeg-progressive"):  # some Pillows decode no arithmetic coding
+        return None
+    # Where Image.open raises DecompressionBombError; users may change or lift the limit.
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and width * height > 2 * limit:
+        return None
+    if not _native.is_plain_jpeg(data) or _find_segments(data, _APP2, b"MPF\0"):
+        return None
+    return ImageInfo(encoding, width, height, components)
+
+
+_APP1, _APP2 = 0xE1, 0xE2
+_EXIF = b"Exif\0\0"
+
+
+def _find_segments(jpeg: bytes, marker: int, name: bytes) -> list[tuple[int, int]]:
+    """Return where the segments of a marker begin and end whose data begin with a name."""
+    return [
+        (begin, end)
+        for found, begin, end in _native.jpeg_segments(jpeg)
+        if found == marker and jpeg.startswith(name, begin + 4)
+    ]
+
+
+_PILLOW_ENCODINGS = {
+    "PNG": "png",
+    "WEBP": "webp",
+    "BMP": "bmp",
+    "GIF": "gif",
+    "TIFF": "tiff",
+    "PPM": "ppm",
+    "AVIF": "avif",
+    "JPEG": "jpeg",
+    "MPO": "jpeg",
+}
+
+
+#: Colour components by Pillow's mode. A palette holds colours; transparency is not counted
+#: where there is no colour, since nothing reads it.
+_CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMYK": 4}
+
+
+def _probe_with_pillow(data: bytes) -> ImageInfo:
+    try:
+        # Not safe among threads, but only packing and verifying call this, and each of their
+        # processes runs one task at a time.
+        with warnings.catch_warnings():
+            # Broken EXIF and the like: worth a warning to who looks at the image, not here.
+            warnings.simplefilter("ignore")
+            image = _opened(data)
+            encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
+            if encoding == "jpeg":
+                encoding = _native.probe(data)[0]
+            info = ImageInfo(encoding, *image.size, _CHANNELS.get(image.mode, 3))
+            if encoding == "png":
+                image.verify()  # the checksums of all chunks, some of which decoding skips
+                image = Image.open(io.BytesIO(data))
+            image.load()
+    except SampleError:
+        raise
+    except UnidentifiedImageError:
+        raise SampleError(f"not an image (starts with {data[:8]!r})") from None
+    except Exception as error:  # Pillow's decoders raise almost anything on broken bytes
+        raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
+    return info
+
+
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    """An image whose header Pillow has read.
+
+    Raises:
+        SampleError: Pillow would run a program to decode it, or open another file in it.
+    """
+    image = Image.open(io.BytesIO(data))
+    if image.format == "EPS":
+        raise SampleError(
+            "is PostScript (EPS), a program that Ghostscript would run: it is never run",
+            "Convert it to PNG or JPEG.",
+        )
+    if image.format == "IPTC" and any(
+        tuple(tile.args or ())[:1] != ("raw",) for tile in image.tile
+    ):
+        # Of any kind and size: an EPS, too.
+        raise SampleError(
+            "is an IPTC file with an image file in it, which is not read",
+            "Convert it to PNG or JPEG.",
+        )
+    if image.format in ("JPEG", "MPO"):
+        # All bytes at once: libjpeg's arithmetic decoder cannot wait for more, as its others do.
+        image.decodermaxblock = max(image.decodermaxblock, len(data))
+    return image
+
+
+#: Pillow's mode for each ``color`` of `ImageDataset`; None for the one that an image has.
+COLORS = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "unchanged": None}
+
+
+class Style(NamedTuple):
+    """What images are brought to when they are opened.
+
+    Attributes:
+        color: A key of `COLORS`.
+        exif_transpose: Whether they are turned as their EXIF orientation says.
+    """
+
+    color: str = "rgb"
+    exif_transpose: bool = False
+
+    def apply(self, image: Image.Image) -> Image.Image:
+        """An image brought to it, loaded."""
+        mode = COLORS[self.color]
+        if mode in ("RGB", "L") and isinstance(image.info.get("transparency"), bytes):
+            # A palette's alpha; converting would drop it with a warning.
+            del image.info["transparency"]
+        image.load()
+        if self.exif_transpose:
+            image = _upright(image)
+        return image if mode is None else image.convert(mode)
+
+
+#: What undoes each EXIF orientation, as in Pillow's `ImageOps.exif_transpose`.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """An image turned as its EXIF orientation says; EXIF data that cannot be read say nothing."""
+    try:
+        method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # Pillow raises almost anything
+        return image
+    if method is None:
+        return image
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # it writes the EXIF data anew, of which another tag is broken
+        turned = image.transpose(method)
+        turned.info.pop("exif", None)
+        return turned
+
+
+#: As torchvision's default loader has them.
+RGB = Style()
+
+
+def open_image(
+    data: bytes,
+    info: ImageInfo,
+    limits: Limits | None = None,
+    style: Style = RGB,
+    decode: Callable[[bytes, Image.Image], Image.Image | None] = lambda data, image: None,
+) -> Image.Image:
+    """Decodes an image, to RGB unless told otherwise, as torchvision's default loader does.
+
+    Safe to call from several threads.
+
+    Args:
+        data: The bytes of one image in ``info.encoding``.
+        info: What the index says of it; only raw pixels need its size.
+        limits: What it may cost; None for no limits but Pillow's own.
+        style: What it is brought to.
+        decode: Gives the pixels of an image that Pillow has opened, in RGB; None for those that
+            Pillow is to decode.
+
+    Returns:
+        A loaded image, ``info.width`` x ``info.height`` unless it was turned. The EXIF data is in
+        its ``info``, as Pillow has it.
+
+    Raises:
+        SampleError: The bytes cannot be decoded, or the image is beyond the limits.
+    """
+    try:
+        if limits is not None and info.encoding != "raw":
+            limits.check(data)
+        if info.encoding == "raw":
+            return style.apply(Image.frombytes("RGB", (info.width, info.height), data))
+        # Pillow parses EXIF when it opens a JPEG, for the resolution, and warns where it is
+        # broken. Filtering warnings is no way out: filters belong to the user's process, and
+        # `warnings.catch_warnings` swaps them for all threads at once. So Pillow does not
+        # get to see the EXIF data; who asks for it later still has it, warning and all.
+        without, exif = _split_exif(data)
+        image: Image.Image = _opened(without)
+        if limits is not None:
+            limits.check_size(*image.size)
+        if exif:
+            image.info["exif"] = exif
+        if (decoded := decode(without, image)) is not None:
+            decoded.info = image.info
+            image = decoded
+        return style.apply(image)
+    except SampleError:
+        raise
+    except UnidentifiedImageError:
+        raise SampleError(
+            f"cannot be decoded: Pillow cannot identify an image in {len(data)} bytes"
+        ) from None
+    except Exception as error:
+        raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
+
+
+def describe_kind(data: bytes) -> str:
+    """What kind of image some bytes are, in words: "progressive arithmetic-coded JPEG of mode RGB".
+
+    Raises:
+        SampleError: They are no image.
+    """
+    try:
+        image = Image.open(io.BytesIO(_split_exif(data)[0]))
+    except Exception as error:
+        raise SampleError(f"cannot be read: {error or type(error).__name__}") from None
+    progressive = "progressive " if image.info.get("progressive") else ""
+    arithmetic = "arithmetic-coded " if _native.probe(data)[6] else ""
+    return f"{progressive}{arithmetic}{image.format} of mode {image.mode}"
+
+
+def _split_exif(data: bytes) -> tuple[bytes, bytes]:
+    """Return an image's bytes without EXIF, and the EXIF data as Pillow's ``info`` has it.
+
+    Only where a JPEG has some; any other image comes back as it is.
+    """
+    if data[:2] != b"\xff\xd8":
+        return data, b""
+    kept, exif, start = [], b"", 0
+    for begin, end in _find_segments(data, _APP1, _EXIF):
+        exif += data[begin + 4 + (len(_EXIF) if exif else 0) : end]
+        kept.append(data[start:begin])
+        start = end
+    return b"".join((*kept, data[start:])) if exif else data, exif
