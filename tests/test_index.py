@@ -318,7 +318,7 @@ def test_names_have_at_most_so_many_bytes(tmp_path: Path, name: str) -> None:
 
 
 def test_encodings_that_are_not_known_are_other(tmp_path: Path) -> None:
-    """Of version 1, whose dictionary may have any; and of a record of a later fastdata."""
+    """From a dictionary in any order, and from a record of a later fastdata."""
     rows = batch(0, 3)
     column = rows.schema.get_field_index("encoding")
     names = pa.array(["jpeg-xl", "png", "raw"])

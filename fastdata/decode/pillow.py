@@ -1,8 +1,8 @@
-"""Images as Pillow reads them: what they are, and their pixels.
+"""Images that Pillow reads: their descriptions and their pixels.
 
-`probe` describes an image and sees that it is whole. The core walks the headers of JPEGs; anything
-unusual in them Pillow decodes, and has the last word. What comes after the header of the first scan
-is not looked at but for its end; that is left to ``fastdata verify``.
+`probe` describes an image and checks that it is whole. The core walks the headers of JPEGs. Pillow
+decodes images with unusual headers, and its verdict counts. Behind the header of the first scan
+only the end marker is checked; ``fastdata verify`` checks the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastdata.errors import SampleError
 
 
 class ImageInfo(NamedTuple):
-    """What an image is.
+    """Encoding and size of an image.
 
     Attributes:
         encoding: One of `fastdata.storage.encodings.ENCODINGS`.
@@ -36,12 +36,11 @@ class ImageInfo(NamedTuple):
 
 
 def probe(data: bytes) -> ImageInfo:
-    """Return what an encoded image is, once it is known to be whole.
+    """Describe an encoded image, and check that it is whole.
 
-    A JPEG is whole if its headers are what Pillow decodes and an end marker follows its
-    first scan; the entropy-coded data between, and headers of later scans, are not decoded
-    (``fastdata verify`` does that). Anything else is decoded; of a PNG the chunks' checksums
-    are verified, too.
+    A JPEG is whole if Pillow decodes such headers and an end marker follows its first scan. The
+    entropy-coded data between, and headers of later scans, are not decoded (``fastdata verify``
+    does that). All other images are decoded; the checksums of a PNG's chunks are verified, too.
 
     Args:
         data: The bytes of one image file.
@@ -55,7 +54,7 @@ def probe(data: bytes) -> ImageInfo:
 
 
 def _probe_header(data: bytes) -> ImageInfo | None:
-    """Return what a JPEG's header says; None if there is anything for Pillow to judge."""
+    """Describe a JPEG by its header; return None if Pillow must decide."""
     encoding, width, height, components, *_ = _native.probe(data)
     if encoding not in ("jpeg", "jpeg-progressive"):  # some Pillows decode no arithmetic coding
         return None
@@ -73,7 +72,7 @@ _EXIF = b"Exif\0\0"
 
 
 def _find_segments(jpeg: bytes, marker: int, name: bytes) -> list[tuple[int, int]]:
-    """Return where the segments of a marker begin and end whose data begin with a name."""
+    """Return (begin, end) of each segment with this marker whose data begin with this name."""
     return [
         (begin, end)
         for found, begin, end in _native.jpeg_segments(jpeg)
@@ -104,7 +103,7 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
         # Not safe among threads, but only packing and verifying call this, and each of their
         # processes runs one task at a time.
         with warnings.catch_warnings():
-            # Broken EXIF and the like: worth a warning to who looks at the image, not here.
+            # Broken EXIF and the like: such warnings are for users of the image.
             warnings.simplefilter("ignore")
             image = _opened(data)
             encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
@@ -125,7 +124,7 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
-    """An image whose header Pillow has read.
+    """Open an image: Pillow reads its header.
 
     Raises:
         SampleError: Pillow would run a program to decode it, or open another file in it.
@@ -155,18 +154,18 @@ COLORS = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "unchanged": None}
 
 
 class Style(NamedTuple):
-    """What images are brought to when they are opened.
+    """Colour mode and orientation that opened images are converted to.
 
     Attributes:
         color: A key of `COLORS`.
-        exif_transpose: Whether they are turned as their EXIF orientation says.
+        exif_transpose: Whether images are turned as their EXIF orientation says.
     """
 
     color: str = "rgb"
     exif_transpose: bool = False
 
     def apply(self, image: Image.Image) -> Image.Image:
-        """An image brought to it, loaded."""
+        """Load an image and convert it."""
         mode = COLORS[self.color]
         if mode in ("RGB", "L") and isinstance(image.info.get("transparency"), bytes):
             # A palette's alpha; converting would drop it with a warning.
@@ -177,7 +176,7 @@ class Style(NamedTuple):
         return image if mode is None else image.convert(mode)
 
 
-#: What undoes each EXIF orientation, as in Pillow's `ImageOps.exif_transpose`.
+#: Transposition that undoes each EXIF orientation, as in Pillow's `ImageOps.exif_transpose`.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -190,7 +189,7 @@ _UPRIGHT = {
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """An image turned as its EXIF orientation says; EXIF data that cannot be read say nothing."""
+    """Turn an image as its EXIF orientation says; ignore EXIF data that cannot be read."""
     try:
         method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises almost anything
@@ -199,13 +198,13 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # it writes the EXIF data anew, of which another tag is broken
+    except Exception:  # it rewrites the EXIF data, and another tag is broken
         turned = image.transpose(method)
         turned.info.pop("exif", None)
         return turned
 
 
-#: As torchvision's default loader has them.
+#: The style of torchvision's default loader.
 RGB = Style()
 
 
@@ -216,17 +215,17 @@ def open_image(
     style: Style = RGB,
     decode: Callable[[bytes, Image.Image], Image.Image | None] = lambda data, image: None,
 ) -> Image.Image:
-    """Decodes an image, to RGB unless told otherwise, as torchvision's default loader does.
+    """Decode an image, by default to RGB as torchvision's default loader does.
 
     Safe to call from several threads.
 
     Args:
         data: The bytes of one image in ``info.encoding``.
-        info: What the index says of it; only raw pixels need its size.
-        limits: What it may cost; None for no limits but Pillow's own.
-        style: What it is brought to.
-        decode: Gives the pixels of an image that Pillow has opened, in RGB; None for those that
-            Pillow is to decode.
+        info: Its encoding and size; only raw pixels need the size.
+        limits: Limits of its cost; None for no limits but Pillow's own.
+        style: Colour mode and orientation of the result.
+        decode: Returns the RGB pixels of an image that Pillow has opened; None to let Pillow
+            decode it.
 
     Returns:
         A loaded image, ``info.width`` x ``info.height`` unless it was turned. The EXIF data is in
@@ -240,10 +239,9 @@ def open_image(
             limits.check(data)
         if info.encoding == "raw":
             return style.apply(Image.frombytes("RGB", (info.width, info.height), data))
-        # Pillow parses EXIF when it opens a JPEG, for the resolution, and warns where it is
-        # broken. Filtering warnings is no way out: filters belong to the user's process, and
-        # `warnings.catch_warnings` swaps them for all threads at once. So Pillow does not
-        # get to see the EXIF data; who asks for it later still has it, warning and all.
+        # Pillow parses EXIF for the resolution when it opens a JPEG, and warns if it is broken.
+        # Warnings cannot be filtered here: `warnings.catch_warnings` swaps the filters of all
+        # threads. So Pillow opens the image without EXIF data, and gets them afterwards.
         without, exif = _split_exif(data)
         image: Image.Image = _opened(without)
         if limits is not None:
@@ -265,7 +263,7 @@ def open_image(
 
 
 def describe_kind(data: bytes) -> str:
-    """What kind of image some bytes are, in words: "progressive arithmetic-coded JPEG of mode RGB".
+    """Name the kind of an image in words: "progressive arithmetic-coded JPEG of mode RGB".
 
     Raises:
         SampleError: They are no image.
@@ -282,7 +280,7 @@ def describe_kind(data: bytes) -> str:
 def _split_exif(data: bytes) -> tuple[bytes, bytes]:
     """Return an image's bytes without EXIF, and the EXIF data as Pillow's ``info`` has it.
 
-    Only where a JPEG has some; any other image comes back as it is.
+    Images other than JPEGs are returned unchanged.
     """
     if data[:2] != b"\xff\xd8":
         return data, b""

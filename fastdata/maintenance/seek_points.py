@@ -1,4 +1,4 @@
-"""Seek points for a dataset's JPEGs: made while packing, or added to what is packed."""
+"""Seek points for a dataset's JPEGs: built while packing, or added to a packed dataset."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ from fastdata.storage.arrow import array
 from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import file_lock, whole_file
-from fastdata.storage.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-)
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import SCHEMA
 
@@ -33,7 +29,7 @@ _LOCK_NAME = "_index.lock"
 #: Names of indexes, and of indexes and manifests while they are written.
 _OURS = re.compile(r"_index(-\d+)?\.rows(\.\d+\.partial)?|_dataset\.json\.\d+\.partial")
 
-#: Samples whose seek points one task makes.
+#: Samples whose seek points one task builds.
 _ROWS = 256
 
 #: Columns of the index but the seek points: damage to these is no reason to stop here.
@@ -43,26 +39,25 @@ _OTHERS = tuple(name for name in SCHEMA.names if name != "seek_points")
 #: Pixels of the widest JPEG.
 _WIDEST = 65_535
 
-#: Images whose seek points are made at a time: more gain nothing.
+#: Images whose seek points are built at a time: more gain nothing.
 SEEK_BATCH = 32
 
 
 def seek_tables(
     images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
 ) -> list[bytes | SampleError | None]:
-    """The seek tables of images; None for what has none.
+    """Build the seek tables of images.
 
-    Making one decodes all entropy-coded data, so it also finds damage that the markers do not
-    show. What is damaged but still decodes in Pillow is left without seek points, and so to
-    Pillow.
+    This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
+    damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
 
     Args:
-        images: The images and what they are, `SEEK_BATCH` at a time for speed.
+        images: The images with their descriptions, `SEEK_BATCH` at a time for speed.
         stride: Pixels between points; None for no tables.
 
     Returns:
-        One entry an image; what is wrong with one that is damaged and that Pillow cannot
-        decode either.
+        A table per image; None for images without one; an error for those that neither the core
+        nor Pillow decodes.
     """
     if stride is None:
         return [None] * len(images)
@@ -85,7 +80,7 @@ def _judge(made: bytes | DecodeError, blob: bytes, info: ImageInfo) -> bytes | S
 
 
 class Seeking(NamedTuple):
-    """What adding seek points did.
+    """Result of adding seek points.
 
     Attributes:
         samples: Number of the dataset's samples.

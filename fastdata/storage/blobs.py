@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30
 
 
 class Blobs:
-    """Index and files of one dataset on a local disk, opened for reading.
+    """Index and files of one dataset on a local disk, open for reading.
 
     Opening reads the manifest and the index's header, nothing that grows with the number of
     samples. Safe to use from several threads, and after a fork. Unpickling opens it again, once
@@ -45,7 +45,7 @@ class Blobs:
         return _reopen, (self.path, self.manifest.index)
 
     def file(self, row: Row, number: int) -> Path:
-        """The file that a row's blob lies in; ``number`` is the row's, for error messages.
+        """Return the file that a row's blob lies in; ``number`` is the row's, for error messages.
 
         Raises:
             CorruptionError: The row names no file of this dataset.
@@ -65,7 +65,7 @@ class Blobs:
         return self._files[row.file]
 
     def read(self, row: Row, number: int) -> bytes:
-        """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
+        """Read a row's blob and check it; ``number`` is the row's, for error messages.
 
         Raises:
             DatasetError: Its file is missing or unreadable.
@@ -103,7 +103,7 @@ class Blobs:
 
 @lru_cache(maxsize=1)
 def _reopen(path: Path, index: FileEntry) -> Blobs:
-    """A dataset in a worker. ``index`` tells it from another that was packed to the same place."""
+    """Open a dataset in a worker. ``index`` distinguishes datasets packed to the same place."""
     return Blobs(path)
 
 
@@ -111,7 +111,7 @@ _HINT = "See what else is damaged with fastdata verify; copy or pack the dataset
 
 
 def index_size(path: Path) -> int:
-    """The size of an index file in bytes.
+    """Return the size of an index file in bytes.
 
     Raises:
         CorruptionError: It is missing.

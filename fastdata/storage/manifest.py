@@ -30,7 +30,7 @@ FORMAT_VERSION = 2
 MOST_BYTES = 64 << 20
 #: The field that holds the checksum of the others.
 _CHECKSUM = "checksum"
-#: What sizes and counts may be: they fit 64 bits, and so do sums of a few.
+#: Most that a size or count may be: sums of a few still fit 64 bits.
 _MOST = 1 << 60
 
 
@@ -51,7 +51,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a dataset is.
+    """Description of a dataset.
 
     Attributes:
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
@@ -178,7 +178,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def with_root(text: bytes, root: str) -> bytes:
-    """A manifest's text for images that lie elsewhere; fields of a later version are kept."""
+    """Return a manifest's text with another ``root``; keep fields of a later version."""
     return _text({**parse_json(text), "root": root}).encode()
 
 
@@ -188,14 +188,14 @@ def _text(fields: dict[str, Any]) -> str:
 
 
 def _checksum(fields: dict[str, Any]) -> str:
-    """CRC-32C of all fields but itself, in a form that does not depend on how they are written."""
+    """Return the CRC-32C of all other fields in their canonical form."""
     others = {name: value for name, value in fields.items() if name != _CHECKSUM}
     text = json.dumps(others, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{crc32c(text.encode()):08x}"
 
 
 def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
-    """Of what was found, the fields of a dataclass."""
+    """Return those of the found fields that a dataclass has."""
     return {field.name: found[field.name] for field in fields(kind) if field.name in found}
 
 
@@ -243,7 +243,7 @@ def _not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
     reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
     return CorruptionError(
         f"{path}: not a manifest of a fastdata dataset ({reason})",
-        "Copy the dataset again, or pack it anew with fastdata convert … --force.",
+        "Copy the dataset again, or pack it again with fastdata convert … --force.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows: what the index knows of each sample, as tuples and as Arrow record batches."""
+"""Rows of the index, as tuples and as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from fastdata.storage.arrow import array
 from fastdata.storage.encodings import ENCODINGS
 
-#: Rows that are read and written at a time. Small enough that with their seek points (about 1 kB a
-#: row) they need little memory; large enough that what each read costs does not count.
+#: Rows that are read and written at a time. With their seek points (about 1 kB a row) they need
+#: little memory; a read of so many is limited by its bytes, not by the call.
 ROWS_PER_BATCH = 16_384
 
 SCHEMA = pa.schema(
@@ -36,7 +36,7 @@ ENCODING_CODES = {name: code for code, name in enumerate(ENCODINGS)}
 
 
 class Row(NamedTuple):
-    """What the index knows of one sample.
+    """One sample's entry in the index.
 
     Attributes:
         key: The sample's name, unique in the dataset.
@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 
 def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Turns rows into a record batch of `SCHEMA`."""
+    """Return rows as a record batch of `SCHEMA`."""
     columns: list[pa.Array] = []
     values = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
     for field, column in zip(SCHEMA, values, strict=True):
