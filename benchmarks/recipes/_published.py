@@ -75,55 +75,37 @@ def _torchvision(s: _Script) -> Makers:
         "AutoAugment": lambda tv: tv.AutoAugment(),
     }
 
-    def train(backend: str, version: int, policy: Any, mode: Any = None) -> Callable[[], Any]:
+    def preset(
+        backend: str, version: int, mode: Any, crop: Callable[..., list[Any]], erasing: bool = False
+    ) -> Callable[[], Any]:
         tv = v1 if version == 1 else v2
         mode = mode or tv.InterpolationMode.BILINEAR
         start = [] if backend == "pil" else [tv.PILToTensor()]
         end = [tv.PILToTensor()] if backend == "pil" else []
-        floats = (
-            [tv.ConvertImageDtype(torch.float)]
-            if version == 1
-            else [tv.ToDtype(torch.float, scale=True)]
-        )
-        return lambda: _scripts.Preset(
-            tv.Compose(
-                [
-                    *start,
-                    tv.RandomResizedCrop(176, interpolation=mode, antialias=True),
-                    tv.RandomHorizontalFlip(0.5),
-                    *([policy(tv)] if policy else []),
-                    *end,
-                    *floats,
-                    tv.Normalize(MEAN, STD),
-                    tv.RandomErasing(0.1),
-                    *([] if version == 1 else [tv.ToPureTensor()]),
-                ]
-            )
-        )
+        if version == 1:
+            floats, pure = [tv.ConvertImageDtype(torch.float)], []
+        else:
+            floats, pure = [tv.ToDtype(torch.float, scale=True)], [tv.ToPureTensor()]
+
+        def make() -> Any:
+            last = [tv.RandomErasing(0.1)] if erasing else []
+            steps = [*start, *crop(tv, mode), *end, *floats, tv.Normalize(MEAN, STD)]
+            return _scripts.Preset(tv.Compose([*steps, *last, *pure]))
+
+        return make
+
+    def train(backend: str, version: int, policy: Any, mode: Any = None) -> Callable[[], Any]:
+        def crop(tv: Any, mode: Any) -> list[Any]:
+            crops = tv.RandomResizedCrop(176, interpolation=mode, antialias=True)
+            return [crops, tv.RandomHorizontalFlip(0.5), *([policy(tv)] if policy else [])]
+
+        return preset(backend, version, mode, crop, erasing=True)
 
     def evaluation(backend: str, version: int, mode: Any = None) -> Callable[[], Any]:
-        tv = v1 if version == 1 else v2
-        mode = mode or tv.InterpolationMode.BILINEAR
-        start = [] if backend == "pil" else [tv.PILToTensor()]
-        end = [tv.PILToTensor()] if backend == "pil" else []
-        floats = (
-            [tv.ConvertImageDtype(torch.float)]
-            if version == 1
-            else [tv.ToDtype(torch.float, scale=True)]
-        )
-        return lambda: _scripts.Preset(
-            tv.Compose(
-                [
-                    *start,
-                    tv.Resize(232, interpolation=mode, antialias=True),
-                    tv.CenterCrop(224),
-                    *end,
-                    *floats,
-                    tv.Normalize(MEAN, STD),
-                    *([] if version == 1 else [tv.ToPureTensor()]),
-                ]
-            )
-        )
+        def crop(tv: Any, mode: Any) -> list[Any]:
+            return [tv.Resize(232, interpolation=mode, antialias=True), tv.CenterCrop(224)]
+
+        return preset(backend, version, mode, crop)
 
     found: Makers = {}
     for version in (1, 2):
