@@ -861,6 +861,13 @@ def _class_hint(transform: Any) -> str:
     return ""
 
 
+_SEVERAL_HINT = (
+    "It makes several things of one image. Give the dataset one pipeline, from RandomResizedCrop to "
+    "ToTensor, for the image, and make the others of whole batches, with the loader's "
+    "batch_transform."
+)
+
+
 def _wrapping_hint(transform: Any) -> str:
     """What to do about an object that holds pipelines, as recipes' classes do; "" for others."""
     attributes = getattr(transform, "__dict__", {})
@@ -871,9 +878,11 @@ def _wrapping_hint(transform: Any) -> str:
         if all(map(_is_pipeline, value)) if several else _is_pipeline(value):
             held.append(f"{'*' if several else ''}transform.{name}")
             pipelines += value if several else [value]
-    # Pipelines that do not bring images to one size are parts of views, not views.
-    if not held or any(view.fixed is None for one in pipelines for view in read(one)[0]):
+    if not held:
         return ""
+    # Pipelines that do not bring images to one size are parts of views, not views.
+    if any(view.fixed is None for one in pipelines for view in read(one)[0]):
+        return _SEVERAL_HINT if len(held) > 1 else ""
     advice = "Give the dataset a pipeline for each view that it returns"
     whose = f"where transform is your {name_of(transform)}"
     if len(held) > 1 or held[0].startswith("*"):
