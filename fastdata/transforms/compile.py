@@ -862,8 +862,8 @@ def _class_hint(transform: Any) -> str:
 
 
 _SEVERAL_HINT = (
-    "It makes several things of one image. Give the dataset one pipeline, from RandomResizedCrop to "
-    "ToTensor, for the image, and make the others of whole batches, with the loader's "
+    "It makes several things of one image. Give the dataset one pipeline for the image, from "
+    "RandomResizedCrop to ToTensor, and make the others of whole batches, with the loader's "
     "batch_transform."
 )
 
