@@ -38,7 +38,7 @@ from fastdata.decode import Engine, PendingBatch
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.pillow import render
 
 SIZE = 224
@@ -88,15 +88,14 @@ class Loading:
         def run() -> float:
             under_way: list[PendingBatch] = []
             began = time.perf_counter()
-            for number, (samples, tables, geometry) in enumerate(plans):
+            for number, (samples, tables, cuts) in enumerate(plans):
                 if len(under_way) == len(outs):
                     under_way.pop(0).raw_failures()
                 under_way.append(
                     engine.submit(
                         samples,
                         outs[number % len(outs)],
-                        regions=geometry.boxes,
-                        flips=geometry.flips,
+                        cuts=cuts,
                         seek_points=tables,
                         fallback="never",
                     )
@@ -108,7 +107,7 @@ class Loading:
         return run
 
     @cached_property
-    def _plans(self) -> list[tuple[list[bytes], list[bytes | None], Geometry]]:
+    def _plans(self) -> list[tuple[list[bytes], list[bytes | None], Cuts]]:
         """The images, seek points and crops of each batch."""
         plans = []
         for end in range(self._batch, len(self.dataset) + 1, self._batch):
@@ -117,7 +116,7 @@ class Loading:
             plans.append((self.dataset.read(numbers), tables, self.geometry(np.array(numbers))))
         return plans
 
-    def geometry(self, numbers: Any) -> Geometry:
+    def geometry(self, numbers: Any) -> Cuts:
         """The crops of some samples in the first epoch."""
         rows = [self.dataset.row(int(number)) for number in numbers]
         widths = np.array([row.width for row in rows])
@@ -133,9 +132,9 @@ def verify(loading: Loading, batches: int = 4) -> None:
     )
     for batch in islice(loader, batches):
         numbers = batch["index"].numpy()
-        cut = loading.geometry(numbers)
+        cuts = loading.geometry(numbers)
         for at, number in enumerate(numbers.tolist()):
-            right = render(dataset.open_image(number), cut, at, (SIZE, SIZE), "bilinear")
+            right = render(dataset.open_image(number), cuts[at])
             found = batch["image"][at].permute(1, 2, 0).numpy()
             worst = int(np.abs(found.astype(np.int16) - right).max())
             if worst > 1 or int(batch["label"][at]) != dataset.row(number).label:

@@ -80,23 +80,6 @@ def count_scans(data: Buffer) -> int:
 def jpeg_segments(data: Buffer) -> list[tuple[int, int, int]]:
     """(marker, begin, end) of a JPEG's segments before its first scan, up to what is none."""
 
-def random_resized_crops(
-    keys: npt.NDArray[np.uint64],
-    widths: npt.NDArray[np.int64],
-    heights: npt.NDArray[np.int64],
-    draw: int,
-    area: tuple[float, float],
-    ratio: tuple[float, float],
-    in_double: bool,
-    out: npt.NDArray[np.int64],
-) -> None:
-    """Boxes as torchvision's RandomResizedCrop draws them, from draws of ``fastdata.plan.draws``.
-
-    ``in_double``: in double precision, as timm's does, and not in single.
-    Uses draws ``draw`` to ``draw`` + 21 of each key. ``widths``, ``heights``: pixels, (N,), 1
-    or more. ``out``: (4, N): left, top, width, height.
-    """
-
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
     """(packed, code, detail, offset) of each."""
 
@@ -308,24 +291,45 @@ class PixelProgram:
         it). ValueError: it cannot be done to such an image.
         """
 
+FILTERS: tuple[str, ...]
+"""The filters' names; a filter's number is its place here."""
+
+CUT: np.dtype[np.void]
+"""A row of a batch's geometry (``native/geometry/cut.h``); `fastdata.transforms.geometry` has its
+fields."""
+
+def resized_shorter(width: int, height: int, shorter: int, bound: int) -> tuple[int, int]:
+    """(width, height) after the shorter side is resized to ``shorter``; bound 0: none."""
+
+class Geometry:
+    """Crops, at most one resize and flips, in their order.
+
+    ``steps``: (kind, first draw, values, filters' numbers) of each
+    (``native/geometry/geometry.h``).
+    """
+
+    def __init__(
+        self, steps: Sequence[tuple[str, int, Sequence[float], Sequence[int]]]
+    ) -> None: ...
+    def draw(
+        self, widths: npt.ArrayLike, heights: npt.ArrayLike, keys: npt.ArrayLike
+    ) -> npt.NDArray[np.void]:
+        """An array of `CUT`, one an image, of its size in pixels and its key."""
+
 class Job:
     """A batch; holds its samples' memory until it is done and dropped. Runs once.
 
     ``data``: JPEGs (1-D bytes) or raw pixels (uint8, H x W or H x W x 3); or Extents, which
     the decoding threads read, and check if ``check``. ``seek_points`` count more than the
-    Extents' own. ``boxes``: int32, N x 4, contiguous: left, upper, right, lower. ``flips``:
-    a byte a sample. ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit
-    integers. ``mean``, ``std``: three values each, of floats: ``(value / 255 - mean) / std``.
+    Extents' own. ``cuts``: an array of `CUT`, one a sample; default: the whole images, resized.
+    ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit integers. ``mean``,
+    ``std``: three values each, of floats: ``(value / 255 - mean) / std``.
 
-    ``sizes``: int32, N x 2: the width and height that each box is resized to; ``windows``:
-    int32, N x 2: the left and upper of the output in that, default 0, 0. ``flips`` mirror the
-    window. ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0,
-    JPEGs without seek points get some first. ``program``: augmentations, done to the window, whose
-    size is that of ``canvases``, int32, N x 2, default the output's; drawn from ``keys``, uint64,
-    N. ``filters``: a byte a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
-    3 lanczos. ``views``: jobs of further views of the same images, done with this one: their
-    samples are read, and decoded where views overlap, once; what fails here is missing there.
-    ``max_scans``: JPEGs of more scans are ``unsupported``.
+    ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0, JPEGs without seek
+    points get some first. ``program``: augmentations, done to the canvas; drawn from the cuts'
+    keys. ``views``: jobs of further views of the same images, done with this one: their samples are
+    read, and decoded where views overlap, once; what fails here is missing there. ``max_scans``:
+    JPEGs of more scans are ``unsupported``.
     """
 
     def __init__(
@@ -333,23 +337,16 @@ class Job:
         data: Sequence[Buffer] | Extents,
         *,
         seek_points: Sequence[Buffer | None] | None = None,
-        boxes: Buffer | None = None,
-        flips: Buffer | None = None,
+        cuts: npt.NDArray[np.void] | None = None,
         out: Buffer,
         dtype: str,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        filter: str = "bilinear",
         dct_scaling: bool = False,
-        sizes: Buffer | None = None,
-        windows: Buffer | None = None,
         skip: Buffer | None = None,
         stride: int = 0,
         check: bool = True,
         program: PixelProgram | None = None,
-        keys: Buffer | None = None,
-        canvases: Buffer | None = None,
-        filters: Buffer | None = None,
         views: list[Job] = ...,
         max_scans: int = 64,
     ) -> None: ...

@@ -4,6 +4,7 @@
 // An input is 16 control bytes, a seek table's length (2 bytes) and bytes, and a JPEG.
 // The table's length and header CRC are set right, so that what follows them is reached.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -41,25 +42,27 @@ Request read_request(const uint8_t* c) {
   r.compare = c[0] & 4;
   r.use_built = c[0] & 8;
   r.use_given = c[0] & 16;
-  r.sample.flip = c[0] & 32;
   r.options.dct_scaling = c[0] & 64;
-  r.sample.whole = c[0] & 128;
   r.stride = 1 + c[1];
-  r.sample.filter = static_cast<Filter>(c[2] & 3);
   r.options.width = 1 + (c[3] & 63);
   r.options.height = 1 + (c[4] & 63);
+  Cut& cut = r.sample.cut;
+  cut = whole_cut(r.options.width, r.options.height);
+  cut.flip = (c[0] & 32) != 0;
+  cut.whole = (c[0] & 128) != 0;
+  cut.filter = c[2] & 3;
   r.sample.output.type = static_cast<DataType>(c[2] >> 2 & 3);
   // The output as a window of a larger resize, mostly one that lies in it.
   if (c[2] & 16) {
-    r.sample.full_width = r.options.width + c[12];
-    r.sample.full_height = r.options.height + c[13];
-    r.sample.window_x = c[14] * (c[12] + 1) / 252;
-    r.sample.window_y = c[15] * (c[13] + 1) / 252;
+    cut.size[0] = r.options.width + c[12];
+    cut.size[1] = r.options.height + c[13];
+    cut.window[0] = c[14] * (c[12] + 1) / 252;
+    cut.window[1] = c[15] * (c[13] + 1) / 252;
     if (c[2] & 32) {  // or any
-      r.sample.full_width = static_cast<int8_t>(c[12]);
-      r.sample.full_height = static_cast<int8_t>(c[13]) * (1 << (c[2] >> 6) * 8);
-      r.sample.window_x = static_cast<int8_t>(c[14]) * (1 << 24);
-      r.sample.window_y = static_cast<int8_t>(c[15]);
+      cut.size[0] = static_cast<int8_t>(c[12]);
+      cut.size[1] = static_cast<int8_t>(c[13]) * (1 << (c[2] >> 6) * 8);
+      cut.window[0] = static_cast<int8_t>(c[14]) * (1 << 24);
+      cut.window[1] = static_cast<int8_t>(c[15]);
     }
   }
   return r;
@@ -132,8 +135,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ImageInfo info = probe(jpeg);
   if (!info.native.ok()) return 0;
   r.sample.jpeg = jpeg;
-  r.sample.box = read_box(data + 5, info.width, info.height);
-  const Box needed = r.sample.whole ? Box{0, 0, info.width, info.height} : r.sample.box;
+  const Box box = read_box(data + 5, info.width, info.height);
+  Cut& cut = r.sample.cut;
+  std::copy_n(std::array{box.x0, box.y0, box.x1, box.y1}.data(), 4, cut.box);
+  const Box needed = cut.whole ? Box{0, 0, info.width, info.height} : box;
   if (static_cast<int64_t>(needed.width()) * needed.height() > kMaxPixels) return 0;
   // Rows above the region are decoded too, and rows of points are built for all.
   if (static_cast<int64_t>(info.width) * info.height > 128 * kMaxPixels) return 0;

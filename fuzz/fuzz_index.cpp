@@ -125,6 +125,7 @@ void use(Extents& extents, bool check) {
   std::vector<uint8_t> out(count * kSide * kSide * 3);
   for (size_t i = 0; i < count; i++) {
     Sample sample;
+    sample.cut = whole_cut(kSide, kSide);
     sample.output.data = out.data() + i * kSide * kSide * 3;
     sample.output.row_stride = kSide * 3;
     decodes.samples.push_back(sample);

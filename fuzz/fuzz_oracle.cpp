@@ -71,6 +71,7 @@ Status decode(const Sample& given, const ImageInfo& info, std::vector<uint8_t>& 
   SampleOptions options;
   options.width = info.width;
   options.height = info.height;
+  sample.cut = whole_cut(info.width, info.height);
   out.assign(size_t{3} * info.width * info.height, 0);
   sample.output.data = out.data();
   sample.output.row_stride = ptrdiff_t{3} * info.width;

@@ -102,6 +102,7 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
     held.out.resize(count * kSide * kSide * 3);
     for (size_t i = 0; i < count; i++) {
       Sample sample;
+      sample.cut = whole_cut(kSide, kSide);
       sample.output.data = held.out.data() + i * kSide * kSide * 3;
       sample.output.row_stride = kSide * 3;
       decode->samples.push_back(sample);

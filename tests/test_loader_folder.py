@@ -201,11 +201,11 @@ def test_random_crops_are_torchvisions_of_the_same_box(
             for row, index in enumerate(indices.tolist()):
                 image = dataset.loader(dataset.samples[index][0])
                 drawn = recipe.programs[0].draw([image.width], [image.height], keys[row : row + 1])
-                left, upper, right, lower = drawn.boxes[0].tolist()
+                left, upper, right, lower = drawn["box"][0].tolist()
                 expected = functional.resized_crop(
                     image, upper, left, lower - upper, right - left, [36, 44]
                 )
-                if drawn.flips[0]:
+                if drawn["flip"][0]:
                     expected = functional.hflip(expected)
                 assert (batch[row] - functional.to_tensor(expected)).abs().max() <= LEVEL
                 boxes.append((epoch, index, left, upper))

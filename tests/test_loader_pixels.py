@@ -66,22 +66,20 @@ def expected(dataset: ImageDataset, indices: Any, seed: int, epoch: int, view: i
     resample = Image.Resampling[program.filter.upper()]
     found = []
     for place, index in enumerate(indices):
-        image = dataset.open_image(int(index)).crop(tuple(drawn.boxes[place].tolist()))
+        image = dataset.open_image(int(index)).crop(tuple(drawn["box"][place].tolist()))
         if program.pixels:
-            if drawn.sizes is not None or drawn.canvases is not None:
-                sizes = drawn.canvases if drawn.sizes is None else drawn.sizes
-                image = image.resize(tuple(sizes[place].tolist()), resample)
+            image = image.resize(tuple(drawn["size"][place].tolist()), resample)
             calls, *_ = native_program(program.pixels).draw(int(keys[place]), *image.size)
             for operation, values in calls:
                 image = apply(image, (operation, tuple(values)))
             found.append(np.asarray(image))
             continue
-        size = program.size if drawn.sizes is None else tuple(drawn.sizes[place].tolist())
+        size = tuple(drawn["size"][place].tolist())
         if size != image.size:
             image = image.resize(size, resample)
-        x, y = (0, 0) if drawn.windows is None else drawn.windows[place].tolist()
+        x, y = drawn["window"][place].tolist()
         pixels = np.asarray(image.crop((x, y, x + program.size[0], y + program.size[1])))
-        found.append(pixels[:, ::-1] if drawn.flips[place] else pixels)
+        found.append(pixels[:, ::-1] if drawn["flip"][place] else pixels)
     return np.stack(found)
 
 

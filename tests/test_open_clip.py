@@ -69,7 +69,7 @@ def test_training_crops_as_torchvision_does(module: Any) -> None:
         recipe = compile_recipe(pipeline)
         assert isinstance(recipe, Recipe) and not recipe.tail
         assert recipe.programs[0].filter == "bicubic"
-        drawn.append(recipe.programs[0].draw([500] * 1000, [333] * 1000, keys).boxes)
+        drawn.append(recipe.programs[0].draw([500] * 1000, [333] * 1000, keys)["box"])
     assert (drawn[0] == drawn[1]).all()
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy_draws
 import pytest
 import torch
 from hypothesis import given
@@ -84,11 +85,11 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
         [[values[0] for _, values in program.draw(key, 9, 9)[0]] for key in keys.tolist()]
     )
     first = 1 << 16  # those of the geometry come before
-    assert (found[:, 0] == draws.uniforms(keys, first)).all()
-    assert (found[:, 1] == draws.integers(keys, first + 1, np.array(3))).all()
-    assert (found[:, 2] == 4 - 4 * draws.integers(keys, first + 2, np.array(2))).all()
+    assert (found[:, 0] == numpy_draws.uniforms(keys, first)).all()
+    assert (found[:, 1] == numpy_draws.integers(keys, first + 1, np.array(3))).all()
+    assert (found[:, 2] == 4 - 4 * numpy_draws.integers(keys, first + 2, np.array(2))).all()
     least, most = np.float32([0.3, 0.7])
-    units = np.floor(draws.uniforms(keys, first + 3) * 2**24) / 2**24
+    units = np.floor(numpy_draws.uniforms(keys, first + 3) * 2**24) / 2**24
     # As torch.Tensor.uniform_: in single precision, rounded once.
     assert (found[:, 3] == np.float32(float(least) + float(most - least) * units)).all()
 

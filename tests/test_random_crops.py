@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_draws
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +19,11 @@ _ATTEMPTS = 10
 
 
 def boxes(step: RandomResizedCrop, width: Any, height: Any, keys: Any, draw: int = 0) -> Any:
-    out = np.empty((4, len(keys)), np.int64)
-    _native.random_resized_crops(
-        keys, width, height, draw, step.scale, step.ratio, step.in_double, out
-    )
-    return out
+    """Left, top, width, height: int32 (4, N)."""
+    values = [*step.size, *step.scale, *step.ratio, step.in_double]  # type: ignore[misc]
+    drawing = _native.Geometry([("resized_crop", draw, list(map(float, values)), [1])])
+    left, upper, right, lower = drawing.draw(width, height, keys)["box"].T
+    return np.stack((left, upper, right - left, lower - upper))
 
 
 @given(
@@ -61,19 +62,28 @@ def test_a_million_boxes_differ_in_none_but_a_few(in_double: bool) -> None:
     assert (found != expected).any(axis=0).sum() < 10
 
 
-@pytest.mark.parametrize("wrong", ["keys", "widths", "out"])
-def test_arrays_of_another_kind_are_refused(wrong: str) -> None:
-    given: dict[str, Any] = {
-        "keys": np.zeros(4, np.uint64),
-        "widths": np.ones(4, np.int64),
-        "heights": np.ones(4, np.int64),
-        "out": np.empty((4, 4), np.int64),
-    }
-    given[wrong] = given[wrong].astype(np.int32)
-    with pytest.raises(TypeError):
-        _native.random_resized_crops(
-            draw=0, area=(0.1, 1), ratio=(0.5, 2), in_double=False, **given
-        )
+@pytest.mark.parametrize("wrong", ["keys", "widths", "heights"])
+def test_arrays_of_other_lengths_are_refused(wrong: str) -> None:
+    given = {"widths": np.ones(4), "heights": np.ones(4), "keys": np.zeros(4, np.uint64)}
+    given[wrong] = given[wrong][:3]
+    with pytest.raises(ValueError, match="equally long"):
+        _native.Geometry([]).draw(**given)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (("squeeze", 0, [], []), "squeeze"),
+        (("flip", 0, [], []), "values"),
+        (("resize", 0, [1.0, 2.0**31], [1]), "beyond"),
+        (("resize", 0, [1.0, 1.0], []), "filters"),
+        (("flip", 0, [1.0], [1]), "filters"),
+        (("resize", 0, [1.0, 1.0], [4]), "filter"),
+    ],
+)
+def test_a_step_that_there_is_not_is_refused(step: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _native.Geometry([step])
 
 
 def _rows(keys: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint64]:
@@ -95,14 +105,14 @@ def boxes_by_numpy(
     frame_width = np.broadcast_to(np.asarray(frame_width), (count,))
     frame_height = np.broadcast_to(np.asarray(frame_height), (count,))
     width, height, fits = _attempts(
-        step, frame_width, frame_height, draws.uniforms(_rows(keys, 2), draw)
+        step, frame_width, frame_height, numpy_draws.uniforms(_rows(keys, 2), draw)
     )
     if not fits.all():
         # All further attempts of those that failed at once: for some forty samples of 256 one
         # call of numpy costs about the same for nine attempts as for one.
         failed = np.flatnonzero(~fits)
         wide, high = frame_width[failed], frame_height[failed]
-        numbers = draws.uniforms(_rows(keys[failed], 2 * _ATTEMPTS - 2), draw + 2)
+        numbers = numpy_draws.uniforms(_rows(keys[failed], 2 * _ATTEMPTS - 2), draw + 2)
         numbers = numbers.reshape(_ATTEMPTS - 1, 2, len(failed)).swapaxes(0, 1)
         widths, heights, fit = _attempts(step, wide, high, numbers)
         first = fit.argmax(axis=0)
@@ -114,7 +124,7 @@ def boxes_by_numpy(
             width[lost], height[lost] = _central(step, wide[none], high[none])
     box_width, box_height = width.astype(np.int64), height.astype(np.int64)
     room = np.stack((frame_width - box_width, frame_height - box_height))
-    places = draws.integers(_rows(keys, 2), draw + 2 * _ATTEMPTS, room + 1)
+    places = numpy_draws.integers(_rows(keys, 2), draw + 2 * _ATTEMPTS, room + 1)
     if lost is not None:
         places[:, lost] = room[:, lost] // 2
     return places[0], places[1], box_width, box_height

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_draws
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,10 +73,10 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
 
 def by_program(program: Program, image: Image.Image, keys: Keys) -> npt.NDArray[np.uint8]:
     got = program.draw([image.width], [image.height], keys)
-    pixels = pillow.render(image, got, 0, program.size, program.filter)
+    pixels = pillow.render(image, got[0])
     if program.pixels:
-        left = pillow.rendered(got, 0, pixels)
-        pixels = decode_batch([pixels], program.size, **program.batch_options(left))[0]
+        left = program.batch_options(pillow.rendered(got))
+        pixels = decode_batch([pixels], program.size, **left)[0]
     assert pixels.dtype == np.uint8 and pixels.shape == (program.size[1], program.size[0], 3)
     return pixels
 
@@ -114,10 +115,9 @@ def test_boxes_are_in_the_image_and_as_large_and_wide_as_asked(
     program = program_of(RandomResizedCrop(32, scale, ratio))
     width, height = np.array(sizes).T
     got = program.draw(width, height, keys_of(len(sizes), seed))
-    assert got.boxes.dtype == np.int32 and got.boxes.flags.c_contiguous
-    assert got.sizes is None and got.windows is None and got.needs_padding is None
-    assert got.flips.dtype == np.uint8 and not got.flips.any()
-    for (left, upper, right, lower), (w, h) in zip(got.boxes.tolist(), sizes, strict=True):
+    assert (got["size"] == 32).all() and not got["window"].any()
+    assert not got["needs_padding"].any() and not got["flip"].any()
+    for (left, upper, right, lower), (w, h) in zip(got["box"].tolist(), sizes, strict=True):
         assert 0 <= left < right <= w and 0 <= upper < lower <= h
         wide, high = right - left, lower - upper
         # Rounding moves each side by half a pixel at most.
@@ -153,7 +153,7 @@ def test_boxes_are_distributed_as_torchvisions(
     count = 20_000
     program = program_of(RandomResizedCrop(8, scale, ratio))
     width, height = np.full(count, size[0]), np.full(count, size[1])
-    left, upper, right, lower = program.draw(width, height, keys_of(count)).boxes.T
+    left, upper, right, lower = program.draw(width, height, keys_of(count))["box"].T
     ours = np.stack([left, upper, right - left, lower - upper])
     random.seed(1)
     theirs = np.array([torchvisions_box(*size, scale, ratio) for _ in range(count)]).T
@@ -181,9 +181,9 @@ def test_a_samples_geometry_is_its_own_whatever_batch_it_is_in() -> None:
     whole = program.draw(width, height, keys_of(300))
     for part in (slice(0, 1), slice(7, 60), slice(100, 300)):
         got = program.draw(width[part], height[part], keys_of(300)[part])
-        np.testing.assert_array_equal(got.boxes, whole.boxes[part])
-        np.testing.assert_array_equal(got.flips, whole.flips[part])
-    assert len(program.draw([], [], keys_of(0)).boxes) == 0
+        np.testing.assert_array_equal(got["box"], whole["box"][part])
+        np.testing.assert_array_equal(got["flip"], whole["flip"][part])
+    assert len(program.draw([], [], keys_of(0))["box"]) == 0
 
 
 def test_steps_draw_independently() -> None:
@@ -193,8 +193,8 @@ def test_steps_draw_independently() -> None:
     )
     sizes = np.full(count, 70)
     got = program.draw(sizes, sizes, keys_of(count))
-    assert abs(got.flips.mean() - 0.3) < 0.01
-    columns = np.stack([got.boxes[:, 0], got.boxes[:, 1], got.flips])
+    assert abs(got["flip"].mean() - 0.3) < 0.01
+    columns = np.stack([got["box"][:, 0], got["box"][:, 1], got["flip"]])
     correlation = np.corrcoef(columns) - np.eye(3)
     assert np.abs(correlation).max() < 0.03
     # A sum of three uniform variables on 11, 11 and 41 places has their variances' sum.
@@ -207,7 +207,7 @@ def test_a_flip_is_as_probable_as_asked() -> None:
     sizes = np.full(40_000, 9)
     for p in (0.0, 0.1, 0.5, 1.0):
         program = program_of([CenterCrop(9), RandomHorizontalFlip(p)])
-        share = program.draw(sizes, sizes, keys_of(40_000)).flips.mean()
+        share = program.draw(sizes, sizes, keys_of(40_000))["flip"].mean()
         assert share == p if p in (0.0, 1.0) else abs(share - p) < 0.012
 
 
@@ -231,7 +231,7 @@ def step_by_step(steps: list[Transform], image: Image.Image, keys: Keys) -> Imag
                 width, height = sides if image.width <= image.height else sides[::-1]
             image = image.resize((width, height), _RESAMPLING[step.interpolation])
         elif isinstance(step, RandomHorizontalFlip):
-            if draws.uniforms(keys, draw)[0] < step.p:
+            if numpy_draws.uniforms(keys, draw)[0] < step.p:
                 image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
             draw += 32
         elif isinstance(step, CenterCrop):
@@ -254,13 +254,13 @@ def step_by_step(steps: list[Transform], image: Image.Image, keys: Keys) -> Imag
                 x, y = max(size[1] - image.width, 0), max(size[0] - image.height, 0)
                 image = image.crop((-x, -y, image.width + x, image.height + y))
             bounds = np.array([image.width - size[1] + 1, image.height - size[0] + 1])
-            x = int(draws.integers(keys, draw, bounds[:1])[0])
-            y = int(draws.integers(keys, draw + 1, bounds[1:])[0])
+            x = int(numpy_draws.integers(keys, draw, bounds[:1])[0])
+            y = int(numpy_draws.integers(keys, draw + 1, bounds[1:])[0])
             image = image.crop((x, y, x + size[1], y + size[0]))
             draw += 32
         elif isinstance(step, RandomResizedCrop):
             shifted = keys + np.uint64(draw * draws.GAMMA & 0xFFFF_FFFF_FFFF_FFFF)
-            box = program_of(step).draw([image.width], [image.height], shifted).boxes[0]
+            box = program_of(step).draw([image.width], [image.height], shifted)["box"][0]
             image = image.crop(tuple(box.tolist()))
             image = image.resize((size[1], size[0]), _RESAMPLING[step.interpolation])
             draw += 32
@@ -358,20 +358,20 @@ def test_a_crop_after_a_flip_is_mirrored_exactly(
 def test_odd_samples_are_those_that_reach_outside() -> None:
     width, height = np.array([10, 30, 30]), np.array([30, 30, 10])
     got = program_of(CenterCrop(20)).draw(width, height, keys_of(3))
-    assert got.needs_padding is not None and got.needs_padding.tolist() == [True, False, True]
-    assert got.boxes.tolist() == [[-5, 5, 15, 25], [5, 5, 25, 25], [5, -5, 25, 15]]
-    assert program_of(CenterCrop(10)).draw(width, height, keys_of(3)).needs_padding is None
+    assert got["needs_padding"].tolist() == [True, False, True]
+    assert got["box"].tolist() == [[-5, 5, 15, 25], [5, 5, 25, 25], [5, -5, 25, 15]]
+    assert not program_of(CenterCrop(10)).draw(width, height, keys_of(3))["needs_padding"].any()
     # What pads most images, or all, is a pixel program's.
     padded = program_of([Resize(20), CenterCrop((20, 40))])
     assert padded.pixels == (CenterCrop((20, 40)),)
     got = padded.draw(width, height, keys_of(3))
-    assert got.needs_padding is None and got.canvases is not None
-    assert got.canvases.tolist() == [[20, 60], [20, 20], [60, 20]]
+    assert not got["needs_padding"].any()
+    assert got["canvas"].tolist() == [[20, 60], [20, 20], [60, 20]]
     assert program_of([ResizeKeepRatio(20), CenterCrop(20)]).pixels == ()
     assert program_of([ResizeKeepRatio(20), CenterCrop((20, 24))]).pixels == (CenterCrop((20, 24)),)
     padded = program_of(RandomCrop(30, padding=1))
     assert padded.pixels == (RandomCrop(30, padding=1),)
-    assert padded.draw([30] * 60, [30] * 60, keys_of(60)).needs_padding is None
+    assert not padded.draw([30] * 60, [30] * 60, keys_of(60))["needs_padding"].any()
 
 
 def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:
@@ -379,11 +379,9 @@ def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:
     assert program.size == (224, 224) and program.filter == "bilinear"
     assert program.output == Output("float32", MEAN, STD, True, False)
     got = program.draw([500, 333], [375, 500], keys_of(2))
-    assert got.boxes.tolist() == [[0, 0, 500, 375], [0, 0, 333, 500]]
-    assert got.sizes is not None and got.sizes.tolist() == [[341, 256], [256, 384]]
-    assert got.windows is not None and got.windows.tolist() == [[58, 16], [16, 80]]
-    for table in (got.boxes, got.sizes, got.windows):
-        assert table.dtype == np.int32 and table.flags.c_contiguous
+    assert got["box"].tolist() == [[0, 0, 500, 375], [0, 0, 333, 500]]
+    assert got["size"].tolist() == [[341, 256], [256, 384]]
+    assert got["window"].tolist() == [[58, 16], [16, 80]]
 
 
 # --- what is refused, what becomes the tail --------------------------------------------------
@@ -550,9 +548,9 @@ def test_too_small_an_image_is_named() -> None:
     assert "pad_if_needed" in caught.value.hint
     # In a batch it does not disturb the others.
     drawn = program.draw([20, 30, 40], [20, 19, 40], keys_of(3))
-    assert drawn.too_small == {1: "30 x 19 pixels, less than RandomCrop's 20 x 20"}
+    assert program.too_small(drawn) == {1: "30 x 19 pixels, less than RandomCrop's 20 x 20"}
     alone = program.draw([40], [40], keys_of(3)[2:])
-    assert alone.too_small == {} and np.array_equal(drawn.boxes[2:], alone.boxes)
+    assert program.too_small(alone) == {} and np.array_equal(drawn["box"][2:], alone["box"])
 
 
 @pytest.mark.parametrize(

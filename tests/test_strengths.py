@@ -182,7 +182,7 @@ def test_crops_and_erasures_of_one_area_and_ratio_are_torchvisions(version: int)
         for width, height in ((10, 10), (100, 100), (50, 200), (333, 500), (224, 224)):
             image = torch.zeros((3, height, width), dtype=torch.uint8)
             keys = np.array([1], np.uint64)
-            left, upper, right, lower = recipe.programs[0].draw([width], [height], keys).boxes[0]
+            left, upper, right, lower = recipe.programs[0].draw([width], [height], keys)["box"][0]
             assert (right - left, lower - upper) == size_of(crop, image)
             resized = tv.Resize((height, width), antialias=True)
             program = program_of(tv.Compose([tv.PILToTensor(), resized, erasing]))

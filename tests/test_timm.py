@@ -318,11 +318,11 @@ def test_random_crops_are_drawn_in_double_with_a_filter_each(data: Any) -> None:
     cut = geometry_of(transform)
     crop = RandomResizedCrop(64, (0.2, 0.7), in_double=True)
     wanted = geometry_of(Compose([crop, RandomHorizontalFlip()]))
-    assert (cut.boxes == wanted.boxes).all() and (cut.flips == wanted.flips).all()
-    assert set(cut.filters.tolist()) == {1, 2}
-    assert abs((cut.filters == 1).mean() - 0.5) < 0.02
+    assert (cut["box"] == wanted["box"]).all() and (cut["flip"] == wanted["flip"]).all()
+    assert set(cut["filter"].tolist()) == {1, 2}
+    assert abs((cut["filter"] == 1).mean() - 0.5) < 0.02
     # Neither has to do with the other.
-    assert abs(np.corrcoef(cut.filters, cut.boxes[:, 0])[0, 1]) < 0.04
+    assert abs(np.corrcoef(cut["filter"], cut["box"][:, 0])[0, 1]) < 0.04
 
 
 def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
@@ -330,7 +330,7 @@ def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
         for ratio in (1.0, 0.75, 4 / 3):
             crop = data.RandomResizedCropAndInterpolation(32, (area, area), (ratio, ratio))
             for size in ((10, 10), (100, 100), (50, 200), (333, 500), (224, 224)):
-                cut = geometry_of(crop, 1, size).boxes[0]
+                cut = geometry_of(crop, 1, size)["box"][0]
                 _, _, height, width = crop.get_params(Image.new("L", size), crop.scale, crop.ratio)
                 assert (cut[2] - cut[0], cut[3] - cut[1]) == (width, height)
 
@@ -349,8 +349,8 @@ def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:
             image = dataset.open_image(index).convert("RGB")
             keys = sample_keys(epoch_key(3, 0), np.array([index]))
             cut = program.draw([image.width], [image.height], keys)
-            used.add(cut.filters[0])
-            want = pillow.render(image, cut, 0, program.size, program.filter)
+            used.add(cut["filter"][0])
+            want = pillow.render(image, cut[0])
             assert np.abs(got.astype(int) - want).max() <= 1, index
     assert used == {1, 2}
 
@@ -367,7 +367,7 @@ def test_random_sizes_are_drawn_as_timm_draws_them(data: Any, mode: str) -> None
     wanted = np.array(
         [step.get_params(image, step.size, step.longest, **options) for _ in range(COUNT)]
     )
-    sizes = geometry_of(transform).sizes
+    sizes = geometry_of(transform)["size"]
     for got, want in ((sizes[:, 1], wanted[:, 0]), (sizes[:, 0], wanted[:, 1])):
         distance, bound = kolmogorov_smirnov(got.tolist(), want.tolist())
         assert distance <= bound
@@ -384,7 +384,7 @@ def test_a_random_crop_or_pad_lies_where_timms_does(data: Any) -> None:
     wanted = [step.get_params(Image.new("RGB", (240, 180)), step.size) for _ in range(COUNT)]
     cut = geometry_of(step, size=(240, 180))
     for place in range(2):
-        got = cut.boxes[:, 1 - place].tolist()
+        got = cut["box"][:, 1 - place].tolist()
         distance, bound = kolmogorov_smirnov(got, [float(one[place]) for one in wanted])
         assert distance <= bound
 

@@ -65,7 +65,7 @@ def head(recipe: Recipe, image: Image.Image, keys: Keys) -> Any:
     """What comes before the tail: a PIL image, or a tensor (3, H, W)."""
     (program,) = recipe.programs
     got = program.draw([image.width], [image.height], keys)
-    pixels = pillow.render(image, got, 0, program.size, program.filter)
+    pixels = pillow.render(image, got[0])
     if program.pixels:  # a crop that pads most images
         pixels = Compose(program.pixels)(Image.fromarray(pixels)).permute(1, 2, 0).numpy()
     output = program.output
@@ -259,11 +259,11 @@ def test_random_resized_crops_of_the_same_box(tv: Any, mode: str) -> None:
     for number, size in enumerate(SIZES):
         image, keys = noise(*size), keys_of(1, number)
         got = recipe.programs[0].draw([size[0]], [size[1]], keys)
-        left, upper, right, lower = got.boxes[0].tolist()
+        left, upper, right, lower = got["box"][0].tolist()
         expected = transforms.functional.resized_crop(
             image, upper, left, lower - upper, right - left, [48, 64], interpolation
         )
-        if got.flips[0]:
+        if got["flip"][0]:
             expected = transforms.functional.hflip(expected)
         assert_same(head(recipe, image, keys), transforms.functional.to_tensor(expected))
 
@@ -299,7 +299,7 @@ def test_tensors_are_cropped_and_resized_within_a_level(v2: Any) -> None:
     for number, size in enumerate(SIZES):
         image, keys = noise(*size), keys_of(1, number)
         left, upper, right, lower = (
-            recipe.programs[0].draw([size[0]], [size[1]], keys).boxes[0].tolist()
+            recipe.programs[0].draw([size[0]], [size[1]], keys)["box"][0].tolist()
         )
         tensor = functional.horizontal_flip(functional.pil_to_tensor(image))
         expected = functional.resized_crop(
@@ -338,12 +338,8 @@ def test_random_crops_are_the_crops_that_torchvision_makes(
                 done = apply(done, (operation, tuple(values)))
             mine.add(np.asarray(done).tobytes())
     else:
-        boxes = np.unique(drawn.boxes, axis=0)
-        boxes = drawn._replace(boxes=boxes)
-        mine = {
-            pillow.render(image, boxes, row, (31, 30), "bilinear").tobytes()
-            for row in range(len(boxes.boxes))
-        }
+        _, rows = np.unique(drawn["box"], axis=0, return_index=True)
+        mine = {pillow.render(image, cut).tobytes() for cut in drawn[rows]}
     # Of at most some 600 positions about none is missed in so many draws.
     assert len(mine ^ theirs) <= len(theirs) // 50
 

@@ -273,7 +273,7 @@ def test_they_are_made_and_compiled_without_torch() -> None:
         "from fastdata.transforms.compile import compile_recipe\n"
         "import numpy\n"
         "recipe = compile_recipe(Compose([RandomResizedCrop(8), Normalize((0,) * 3, (1,) * 3)]))\n"
-        "print(recipe.programs[0].draw([30], [30], numpy.zeros(1, numpy.uint64)).boxes.shape)\n"
+        "print(recipe.programs[0].draw([30], [30], numpy.zeros(1, numpy.uint64))['box'].shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "(1, 4)\n", done.stderr

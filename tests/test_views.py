@@ -175,7 +175,7 @@ def test_torchvisions_transforms_in_views_have_its_pixels(version: str) -> None:
                 image = dataset.open_image(index)
                 cut = program.draw([image.width], [image.height], keys[place : place + 1])
                 size = program.size
-                want = Image.fromarray(render(image, cut, 0, size, program.filter))
+                want = Image.fromarray(render(image, cut[0]))
                 calls, *_ = native_program(program.pixels).draw(int(keys[place]), *size)
                 for name, values in calls:
                     want = apply(want, (name, tuple(values)))
@@ -192,7 +192,7 @@ def test_scales_of_each_view_are_torchvisions() -> None:
     sides, areas = np.full(4000, 500), []
     for number, (program, scale) in enumerate(zip(recipe.programs, scales, strict=True)):
         cut = program.draw(sides, sides, sample_keys(epoch_key(5, 1), np.arange(4000), number))
-        areas.append(np.prod(cut.boxes[:, 2:] - cut.boxes[:, :2], axis=1) / 500**2)
+        areas.append(np.prod(cut["box"][:, 2:] - cut["box"][:, :2], axis=1) / 500**2)
         theirs = []
         for _ in range(4000):
             *_, height, width = tv.RandomResizedCrop.get_params(

@@ -72,9 +72,9 @@ class DALIPipeline(Pipeline):
 
     def _decode(self, batch: Batch) -> None:
         assert isinstance(batch, DALIBatch)
-        geometries, slow = self._draw(batch)
-        for number, geometry in enumerate(geometries):
-            batch.views.append(View(self._memory(batch, number), geometry))
+        drawn, slow = self._draw(batch)
+        for number, cuts in enumerate(drawn):
+            batch.views.append(View(self._memory(batch, number), cuts))
         skip = slow | ~_may_be_for_dali(batch.gathered, self._source.has_seek_points)
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
@@ -119,7 +119,7 @@ class DALIPipeline(Pipeline):
             batch.run = Run(
                 np.array(theirs, np.int64),
                 [samples[slot] for slot in theirs],
-                [view.geometry for view in batch.views],
+                [view.cuts for view in batch.views],
             )
             self._runner.begin(batch.run)
 

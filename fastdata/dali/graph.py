@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastdata import _native
 from fastdata.transforms.compile import Program
 from fastdata.transforms.descriptions import RandomResizedCrop, Resize, ResizeKeepRatio
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Cuts
 
 # A pipeline is first run on an image of so many pixels' side: then it is full, and takes and gives
 # one batch at a time.
@@ -65,11 +66,13 @@ class Graph:
         file = io.BytesIO()
         Image.new("RGB", (_SIDE, _SIDE)).save(file, "JPEG")
         samples = [np.frombuffer(file.getvalue(), np.uint8)]
-        box = np.array([[0, 0, _SIDE, _SIDE]], np.int32)
-        whole = Geometry(box, None, np.zeros((1, 2), np.int32), np.zeros(1, np.uint8), None)
+        whole = np.zeros((len(self.programs), 1), _native.CUT)
+        whole["box"] = 0, 0, _SIDE, _SIDE
+        for cut, program in zip(whole, self.programs, strict=True):
+            cut["size"] = program.size
         # The first schedule_run() runs it so many times.
         for _ in range(self.depth):
-            self.feed(built, samples, [whole] * len(self.programs), np.zeros(1, np.int64))
+            self.feed(built, samples, list(whole), np.zeros(1, np.int64))
         built.schedule_run()
         for _ in range(self.depth):
             built.outputs()
@@ -79,7 +82,7 @@ class Graph:
         self,
         pipeline: Any,
         samples: list[npt.NDArray[np.uint8]],
-        geometries: list[Geometry],
+        cuts: list[Cuts],
         rows: npt.NDArray[np.int64],
     ) -> None:
         """Gives a pipeline a batch; to be run then.
@@ -87,27 +90,24 @@ class Graph:
         Args:
             pipeline: What `build` returned.
             samples: Their bytes; must stay until the batch is done.
-            geometries: Of each view.
+            cuts: Geometry of each view.
             rows: The samples' rows in these.
         """
         pipeline.feed_input("data", samples)
-        for view, (program, geometry) in enumerate(zip(self.programs, geometries, strict=True)):
-            boxes = geometry.boxes[rows]
+        for view, (program, drawn) in enumerate(zip(self.programs, cuts, strict=True)):
+            cut = drawn[rows]
+            boxes = cut["box"]
             start = np.ascontiguousarray(boxes[:, [1, 0]])
             pipeline.feed_input(f"start{view}", start)
             pipeline.feed_input(f"shape{view}", np.ascontiguousarray(boxes[:, [3, 2]] - start))
-            pipeline.feed_input(f"mirror{view}", geometry.flips[rows].astype(np.int32))
+            pipeline.feed_input(f"mirror{view}", cut["flip"].astype(np.int32))
             if not _resizes(program):
                 continue
-            sizes = np.empty((len(rows), 2), np.int32)
-            sizes[:] = program.size if geometry.sizes is None else geometry.sizes[rows]
-            windows = np.zeros((len(rows), 2), np.int32)
-            if geometry.windows is not None:
-                windows[:] = geometry.windows[rows]
+            sizes = cut["size"]
             pipeline.feed_input(f"size{view}", sizes[:, ::-1].astype(np.float32))
             # DALI wants a window as its share of the room that it has.
             room = np.maximum(sizes - np.array(program.size), 1)
-            shares = (windows / room).astype(np.float32)
+            shares = (cut["window"] / room).astype(np.float32)
             pipeline.feed_input(f"x{view}", np.ascontiguousarray(shares[:, 0]))
             pipeline.feed_input(f"y{view}", np.ascontiguousarray(shares[:, 1]))
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.dali.graph import Graph
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Cuts
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class Run:
     Attributes:
         slots: int64, their slots in the batch.
         samples: Their bytes; empty when DALI has done with them.
-        geometries: Of the batch, for each view.
+        cuts: Geometry of the batch, for each view.
         pixels: A tensor of DALI's for each view, once it is done.
         error: Why DALI could not decode them.
         cancelled: Nobody wants them any more.
@@ -38,7 +38,7 @@ class Run:
 
     slots: npt.NDArray[np.int64]
     samples: list[Any]
-    geometries: list[Geometry]
+    cuts: list[Cuts]
     pixels: list[Any] | None = None
     error: Exception | None = None
     cancelled: bool = False
@@ -121,7 +121,7 @@ class Runner:
                     if _ENDING.is_set():
                         raise SystemExit  # ends a daemon thread without a traceback
                     self._pipeline = self._graph.build(self._batch_size)
-                self._graph.feed(self._pipeline, run.samples, run.geometries, run.slots)
+                self._graph.feed(self._pipeline, run.samples, run.cuts, run.slots)
                 self._pipeline.schedule_run()
             except Exception as error:
                 for waiting in self._queue:

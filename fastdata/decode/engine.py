@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 #: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
 DEFAULT_STRIDE = 128
 
-_FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
 _DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _RAW = ENCODINGS.index("raw")
 _ANY = np.iinfo(np.int32).max  # number of scans
@@ -59,13 +58,10 @@ class BatchOptions(TypedDict, total=False):
         stride: Build seek points, so many pixels apart, for JPEGs that have none;
             :meth:`PendingBatch.built` returns them. 0, the default: do not.
         check: Check the checksums of Extents that have them; the default.
+        cuts: One a sample: a drawn geometry (``fastdata.transforms.geometry``), instead of
+            ``regions``, ``sizes``, ``windows``, ``flips`` and ``filter``.
         program: Augmentations (``fastdata.transforms.pixels``), done to the window before it is
-            normalised; they make images of the result's size.
-        keys: With a program: uint64, one a sample: what it draws from.
-        canvases: With a program: (width, height) a sample of the window that it begins with,
-            where that is not the result's, also as an (N, 2) array.
-        filters: uint8, one a sample, instead of ``filter``: 0 nearest, 1 bilinear, 2 bicubic,
-            3 lanczos.
+            normalised; they make images of the result's size. Needs ``cuts``.
         max_scans: JPEGs of more scans are left to Pillow; None: none are.
     """
 
@@ -83,10 +79,8 @@ class BatchOptions(TypedDict, total=False):
     fallback: str
     stride: int
     check: bool
+    cuts: _Array | None
     program: _native.PixelProgram | None
-    keys: _Array | None
-    canvases: Sequence[tuple[int, int]] | _Array | None
-    filters: _Array | None
     max_scans: int | None
 
 
@@ -364,41 +358,32 @@ class PendingBatch:
         fallback: str = "unsupported",
         stride: int = 0,
         check: bool = True,
+        cuts: _Array | None = None,
         program: _native.PixelProgram | None = None,
-        keys: _Array | None = None,
-        canvases: Sequence[tuple[int, int]] | _Array | None = None,
-        filters: _Array | None = None,
         max_scans: int | None = DEFAULT_MAX_SCANS,
         views: Sequence[PendingBatch] = (),
         _index: bool = True,
     ):
-        if filter not in _FILTERS:
-            raise ValueError(f"filter must be one of {', '.join(_FILTERS)}, not {filter!r}")
+        if filter not in _native.FILTERS:
+            raise ValueError(f"filter must be one of {', '.join(_native.FILTERS)}, not {filter!r}")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
         if fallback not in FALLBACKS:
             raise ValueError(f"fallback must be one of {', '.join(FALLBACKS)}, not {fallback!r}")
         if stride < 0:
             raise ValueError(f"stride must not be below 0, as {stride} is")
-        if windows is not None and sizes is None:
-            raise ValueError("windows lie in resized regions: they need sizes")
         count = len(samples)
         self._samples, self._fallback, self._with_index = samples, fallback, _index
-        # What each sample has its own of; _run_one takes a slice of these.
-        self._each: dict[str, Any] = {
-            "boxes": _rows_of("regions", regions, count, 4),
-            "sizes": _rows_of("sizes", sizes, count, 2),
-            "windows": _rows_of("windows", windows, count, 2),
-            "flips": None if flips is None else np.ascontiguousarray(flips, dtype=np.bool_),
-            "canvases": _rows_of("canvases", canvases, count, 2),
-            "keys": None if keys is None else np.ascontiguousarray(keys, dtype=np.uint64),
-            "filters": None if filters is None else np.ascontiguousarray(filters, dtype=np.uint8),
-        }
+        given = regions, sizes, windows, flips
+        if cuts is None:
+            cuts = _cuts(count, out, *given, filter)
+        elif filter != "bilinear" or any(option is not None for option in given):
+            raise ValueError("cuts take the place of regions, sizes, windows, flips and filter")
+        self._cuts = cuts
         self._options: dict[str, Any] = {
             "dtype": dtype,
             "mean": mean,
             "std": std,
-            "filter": filter,
             "dct_scaling": dct_scaling,
             "program": program,
             "max_scans": _ANY if max_scans is None else min(max_scans, _ANY),
@@ -414,7 +399,7 @@ class PendingBatch:
             stride=stride,
             check=check,
             views=[view._job for view in views],
-            **self._each,
+            cuts=cuts,
             **self._options,
         )
         self._errors: list[DecodeError] | None = None
@@ -556,22 +541,21 @@ class PendingBatch:
         self, index: int, sample: Any, views: Sequence[_native.Job] = ()
     ) -> _native.Job:
         one = slice(index, index + 1)
-        each: dict[str, Any] = {
-            name: None if values is None else values[one] for name, values in self._each.items()
-        }
-        return _native.Job([sample], out=self._out[one], views=list(views), **each, **self._options)
+        return _native.Job(
+            [sample], out=self._out[one], cuts=self._cuts[one], views=list(views), **self._options
+        )
 
     def _bad_region(self, detail: str, index: int, sample: Any, number: int | None) -> DecodeError:
-        boxes, sizes, windows = (self._each[name] for name in ("boxes", "sizes", "windows"))
         size = _image_size(sample)
         text = detail
         if size is not None:
             text += f" of {size[0]} x {size[1]} pixels"
-        if boxes is not None:
-            text += f": {tuple(int(x) for x in boxes[index])}"
-        if sizes is not None:
-            corner = (0, 0) if windows is None else tuple(int(x) for x in windows[index])
-            text += f"; resized to {tuple(int(x) for x in sizes[index])}, window at {corner}"
+        cut, canvas = self._cuts[index], self._out.shape[2:0:-1]
+        resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
+        if not cut["whole"]:
+            text += f": {tuple(cut['box'].tolist())}"
+        if (resized, window) != (canvas, (0, 0)):
+            text += f"; resized to {resized}, window at {window}"
         return DecodeError("bad_region", text, 0, number)
 
 
@@ -675,11 +659,23 @@ def _pillow_pixels(data: Any, index: int | None) -> _Array:
         raise DecodeError("undecodable", f"it {error.line}", 0, index) from None
 
 
-def _rows_of(name: str, values: Any, count: int, columns: int) -> _Array | None:
-    """An option of so many integers a sample as an int32 array, (N, columns)."""
-    if values is None:
-        return None
-    rows = np.ascontiguousarray(values, dtype=np.int32).reshape(-1, columns)
-    if len(rows) != count:
-        raise ValueError(f"{len(rows)} {name} for {count} samples")
-    return rows
+def _cuts(
+    count: int, out: _Array, regions: Any, sizes: Any, windows: Any, flips: Any, filter: str
+) -> _Array:
+    """Return options of :func:`decode_batch` as ``fastdata.transforms.geometry`` has them."""
+    if windows is not None and sizes is None:
+        raise ValueError("windows lie in resized regions: they need sizes")
+    cuts = np.zeros(count, _native.CUT)
+    cuts["size"] = cuts["canvas"] = out.shape[2:0:-1] if out.ndim == 4 else 0
+    cuts["filter"] = _native.FILTERS.index(filter)
+    cuts["whole"] = regions is None
+    each = {"regions": (regions, "box"), "sizes": (sizes, "size"), "windows": (windows, "window")}
+    for name, (values, field) in {**each, "flips": (flips, "flip")}.items():
+        if values is None:
+            continue
+        rows = np.asarray(values, np.bool_ if name == "flips" else np.int32)
+        rows = rows.reshape(-1, *cuts[field].shape[1:])
+        if len(rows) != count:
+            raise ValueError(f"{len(rows)} {name} for {count} samples")
+        cuts[field] = rows
+    return cuts

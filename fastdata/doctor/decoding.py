@@ -240,11 +240,9 @@ def _decode(
     views: list[PendingBatch] = []
     for number in reversed(range(len(recipe.programs))):  # the first stands for all
         program = recipe.programs[number]
-        cut = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, number))
-        # What is cut beside the image is for Pillow alone; it is rare, and not measured.
-        if cut.needs_padding is not None:
-            skip |= cut.needs_padding
-        skip[list(cut.too_small)] = True
+        cuts = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, number))
+        # Pillow pads what is cut beside the image; it is rare, and not measured.
+        skip |= cuts["needs_padding"] | (cuts["too_small"] > 0)
         pending = PendingBatch(
             samples,
             np.empty((len(images), program.size[1], program.size[0], 3), output_dtype(program)),
@@ -252,7 +250,7 @@ def _decode(
             skip=skip,
             dct_scaling=scaled,
             views=() if number else views,
-            **program.batch_options(cut),
+            **program.batch_options(cuts),
         )
         views.append(pending)
     pending.run()

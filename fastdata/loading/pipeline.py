@@ -41,7 +41,7 @@ from fastdata.remote.prefetch import Fetch, Parts, RemotePass
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Cuts
 
 #: Pixels: larger than any crop. Stands for sizes that only Pillow can tell.
 _ANY_SIZE = 1 << 15
@@ -98,12 +98,10 @@ def plan_fetches(
     boxes = []
     for number, program in enumerate(settings.recipe.programs):
         keys = sample_keys(key, planned.numbers, number, planned.occurrences)
-        geometry = program.draw(extents.widths[slots], extents.heights[slots], keys)
-        boxes.append(np.array(geometry.boxes, np.int32))
-        # What is Pillow's, or an error, is fetched whole.
-        if geometry.needs_padding is not None:
-            boxes[-1][geometry.needs_padding] = 0
-        boxes[-1][list(geometry.too_small)] = 0
+        cuts = program.draw(extents.widths[slots], extents.heights[slots], keys)
+        # Fetch whole files for images that Pillow decodes or whose crop failed.
+        whole = cuts["needs_padding"] | (cuts["too_small"] > 0)
+        boxes.append(np.where(whole[:, None], np.int32(0), cuts["box"]))
     rows = extents.plan_fetches(slots.tolist(), boxes, settings.dct_scaling).tolist()
     return {slot: row for slot, row in zip(slots.tolist(), rows, strict=True) if row[0]}
 
@@ -114,11 +112,11 @@ class View:
 
     Attributes:
         memory: Where its pixels go.
-        geometry: What is cut out.
+        cuts: What is cut out of each.
     """
 
     memory: BatchMemory
-    geometry: Geometry
+    cuts: Cuts
 
 
 class Fallback(NamedTuple):
@@ -331,8 +329,7 @@ class Pipeline:
 
     def _tell_fallback(self, batch: Batch, slot: int, found: Fallback) -> None:
         """Warns of the first sample that Pillow has decoded; says why the core has not."""
-        padded = [view.geometry.needs_padding for view in batch.views]
-        if any(which is not None and which[slot] for which in padded):
+        if any(view.cuts["needs_padding"][slot] for view in batch.views):
             why = "its crop needs padding"
         elif found.code and not pillow_knows_better(found.code):
             why = f"the native core finds it damaged: {found.detail}"
@@ -397,35 +394,34 @@ class Pipeline:
 
     def _decode(self, batch: Batch) -> None:
         """Draws crops and begins decoding."""
-        geometries, slow = self._draw(batch)
+        drawn, slow = self._draw(batch)
         slow |= batch.gathered.pillow
         skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
-        for number, geometry in enumerate(geometries):
-            batch.views.append(View(self._memory(batch, number), geometry))
+        for number, cuts in enumerate(drawn):
+            batch.views.append(View(self._memory(batch, number), cuts))
         self._begin_native(batch, skip)
         if skip is not None:
             for slot in np.flatnonzero(slow).tolist():
                 if slot not in batch.failed:
                     self._by_pillow(batch, slot)
 
-    def _draw(self, batch: Batch) -> tuple[list[Geometry], npt.NDArray[np.bool_]]:
+    def _draw(self, batch: Batch) -> tuple[list[Cuts], npt.NDArray[np.bool_]]:
         """The crops of each view, and for which samples they are Pillow's, or impossible."""
         gathered, planned = batch.gathered, batch.planned
         indices = planned.indices
         slow = np.zeros(len(indices), np.bool_)
-        geometries = []
+        drawn = []
         for number, program in enumerate(self._settings.recipe.programs):
             keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
-            geometry = program.draw(gathered.widths, gathered.heights, keys)
-            geometries.append(geometry)
-            if geometry.needs_padding is not None:
-                slow |= geometry.needs_padding
-            for slot, words in geometry.too_small.items():
+            cuts = program.draw(gathered.widths, gathered.heights, keys)
+            drawn.append(cuts)
+            slow |= cuts["needs_padding"]
+            for slot, words in program.too_small(cuts).items():
                 error = _too_small(self._source, int(indices[slot]), words)
                 batch.failed.setdefault(slot, error)
         if batch.failed:
             slow[list(batch.failed)] = True
-        return geometries, slow
+        return drawn, slow
 
     def _memory(self, batch: Batch, number: int) -> BatchMemory:
         """Memory for one view of a batch."""
@@ -437,7 +433,7 @@ class Pipeline:
         """Has the native core decode all views of the samples that are not skipped."""
         settings, views = self._settings, []
         for program, view in zip(settings.recipe.programs, batch.views, strict=True):
-            options = program.batch_options(view.geometry)
+            options = program.batch_options(view.cuts)
             views.append((view.memory.array, {**options, "dct_scaling": settings.dct_scaling}))
         (array, options), *others = views
         extents = batch.gathered.extents
@@ -539,7 +535,7 @@ def _fall_back(
                 data = batch.gathered.extents.read(slot, check=settings.check)
             for program, view in zip(settings.recipe.programs, batch.views, strict=True):
                 out = view.memory.array[slot : slot + 1]
-                _decode_one(program, view.geometry, slot, data, out, settings.dct_scaling)
+                _decode_one(program, view.cuts[slot : slot + 1], data, out, settings.dct_scaling)
             return Fallback(None, code, Step.WITHOUT_TABLE, detail)
         except DecodeError as error:
             code, detail = error.code, error.detail
@@ -587,15 +583,16 @@ def _decode_by_codec(
             source.resized(batch.planned.indices[slot : slot + 1], width, height)
         cuts = []
         for number, (view, program) in enumerate(zip(batch.views, recipe.programs, strict=True)):
-            geometry, row = view.geometry, slot
+            one = slice(slot, slot + 1)
+            cut = view.cuts[one]
             if moved:
-                planned, one = batch.planned, slice(slot, slot + 1)
+                planned = batch.planned
                 before = None if planned.occurrences is None else planned.occurrences[one]
                 keys = sample_keys(batch.key, planned.numbers[one], number, before)
-                geometry, row = program.draw(width, height, keys), 0
-                if geometry.too_small:
-                    return _too_small(source, index, geometry.too_small[0])
-            cuts.append((program, geometry, row, view.memory.array[slot : slot + 1]))
+                cut = program.draw(width, height, keys)
+                if small := program.too_small(cut):
+                    return _too_small(source, index, small[0])
+            cuts.append((program, cut, view.memory.array[one]))
         _place(image, cuts)
     except DecodeError as error:
         return source.problem(index, error.what)
@@ -606,8 +603,8 @@ def _decode_by_codec(
     return image
 
 
-#: What is done to an image, the geometry, its row in that, and where the result goes.
-_Cut: TypeAlias = tuple[Program, Geometry, int, npt.NDArray[Any]]
+#: What is done to an image, its geometry as one row, and where the result goes.
+_Cut: TypeAlias = tuple[Program, Cuts, npt.NDArray[Any]]
 
 
 def _too_small(source: Source, index: int, words: str) -> UsageError:
@@ -618,39 +615,32 @@ def _too_small(source: Source, index: int, words: str) -> UsageError:
 
 def _place(image: Encoded, cuts: Sequence[_Cut]) -> None:
     """Puts an image's crops into their slots in the batch; decodes no more of it than they need."""
-    padded = [
-        cut.needs_padding is not None and bool(cut.needs_padding[row]) for _, cut, row, _ in cuts
-    ]
+    padded = [bool(cut["needs_padding"][0]) for _, cut, _ in cuts]
     box = None
     if not any(padded):
-        sides = list(zip(*(cut.boxes[row].tolist() for _, cut, row, _ in cuts), strict=True))
+        sides = list(zip(*(cut["box"][0].tolist() for _, cut, _ in cuts), strict=True))
         box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
     pixels = image.pixels(box)
-    for (program, geometry, row, out), pads in zip(cuts, padded, strict=True):
+    for (program, cut, out), pads in zip(cuts, padded, strict=True):
         if pads:
             image.way = PILLOW  # it crops and resizes, too
-            found = pillow.render(image.image(), geometry, row, program.size, program.filter)
-            _decode_one(program, pillow.rendered(geometry, row, found), 0, found, out)
+            found = pillow.render(image.image(), cut[0])
+            _decode_one(program, pillow.rendered(cut), found, out)
         else:
-            _decode_one(program, geometry, row, pixels, out)
+            _decode_one(program, cut, pixels, out)
 
 
 def _decode_one(
-    program: Program,
-    geometry: Geometry,
-    row: int,
-    sample: Any,
-    out: npt.NDArray[Any],
-    dct_scaling: bool = False,
+    program: Program, cut: Cuts, sample: Any, out: npt.NDArray[Any], dct_scaling: bool = False
 ) -> None:
-    """Has the native core bring one image, or pixels, into the batch."""
+    """Decode one image, or cut it out of pixels, into its slot of the batch."""
     decode_batch(
         [sample],
         program.size,
         dct_scaling=dct_scaling,
         fallback="never",
         out=out,
-        **program.batch_options(geometry, slice(row, row + 1)),
+        **program.batch_options(cut),
     )
 
 

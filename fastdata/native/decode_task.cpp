@@ -27,8 +27,10 @@ void DecodeTask::share_among(int threads) {
 
 bool DecodeTask::may_divide(size_t i) const {
   const Sample& sample = samples[i];
-  if (sample.raw.pixels || sample.whole || sample.box.y0 < 0 || sample.box.y1 <= sample.box.y0 ||
-      sample.window_y < 0 || sample.window_y > options.height + sample.full_height)
+  const Cut& cut = sample.cut;
+  const Box box = sample.box();
+  if (sample.raw.pixels || cut.whole || box.y0 < 0 || box.y1 <= box.y0 || cut.window[1] < 0 ||
+      cut.window[1] > options.height + cut.size[1])
     return false;
   if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
   const Extent& extent = extents->extents[i];
@@ -37,7 +39,7 @@ bool DecodeTask::may_divide(size_t i) const {
 
 /// A part of a sample; nothing, with a height of 0, where another part does all of it.
 DecodeTask::Work DecodeTask::work_of(size_t i, size_t part) const {
-  Work work{samples[i], options, samples[i].box};
+  Work work{samples[i], options, samples[i].box()};
   if (parts_ == 1) return work;
   if (!may_divide(i)) {
     if (part > 0) work.options.height = 0;
@@ -48,19 +50,18 @@ DecodeTask::Work DecodeTask::work_of(size_t i, size_t part) const {
   };
   const int begin = row(part), end = row(part + 1);
   Sample& sample = work.sample;
-  if (sample.full_width == 0) sample.full_width = options.width;
-  if (sample.full_height == 0) sample.full_height = options.height;
-  sample.window_y += begin;
+  sample.cut.window[1] += begin;
   sample.output.data = static_cast<uint8_t*>(sample.output.data) + begin * sample.output.row_stride;
   work.options.height = end - begin;
   // A row of the output comes from those that a filter's support, at most 3, reaches from there.
-  const double scale = static_cast<double>(sample.box.height()) / std::max(sample.full_height, 1);
+  const double scale = static_cast<double>(work.box.height()) / std::max(sample.cut.size[1], 1);
   const double reach = 3 * std::max(scale, 1.0) + 2;
-  const double top = sample.window_y * scale - reach;
-  const double bottom = (sample.window_y + work.options.height) * scale + reach;
-  const double last = samples[i].box.height();
-  work.box.y0 += static_cast<int>(std::clamp(top, 0.0, last));
-  work.box.y1 = samples[i].box.y0 + static_cast<int>(std::ceil(std::clamp(bottom, 0.0, last)));
+  const double top = sample.cut.window[1] * scale - reach;
+  const double bottom = (sample.cut.window[1] + work.options.height) * scale + reach;
+  const double last = work.box.height();
+  const int first = work.box.y0;
+  work.box.y0 = first + static_cast<int>(std::clamp(top, 0.0, last));
+  work.box.y1 = first + static_cast<int>(std::ceil(std::clamp(bottom, 0.0, last)));
   return work;
 }
 
@@ -136,13 +137,13 @@ Status DecodeTask::read(size_t i, Work& work) {
 bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const {
   if (!parts.table.open(seek_points).ok()) return false;
   const auto add = [&](const Box& needed, const DecodeTask& task) {
-    if (task.samples[i].whole || !needed.inside(parts.table.width(), parts.table.height()))
+    if (task.samples[i].cut.whole || !needed.inside(parts.table.width(), parts.table.height()))
       return false;
     parts.mcus = around(parts.mcus, parts.table.mcus_of(needed, task.options.dct_scaling));
     return true;
   };
   bool some = add(box, *this);
-  for (const auto& view : views) some = some && add(view->samples[i].box, *view);
+  for (const auto& view : views) some = some && add(view->samples[i].box(), *view);
   if (!some || !parts.table.parts(parts.mcus, parts.bytes)) return false;
   if (extents->extents[i].is_partial()) return true;
   join_parts(parts.bytes);
@@ -223,7 +224,7 @@ void DecodeTask::prepare() {
         continue;
       // Whoever reads the sample will be told what is wrong.
       if (!thread_reader().read_table(*extents, i, table).ok() ||
-          !plan_parts(i, samples[i].box, table, parts))
+          !plan_parts(i, samples[i].box(), table, parts))
         continue;
       will_need(*extents, i, parts.bytes);
       others[i] = 1;

@@ -106,27 +106,28 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
 }
 
 Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Plan& plan) {
-  const Sample& sample = *view.sample;
+  const Cut& cut = view.sample->cut;
   plan.width = view.options->width;
   plan.height = view.options->height;
   if (view.options->program) {
-    if (sample.canvas_width) plan.width = sample.canvas_width;
-    if (sample.canvas_height) plan.height = sample.canvas_height;
+    plan.width = cut.canvas[0];
+    plan.height = cut.canvas[1];
     if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
   }
   const int width = image.raw.pixels ? image.raw.width : region_.header().width;
   const int height = image.raw.pixels ? image.raw.height : region_.header().height;
   Box& crop = plan.crop;
-  crop = sample.whole ? Box{0, 0, width, height} : sample.box;
+  crop = cut.whole ? Box{0, 0, width, height} : view.sample->box();
   if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
 
-  plan.full_width = sample.full_width ? sample.full_width : plan.width;
-  plan.full_height = sample.full_height ? sample.full_height : plan.height;
-  const int left = sample.window_x, top = sample.window_y;
+  plan.full_width = cut.size[0];
+  plan.full_height = cut.size[1];
+  const int left = cut.window[0], top = cut.window[1];
   if (!window_inside(left, plan.width, plan.full_width) ||
       !window_inside(top, plan.height, plan.full_height))
     return {Code::bad_region, "a window outside the resized image"};
-  if (sample.full_width > kMaxResize || sample.full_height > kMaxResize)
+  if (plan.full_width > std::max(kMaxResize, plan.width) ||
+      plan.full_height > std::max(kMaxResize, plan.height))
     return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
 
   plan.scale = 1;
@@ -140,16 +141,17 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     across = {crop.width(), whole.x0 / scale - crop.x0, whole.width() / scale};
     down = {crop.height(), whole.y0 / scale - crop.y0, whole.height() / scale};
   }
-  plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height && !sample.flip;
+  plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height && !cut.flip;
   if (plan.as_is) {
     plan.needed = {crop.x0 + left, crop.y0 + top, crop.x0 + left + plan.width,
                    crop.y0 + top + plan.height};
     return {};
   }
   profile(Stage::coefficients);
-  build_axis(sample.filter, across, plan.full_width, {left, plan.width}, sample.flip,
+  const auto filter = static_cast<Filter>(cut.filter);
+  build_axis(filter, across, plan.full_width, {left, plan.width}, cut.flip != 0,
              /*vertical=*/false, plan.x_axis);
-  build_axis(sample.filter, down, plan.full_height, {top, plan.height}, false,
+  build_axis(filter, down, plan.full_height, {top, plan.height}, false,
              /*vertical=*/true, plan.y_axis);
   plan.needed = {crop.x0 + plan.x_axis.begin, crop.y0 + plan.y_axis.begin,
                  crop.x0 + plan.x_axis.end, crop.y0 + plan.y_axis.end};
@@ -192,8 +194,8 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   if (Status s = source.status(); !s.ok()) return s;
 
   profile(Stage::augment);
-  if (Status s = options.program->draw(view.sample->key, plan.width, plan.height, drawn_); !s.ok())
-    return s;
+  const uint64_t key = view.sample->cut.key;
+  if (Status s = options.program->draw(key, plan.width, plan.height, drawn_); !s.ok()) return s;
   for (const Call& call : drawn_.calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 

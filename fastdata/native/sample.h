@@ -7,6 +7,7 @@
 #include "augment/program.h"
 #include "buffer.h"
 #include "common.h"
+#include "geometry/cut.h"
 #include "resample/pixels.h"
 #include "jpeg/region.h"
 #include "resample/resample.h"
@@ -32,18 +33,10 @@ struct SampleImage {
 };
 
 struct Sample : SampleImage {
-  bool whole = true;  // the box is the whole image
-  Box box;
-  // What the box is resized to; 0: the output's size. The output is a window of that.
-  int full_width = 0, full_height = 0;
-  int window_x = 0, window_y = 0;
-  Filter filter = Filter::bilinear;  // that the box is resized with
-  bool flip = false;                 // mirrors the window
-  // With a program: the size of the window that it begins with, 0: the output's; and what it
-  // draws from.
-  int canvas_width = 0, canvas_height = 0;
-  uint64_t key = 0;
+  Cut cut;
   Output output;
+
+  Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }
 };
 
 /// The same for all samples of a batch.

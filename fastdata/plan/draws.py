@@ -28,7 +28,8 @@ The occurrence is
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 OOPSLA 2014): number ``d`` of the stream seeded ``k`` is ``mix(k + (d + 1) * GAMMA)``, with the
 finaliser that Stafford calls variant 13. Keys are made by the same function, level by level.
-All of it is integer arithmetic modulo 2**64 and the same on every platform.
+All of it is integer arithmetic modulo 2**64 and the same on every platform. The core draws the
+numbers of samples (``native/draws.h``); Python makes the keys.
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ _SECOND = 0x94D049BB133111EB
 
 _BITS = 0xFFFF_FFFF_FFFF_FFFF
 _GAMMA64, _FIRST64, _SECOND64 = np.uint64(GAMMA), np.uint64(_FIRST), np.uint64(_SECOND)
-_SHIFT11, _SHIFT27, _SHIFT30, _SHIFT31, _SHIFT32 = (np.uint64(n) for n in (11, 27, 30, 31, 32))
-_LOW32 = np.uint64(0xFFFF_FFFF)
+_SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 # A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
 # have -2 to -5 (`fastdata.plan.order`), substitutes -8 (`fastdata.plan.schedule`).
@@ -188,74 +188,6 @@ def batch_key(
     Returns:
         An int in [0, 2**64).
     """
-    before = None if occurrences is None else occurrences[:1]
-    return child(int(sample_keys(key, indices[:1], 0, before)[0]), _BATCH)
-
-
-def bits(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.uint64]:
-    """Draw number ``draw`` of each key, as 64 random bits.
-
-    Args:
-        keys: uint64, any shape.
-        draw: Which number of the keys' streams; 0 or more.
-
-    Returns:
-        uint64, as ``keys`` is shaped.
-
-    Raises:
-        UsageError: ``draw`` is negative.
-    """
-    if draw < 0:
-        raise UsageError(f"draw {draw} is negative.", "Draws are numbered from 0.")
-    return mix(keys + np.uint64(((draw + 1) * GAMMA) & _BITS))
-
-
-def uniforms(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.float64]:
-    """Draw number ``draw`` of each key, uniform in [0, 1).
-
-    Args:
-        keys: uint64, any shape.
-        draw: Which number of the keys' streams; 0 or more.
-
-    Returns:
-        float64, as ``keys`` is shaped: multiples of 2**-53.
-
-    Raises:
-        UsageError: ``draw`` is negative.
-    """
-    z = bits(keys, draw)
-    z >>= _SHIFT11
-    drawn: npt.NDArray[np.float64] = z * np.float64(2.0**-53)
-    return drawn
-
-
-def integers(
-    keys: npt.NDArray[np.uint64], draw: int, bounds: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Draw number ``draw`` of each key, uniform over the integers in [0, bound).
-
-    Args:
-        keys: uint64, any shape.
-        draw: Which number of the keys' streams; 0 or more.
-        bounds: int64, 1 or more, of a shape that broadcasts with that of ``keys``.
-
-    Returns:
-        int64. No number is more probable than another by more than 2**-64.
-
-    Raises:
-        UsageError: ``draw`` is negative, or a bound is less than 1.
-    """
-    high = np.asarray(bounds, dtype=np.int64)
-    if high.size and int(high.min()) < 1:
-        raise UsageError(f"bound {high.min()} is less than 1.", "Give bounds of 1 or more.")
-    return _multiply_high(bits(keys, draw), high.astype(np.uint64)).astype(np.int64)
-
-
-def _multiply_high(x: npt.NDArray[np.uint64], y: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The upper 64 of the 128 bits of ``x * y``, by 32-bit digits: no partial sum overflows."""
-    x_low, x_high = x & _LOW32, x >> _SHIFT32
-    y_low, y_high = y & _LOW32, y >> _SHIFT32
-    middle = ((x_low * y_low) >> _SHIFT32) + x_high * y_low
-    carried = (middle & _LOW32) + x_low * y_high
-    high: npt.NDArray[np.uint64] = x_high * y_high + (middle >> _SHIFT32) + (carried >> _SHIFT32)
-    return high
+    first = child(child(key, 0), int(indices[0]))
+    again = 0 if occurrences is None else int(occurrences[0])
+    return child(child(first, -1 - again) if again else first, _BATCH)

@@ -7,12 +7,12 @@ whose reason is for the user.
 
     recipe = compile_recipe(transform)
     for number, program in enumerate(recipe.programs):
-        geometry = program.draw(widths, heights, sample_keys(key, indices, number))
+        cuts = program.draw(widths, heights, sample_keys(key, indices, number))
         # ... the core decodes to program.output
     # ... recipe.tail is called for each sample
 
 Whether steps can be composed depends on their arguments alone, so it is decided once, here;
-`fastdata.transforms.geometry` then composes without asking.
+the core then composes without asking (`fastdata.transforms.geometry`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from fastdata.transforms.descriptions import (
     Views,
     in_form,
 )
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.originals import settled
 
 _Pair: TypeAlias = tuple[int, int]
@@ -151,7 +151,7 @@ class Program:
     steps: tuple[Transform, ...]
     pixels: tuple[Transform, ...] = ()
 
-    def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Geometry:
+    def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
         """Draw and compose the geometry of a batch.
 
         Args:
@@ -160,38 +160,28 @@ class Program:
             keys: uint64 (N,), a sample each: from which `fastdata.plan.draws` makes its numbers.
 
         Returns:
-            The geometry; the same for a sample whatever else is in the batch.
+            A row for each sample; the same whatever else is in the batch.
         """
-        cut, width, height = geometry.compose(self.steps, widths, heights, keys)
-        if not self.pixels:
-            return cut
-        cut = cut._replace(keys=np.ascontiguousarray(keys, np.uint64))
-        if isinstance(width, int) and isinstance(height, int) and (width, height) == self.size:
-            return cut
-        return cut._replace(canvases=geometry.columns(len(keys), width, height))
+        return geometry.draw(self.steps, widths, heights, keys)
 
-    def batch_options(self, cut: Geometry, rows: slice = slice(None)) -> dict[str, Any]:
+    def too_small(self, cuts: Cuts) -> dict[int, str]:
+        """Describe the images that are too small for a crop that may not pad, by their row."""
+        return geometry.too_small(self.steps, cuts)
+
+    def batch_options(self, cuts: Cuts) -> dict[str, Any]:
         """Keyword arguments of `fastdata.decode.decode_batch` that do this to some images.
 
         Args:
-            cut: What :meth:`draw` returned.
-            rows: Which of its rows the images are.
+            cuts: Rows of what :meth:`draw` returned.
         """
         output = self.output
-        options: dict[str, Any] = {
-            "filter": self.filter,
+        return {
             "dtype": output.dtype,
             "mean": output.mean,
             "std": output.std,
-            "regions": cut.boxes[rows],
-            "flips": cut.flips[rows],
+            "cuts": cuts,
+            "program": pixels.native_program(self.pixels) if self.pixels else None,
         }
-        for name in ("sizes", "windows", "canvases", "keys", "filters"):
-            values = getattr(cut, name)
-            options[name] = None if values is None else values[rows]
-        if self.pixels:
-            options["program"] = pixels.native_program(self.pixels)
-        return options
 
     @property
     def erases(self) -> bool:

@@ -17,44 +17,36 @@ from fastdata.errors import UsageError
 from fastdata.transforms import geometry, pixels
 from fastdata.transforms.compile import Output, Reading, misplaced, name_of, read
 from fastdata.transforms.descriptions import Transform, in_form
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Cuts
 
 #: What to do about an image that is smaller than a random crop.
 SMALL_HINT = "Resize before it, or give it pad_if_needed=True."
 
 
-def render(
-    image: Image.Image, cut: Geometry, row: int, size: tuple[int, int], resample: str
-) -> npt.NDArray[np.uint8]:
+def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
     """Crop, resize, cut and flip one image, padding with zeros what is outside it.
 
     Args:
         image: The source image; modes other than RGB are converted to it.
-        cut: What is cut out.
-        row: The image's row there.
-        size: (width, height) of the result, where ``cut.canvases`` has no other.
-        resample: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``.
+        cut: Its geometry, a row of what `fastdata.transforms.geometry.draw` returns.
 
     Returns:
-        uint8 (height, width, 3), RGB.
+        uint8 (height, width, 3), RGB, of the size of the cut's canvas.
     """
     if image.mode != "RGB":
         image = image.convert("RGB")
-    if cut.canvases is not None:
-        size = tuple(cut.canvases[row].tolist())
-    left, upper, right, lower = cut.boxes[row].tolist()
+    left, upper, right, lower = cut["box"].tolist()
     if (left, upper, right, lower) != (0, 0, *image.size):
         image = _cut(image, left, upper, (right - left, lower - upper))
-    if cut.filters is not None:
-        resample = geometry.FILTERS[cut.filters[row]]
-    resized = size if cut.sizes is None else tuple(cut.sizes[row].tolist())
+    resized, canvas = tuple(cut["size"].tolist()), tuple(cut["canvas"].tolist())
     if image.size != resized:
+        resample = geometry.FILTERS[cut["filter"]]
         image = image.resize(resized, Image.Resampling[resample.upper()])
-    if resized != size or cut.windows is not None:
-        x, y = (0, 0) if cut.windows is None else cut.windows[row].tolist()
-        image = _cut(image, x, y, size)
+    x, y = cut["window"].tolist()
+    if (x, y, *resized) != (0, 0, *canvas):
+        image = _cut(image, x, y, canvas)
     found: npt.NDArray[np.uint8] = np.array(image)
-    return np.ascontiguousarray(found[:, ::-1]) if cut.flips[row] else found
+    return np.ascontiguousarray(found[:, ::-1]) if cut["flip"] else found
 
 
 def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:
@@ -67,13 +59,12 @@ def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Im
     return found
 
 
-def rendered(cut: Geometry, row: int, image: npt.NDArray[np.uint8]) -> Geometry:
-    """The geometry of one image that is left after `render`: none of it, all of its pixels."""
-    one, (height, width) = slice(row, row + 1), image.shape[:2]
-    boxes = np.array([[0, 0, width, height]], np.int32)
-    keys = None if cut.keys is None else cut.keys[one]
-    canvases = None if cut.canvases is None else cut.canvases[one]
-    return Geometry(boxes, None, None, np.zeros(1, np.uint8), None, canvases, keys)
+def rendered(cuts: Cuts) -> Cuts:
+    """What is left of some geometry after `render`: all of its pixels, as they are."""
+    left: Cuts = cuts.copy()
+    left["size"] = cuts["canvas"]
+    left["whole"], left["window"], left["flip"], left["needs_padding"] = 1, 0, 0, False
+    return left
 
 
 def call(transform: Transform, image: Any) -> Any:
@@ -113,14 +104,13 @@ def _view(view: Reading, image: Image.Image) -> Any:
     if any(pixels.is_random(step) for step in (*view.steps, *program)):
         seed = int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))
     keys = np.array([seed], np.int64).view(np.uint64)
-    cut, width, height = geometry.compose(view.steps, [image.width], [image.height], keys)
-    if cut.too_small:
-        raise UsageError(f"The image has {cut.too_small[0]}.", SMALL_HINT)
-    size = int(np.asarray(width).flat[0]), int(np.asarray(height).flat[0])
-    found: npt.NDArray[Any] = render(image, cut, 0, size, view.filter or "bilinear")
+    cuts = geometry.draw(tuple(view.steps), [image.width], [image.height], keys)
+    if small := geometry.too_small(view.steps, cuts):
+        raise UsageError(f"The image has {small[0]}.", SMALL_HINT)
+    found: npt.NDArray[Any] = render(image, cuts[0])
     output = view.output()
     if program:
-        found = _augment(found, pixels.native_program(program), keys, output)
+        found = _augment(found, pixels.native_program(program), rendered(cuts), output)
     result: Any = torch.from_numpy(found).permute(2, 0, 1).contiguous()
     if output.dtype != "uint8":
         if not program:
@@ -137,13 +127,13 @@ def _view(view: Reading, image: Image.Image) -> Any:
 def _augment(
     image: npt.NDArray[np.uint8],
     program: _native.PixelProgram,
-    keys: npt.NDArray[np.uint64],
+    cuts: Cuts,
     output: Output,
 ) -> npt.NDArray[Any]:
     """A pixel program, done by the core to one image (height, width, 3): uint8, or float32."""
     height, width = image.shape[:2]
     try:
-        *_, new_width, new_height = program.draw(int(keys[0]), width, height)
+        *_, new_width, new_height = program.draw(int(cuts["key"][0]), width, height)
     except ValueError as error:
         raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
@@ -155,8 +145,7 @@ def _augment(
         mean=output.mean,
         std=output.std,
         program=program,
-        keys=keys,
-        canvases=np.array([[width, height]], np.int32),
+        cuts=cuts,
     )
     job.run()
     if failures := job.failures():

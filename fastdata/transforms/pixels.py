@@ -394,7 +394,7 @@ def size_after(step: Transform, size: Fixed) -> Fixed:
     if isinstance(step, Resize):
         if isinstance(step.size, tuple):
             return step.size[1], step.size[0]
-        return size and geometry.resized_size(step, *size)  # type: ignore[return-value]
+        return size and geometry.resized_size(step, *size)
     if isinstance(step, RandomRotation):
         return None if step.expand else size
     if isinstance(step, (ScaleJitter, RandomShortestSize, RandomResize, ResizeKeepRatio)):

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "draws.h"
+#include "geometry/crops.h"
 #include "portable.h"
-#include "resample/random_crops.h"
 
 namespace fastdata {
 namespace {
@@ -541,15 +541,9 @@ Status PixelProgram::Drawing::resized_crop(uint64_t draw) {
   return resize(v[0], v[1], v[2]);
 }
 
-/// torchvision's functional._compute_resized_output_size.
 Status PixelProgram::Drawing::resize_shorter() {
-  const double w = width(), h = height(), bound = v[1];
-  double shorter = v[0], longer = std::trunc(v[0] * std::max(w, h) / std::min(w, h));
-  if (bound > 0 && longer > bound) {
-    shorter = std::max(std::trunc(bound * shorter / longer), 1.0);
-    longer = bound;
-  }
-  return w <= h ? resize(shorter, longer, v[2]) : resize(longer, shorter, v[2]);
+  const Size size = resized_shorter(width(), height(), v[0], v[1]);
+  return resize(size.width, size.height, v[2]);
 }
 
 /// torchvision's v2 ScaleJitter, which takes the target's width for the height's, and so on; the
@@ -587,14 +581,16 @@ Status PixelProgram::Drawing::crop(int64_t left, int64_t top, double new_width, 
 
 /// torchvision's functional.center_crop.
 Status PixelProgram::Drawing::centre_crop() {
-  const double across = std::max(v[0] - width(), 0.0);
-  const double down = std::max(v[1] - height(), 0.0);
-  if (Status s = pad(std::floor(across / 2), std::floor(down / 2), std::floor((across + 1) / 2),
-                     std::floor((down + 1) / 2), v + 2);
+  if (!(v[0] <= kMaxSide && v[1] <= kMaxSide)) return set_size(v[0], v[1]);  // it refuses these
+  const int64_t x = centred(width(), static_cast<int64_t>(v[0]), false);
+  const int64_t y = centred(height(), static_cast<int64_t>(v[1]), false);
+  const auto before_x = static_cast<double>(std::max<int64_t>(-x, 0));
+  const auto before_y = static_cast<double>(std::max<int64_t>(-y, 0));
+  if (Status s = pad(before_x, before_y, std::max(v[0] - width(), 0.0) - before_x,
+                     std::max(v[1] - height(), 0.0) - before_y, v + 2);
       !s.ok())
     return s;
-  return crop(static_cast<int64_t>(std::nearbyint((width() - v[0]) / 2)),
-              static_cast<int64_t>(std::nearbyint((height() - v[1]) / 2)), v[0], v[1]);
+  return crop(std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), v[0], v[1]);
 }
 
 /// torchvision's functional.five_crop.
@@ -616,9 +612,8 @@ Status PixelProgram::Drawing::random_crop(uint64_t draw) {
   }
   if (!(w >= 1 && h >= 1 && w <= width() && h <= height()))
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
-  const auto free_x = static_cast<int64_t>(width() - w),
-             free_y = static_cast<int64_t>(height() - h);
-  return crop(draw_integer(key, draw, free_x + 1), draw_integer(key, draw + 1, free_y + 1), w, h);
+  const int64_t x = random_place(width(), static_cast<int64_t>(w), false, key, draw);
+  return crop(x, random_place(height(), static_cast<int64_t>(h), false, key, draw + 1), w, h);
 }
 
 /// torchvision's RandomErasing.get_params.

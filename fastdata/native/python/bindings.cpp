@@ -8,6 +8,7 @@
 
 #include "python/bindings_augment.h"
 #include "python/bindings_extents.h"
+#include "python/bindings_geometry.h"
 #include "python/bindings_job.h"
 #include "python/bindings_program.h"
 #include "io/crc32c.h"
@@ -16,7 +17,6 @@
 #include "jpeg/probe.h"
 #include "profile.h"
 #include "python/python_view.h"
-#include "resample/random_crops.h"
 #include "python/released.h"
 #include "jpeg/rewrite.h"
 #include "jpeg/seek_points.h"
@@ -99,34 +99,6 @@ py::tuple rewrite_baseline_python(const py::object& data) {
   }
   return py::make_tuple(py::bytes(reinterpret_cast<const char*>(out.data()), out.size()),
                         code_name(s.code), s.detail, s.offset);
-}
-
-/// `out`: int64, 4 x N: left, top, width, height.
-void random_resized_crops(const py::object& keys, const py::object& widths,
-                          const py::object& heights, uint64_t draw,
-                          const std::pair<double, double>& area,
-                          const std::pair<double, double>& ratio, bool in_double,
-                          const py::object& out) {
-  const View key_view(keys), width_view(widths), height_view(heights);
-  const View out_view(out, /*writable=*/true);
-  for (const View* view : {&key_view, &width_view, &height_view})
-    if (!view->is_integers(8, 1) || (*view)->shape[0] != key_view->shape[0])
-      throw py::type_error("keys, widths and heights must be 64-bit integers, 1-D, equally long");
-  const Py_ssize_t count = key_view->shape[0];
-  if (!out_view.is_integers(8, 2) || out_view->shape[0] != 4 || out_view->shape[1] != count)
-    throw py::type_error("out must be 64-bit integers, 4 x N");
-  const AreaAndRatio ranges{area.first, area.second, ratio.first, ratio.second, in_double};
-  const auto* key = static_cast<const uint64_t*>(key_view->buf);
-  const auto* width = static_cast<const int64_t*>(width_view->buf);
-  const auto* height = static_cast<const int64_t*>(height_view->buf);
-  auto* box = static_cast<int64_t*>(out_view->buf);
-  for (Py_ssize_t i = 0; i < count; i++) {
-    const CropBox found = random_resized_crop(ranges, width[i], height[i], key[i], draw);
-    box[i] = found.left;
-    box[count + i] = found.top;
-    box[2 * count + i] = found.width;
-    box[3 * count + i] = found.height;
-  }
 }
 
 uint32_t crc32c_python(const py::object& data, uint32_t crc) {
@@ -249,12 +221,9 @@ PYBIND11_MODULE(_native, m) {
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
   m.def("check_seek_points", &check_seek_points_python, py::arg("table"), py::arg("data"));
 
-  m.def("random_resized_crops", &random_resized_crops, py::arg("keys"), py::arg("widths"),
-        py::arg("heights"), py::arg("draw"), py::arg("area"), py::arg("ratio"),
-        py::arg("in_double"), py::arg("out"));
-
   bind_augment(m);
   bind_extents(m);
+  bind_geometry(m);
   bind_program(m);
   bind_job(m);
   // Called last of all that fastdata registers, as this is the first.
@@ -265,5 +234,6 @@ PYBIND11_MODULE(_native, m) {
 // One translation unit: most of compiling these is pybind11's headers and templates.
 #include "python/bindings_augment.cpp"
 #include "python/bindings_extents.cpp"
+#include "python/bindings_geometry.cpp"
 #include "python/bindings_job.cpp"
 #include "python/bindings_program.cpp"

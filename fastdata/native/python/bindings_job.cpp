@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -22,15 +23,6 @@
 
 namespace fastdata {
 namespace {
-
-Filter parse_filter(const std::string& name) {
-  if (name == "nearest") return Filter::nearest;
-  if (name == "bilinear") return Filter::bilinear;
-  if (name == "bicubic") return Filter::bicubic;
-  if (name == "lanczos") return Filter::lanczos;
-  throw py::value_error("filter must be 'nearest', 'bilinear', 'bicubic' or 'lanczos', not '" +
-                        name + "'");
-}
 
 DataType parse_data_type(const std::string& name) {
   if (name == "uint8") return DataType::uint8;
@@ -193,48 +185,36 @@ class PendingWork {
   std::unique_ptr<Batch> batch_;  // of submit
 };
 
-/// What one sample's numbers of an N x `columns` array of int32 are; null if there is none.
-const int32_t* integers(const py::object& array, const char* name, size_t count, Py_ssize_t columns,
-                        std::vector<View>& views) {
+/// One cut a sample; null if there are none.
+const Cut* cuts_of(const py::object& array, size_t count) {
   if (array.is_none()) return nullptr;
-  views.emplace_back(array);
-  const View& view = views.back();
-  if (!view.is_integers(4, 2) || static_cast<size_t>(view->shape[0]) != count ||
-      view->shape[1] != columns)
-    throw py::value_error(std::string(name) + " must be int32, N x " + std::to_string(columns) +
-                          ", contiguous");
-  return static_cast<const int32_t*>(view->buf);
+  using Cuts = py::array_t<Cut, py::array::c_style>;
+  if (!Cuts::check_(array) || py::cast<Cuts>(array).ndim() != 1 || py::len(array) != count)
+    throw py::value_error("cuts must be a contiguous array of CUT, one a sample");
+  const Cut* cuts = py::cast<Cuts>(array).data();
+  if (std::any_of(cuts, cuts + count, [](const Cut& cut) {
+        return cut.filter > static_cast<uint8_t>(Filter::lanczos);
+      }))
+    throw py::value_error("filters must be 0 nearest, 1 bilinear, 2 bicubic, 3 lanczos");
+  return cuts;
 }
 
-/// A key a sample; null if there are none.
-const uint64_t* keys_of(const py::object& array, size_t count, std::vector<View>& views) {
-  if (array.is_none()) return nullptr;
-  views.emplace_back(array);
-  if (!views.back().is_integers(8, 1) || static_cast<size_t>(views.back()->shape[0]) != count)
-    throw py::value_error("keys must be uint64, one a sample, contiguous");
-  return static_cast<const uint64_t*>(views.back()->buf);
-}
-
-/// A byte a sample; null if there are none.
-const uint8_t* flags(const py::object& array, const char* name, size_t count,
-                     std::vector<View>& views) {
-  if (array.is_none()) return nullptr;
-  views.emplace_back(array);
-  const ByteSpan bytes = views.back().bytes();
-  if (bytes.size != count)
-    throw py::value_error(std::string(name) + " must have one byte a sample");
-  return bytes.data;
+/// A byte a sample: nonzero to skip it; empty if there are none.
+std::vector<uint8_t> skipped(const py::object& skip, size_t count) {
+  if (skip.is_none()) return {};
+  const View view(skip);
+  const ByteSpan bytes = view.bytes();
+  if (bytes.size != count) throw py::value_error("skip must have one byte a sample, contiguous");
+  return {bytes.data, bytes.data + count};
 }
 
 /// A batch of images and the Python objects whose memory it uses.
 class Job : public PendingWork {
  public:
-  Job(const py::object& data, const py::object& seek_points, const py::object& boxes,
-      const py::object& flips, const py::object& out, const std::string& dtype, const Numbers& mean,
-      const Numbers& deviation, const std::string& filter, bool dct_scaling,
-      const py::object& sizes, const py::object& windows, const py::object& skip, int stride,
-      bool check, const py::object& program, const py::object& keys, const py::object& canvases,
-      const py::object& filters, const py::list& views, int max_scans)
+  Job(const py::object& data, const py::object& seek_points, const py::object& cuts,
+      const py::object& out, const std::string& dtype, const Numbers& mean,
+      const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
+      const py::object& program, const py::list& views, int max_scans)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
     bool planar = false;
@@ -244,10 +224,8 @@ class Job : public PendingWork {
     if (static_cast<size_t>(output.count) != count)
       throw py::value_error("out is not for as many samples as there are");
     if (stride < 0) throw py::value_error("stride must not be below 0");
-    if (program.is_none() != keys.is_none()) throw py::value_error("a program needs keys");
-    if (!canvases.is_none() && program.is_none())
-      throw py::value_error("canvases are for programs");
     if (!program.is_none()) {
+      if (cuts.is_none()) throw py::value_error("a program needs cuts, which have its keys");
       program_ = program;
       task_->options.program = &py::cast<const PixelProgram&>(program);
     }
@@ -257,11 +235,9 @@ class Job : public PendingWork {
       task_->views.push_back(task);
     }
     others_ = views;
-    if (sizes.is_none() && !windows.is_none()) throw py::value_error("windows need sizes");
     normalisation_ = std::make_unique<Normalisation>(type, mean, deviation, planar);
     task_->options.width = output.width;
     task_->options.height = output.height;
-    const Filter usual = parse_filter(filter);
     task_->options.dct_scaling = dct_scaling;
     task_->options.max_scans = max_scans;
     task_->check = check;
@@ -269,21 +245,9 @@ class Job : public PendingWork {
     if (stride > 0) task_->built.resize(count);
     if (reading) task_->extents = py::cast<const BoundExtents*>(data);
 
-    std::vector<View> arguments;  // copied from, not kept
-    arguments.reserve(8);
-    const int32_t* box = integers(boxes, "boxes", count, 4, arguments);
-    const int32_t* size = integers(sizes, "sizes", count, 2, arguments);
-    const int32_t* window = integers(windows, "windows", count, 2, arguments);
-    const int32_t* canvas = integers(canvases, "canvases", count, 2, arguments);
-    const uint64_t* key = keys_of(keys, count, arguments);
-    const uint8_t* flip = flags(flips, "flips", count, arguments);
-    const uint8_t* own = flags(filters, "filters", count, arguments);
-    if (own && std::any_of(own, own + count, [](uint8_t filter) {
-          return filter > static_cast<uint8_t>(Filter::lanczos);
-        }))
-      throw py::value_error("filters must be 0 nearest, 1 bilinear, 2 bicubic, 3 lanczos");
-    if (const uint8_t* skipped = flags(skip, "skip", count, arguments))
-      task_->skip.assign(skipped, skipped + count);
+    const Cut* cut = cuts_of(cuts, count);
+    const Cut whole = whole_cut(output.width, output.height);
+    task_->skip = skipped(skip, count);
     const bool seeking = !seek_points.is_none();
     if (seeking && py::len(seek_points) != count)
       throw py::value_error("seek_points must have one entry a sample");
@@ -300,25 +264,7 @@ class Job : public PendingWork {
           sample.seek_points = views_.back().bytes();
         }
       }
-      if (box) {
-        sample.whole = false;
-        sample.box = {box[4 * i], box[4 * i + 1], box[4 * i + 2], box[4 * i + 3]};
-      }
-      if (size) {  // no image has a size below 1: that is for the decoder to refuse
-        sample.full_width = size[2 * i] > 0 ? size[2 * i] : -1;
-        sample.full_height = size[2 * i + 1] > 0 ? size[2 * i + 1] : -1;
-      }
-      if (window) {
-        sample.window_x = window[2 * i];
-        sample.window_y = window[2 * i + 1];
-      }
-      if (canvas) {  // as of sizes
-        sample.canvas_width = canvas[2 * i] > 0 ? canvas[2 * i] : -1;
-        sample.canvas_height = canvas[2 * i + 1] > 0 ? canvas[2 * i + 1] : -1;
-      }
-      if (key) sample.key = key[i];
-      sample.filter = own ? static_cast<Filter>(own[i]) : usual;
-      sample.flip = flip && flip[i];
+      sample.cut = cut ? cut[i] : whole;
       sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
       sample.output.row_stride = out_->strides[1];
       sample.output.plane_stride = planar ? out_->strides[3] : 0;
@@ -412,15 +358,7 @@ class ReadJob : public PendingWork {
 
   static std::shared_ptr<ReadTask> make_task(const BoundExtents& extents, const py::object& skip,
                                              bool check) {
-    std::vector<uint8_t> skipped;
-    if (!skip.is_none()) {
-      const View view(skip);
-      if (!view.is_integers(1, 1) || static_cast<size_t>(view->shape[0]) != extents.size())
-        throw py::value_error("skip must have one byte a sample, contiguous");
-      const auto* first = static_cast<const uint8_t*>(view->buf);
-      skipped.assign(first, first + extents.size());
-    }
-    return std::make_shared<ReadTask>(extents, std::move(skipped), check);
+    return std::make_shared<ReadTask>(extents, skipped(skip, extents.size()), check);
   }
 
   py::object extents_;
@@ -442,19 +380,14 @@ py::class_<T> bind_work(py::module_& m, const char* name) {
 void bind_job(py::module_& m) {
   bind_work<Job>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
-                    const py::object&, const std::string&, const Numbers&, const Numbers&,
-                    const std::string&, bool, const py::object&, const py::object&,
-                    const py::object&, int, bool, const py::object&, const py::object&,
-                    const py::object&, const py::object&, const py::list&, int>(),
+                    const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
+                    int, bool, const py::object&, const py::list&, int>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
-           py::arg("boxes") = py::none(), py::arg("flips") = py::none(), py::arg("out"),
-           py::arg("dtype"), py::arg("mean") = py::none(), py::arg("std") = py::none(),
-           py::arg("filter") = "bilinear", py::arg("dct_scaling") = false,
-           py::arg("sizes") = py::none(), py::arg("windows") = py::none(),
-           py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
-           py::arg("program") = py::none(), py::arg("keys") = py::none(),
-           py::arg("canvases") = py::none(), py::arg("filters") = py::none(),
-           py::arg("views") = py::list(), py::arg("max_scans") = SampleOptions{}.max_scans)
+           py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
+           py::arg("mean") = py::none(), py::arg("std") = py::none(),
+           py::arg("dct_scaling") = false, py::arg("skip") = py::none(), py::arg("stride") = 0,
+           py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
+           py::arg("max_scans") = SampleOptions{}.max_scans)
       .def("built", &Job::built)
       .def("timings", &Job::timings)
       .def("bytes_read", &Job::bytes_read);

@@ -12,7 +12,7 @@
 
 namespace fastdata {
 
-enum class Filter { nearest, bilinear, bicubic, lanczos };
+enum class Filter { nearest, bilinear, bicubic, lanczos };  // Python: `_native.FILTERS`
 
 // Note [Weights]: Pillow's weights are integers of 22 bits; with those ("wide") results are
 // Pillow's, and the vertical pass always has them. The vector paths multiply them in two words or

@@ -1,0 +1,91 @@
+#include "geometry/crops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "draws.h"
+#include "portable.h"
+
+namespace fastdata {
+namespace {
+
+/// The largest box within the ratios, in the middle.
+CropBox central(const AreaAndRatio& ranges, int64_t width, int64_t height) {
+  const double ratio = static_cast<double>(width) / static_cast<double>(height);
+  CropBox box{0, 0, width, height};
+  if (ratio < ranges.least_ratio())
+    box.height =
+        static_cast<int64_t>(std::nearbyint(static_cast<double>(width) / ranges.least_ratio()));
+  else if (ratio > ranges.most_ratio())
+    box.width =
+        static_cast<int64_t>(std::nearbyint(static_cast<double>(height) * ranges.most_ratio()));
+  // Ratios that no box of whole pixels has: one pixel is the least.
+  if (box.height < 1) box.height = 1;
+  if (box.width < 1) box.width = 1;
+  box.left = (width - box.width) / 2;
+  box.top = (height - box.height) / 2;
+  return box;
+}
+
+}  // namespace
+
+AreaAndRatio::AreaAndRatio(double least_area, double most_area, double least_ratio,
+                           double most_ratio, bool in_double)
+    : least_area_(least_area),
+      most_area_(most_area),
+      least_ratio_(least_ratio),
+      most_ratio_(most_ratio),
+      low_(portable_log(in_double ? least_ratio : static_cast<float>(least_ratio))),
+      high_(portable_log(in_double ? most_ratio : static_cast<float>(most_ratio))),
+      in_double_(in_double) {}
+
+void AreaAndRatio::draw(uint64_t key, uint64_t draw, double& area, double& ratio) const {
+  if (in_double_) {
+    area = least_area_ + (most_area_ - least_area_) * draw_uniform(key, draw);
+    ratio = portable_exp(low_ + (high_ - low_) * draw_uniform(key, draw + 1));
+  } else {
+    area = draw_uniform_single(key, draw, least_area_, most_area_);
+    ratio = static_cast<float>(portable_exp(draw_uniform_single(key, draw + 1, low_, high_)));
+  }
+}
+
+CropBox random_resized_crop(const AreaAndRatio& ranges, int64_t width, int64_t height, uint64_t key,
+                            uint64_t draw) {
+  const double area = static_cast<double>(width) * static_cast<double>(height);
+  for (int attempt = 0; attempt < kCropAttempts; attempt++) {
+    const uint64_t number = draw + 2 * static_cast<uint64_t>(attempt);
+    double part, ratio;
+    ranges.draw(key, number, part, ratio);
+    const double w = std::nearbyint(std::sqrt(area * part * ratio));
+    const double h = std::nearbyint(std::sqrt(area * part / ratio));
+    if (!(w > 0 && h > 0 && w <= static_cast<double>(width) && h <= static_cast<double>(height)))
+      continue;
+    CropBox box{0, 0, static_cast<int64_t>(w), static_cast<int64_t>(h)};
+    box.left = draw_integer(key, draw + 2 * kCropAttempts, width - box.width + 1);
+    box.top = draw_integer(key, draw + 2 * kCropAttempts + 1, height - box.height + 1);
+    return box;
+  }
+  return central(ranges, width, height);
+}
+
+int64_t centred(int64_t have, int64_t want, bool floored) {
+  if (want > have) return -((want - have) / 2);
+  const double offset = static_cast<double>(have - want) / 2;
+  return static_cast<int64_t>(floored ? std::floor(offset) : std::nearbyint(offset));
+}
+
+int64_t random_place(int64_t have, int64_t want, bool pad, uint64_t key, uint64_t draw) {
+  const int64_t before = pad ? std::max<int64_t>(want - have, 0) : 0;
+  return draw_integer(key, draw, have + 2 * before - want + 1) - before;
+}
+
+Size resized_shorter(double width, double height, double shorter, double bound) {
+  double longer = std::trunc(shorter * std::max(width, height) / std::min(width, height));
+  if (bound > 0 && longer > bound) {
+    shorter = std::max(std::trunc(bound * shorter / longer), 1.0);
+    longer = bound;
+  }
+  return width <= height ? Size{shorter, longer} : Size{longer, shorter};
+}
+
+}  // namespace fastdata

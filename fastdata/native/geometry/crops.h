@@ -1,0 +1,60 @@
+// Crops and sizes as torchvision computes them (0.28: RandomResizedCrop.get_params,
+// RandomCrop.get_params, functional.center_crop, functional._compute_resized_output_size), for one
+// image each. Random ones are drawn from numbers that are functions of a key: the core keeps no
+// generator, and the same key gives the same box anywhere.
+#pragma once
+
+#include <cstdint>
+
+namespace fastdata {
+
+/// The parameters of RandomResizedCrop and RandomErasing.
+class AreaAndRatio {
+ public:
+  /// Areas are parts of the image's; ratios are width by height, or height by width. timm draws in
+  /// double precision, torchvision in single.
+  AreaAndRatio(double least_area, double most_area, double least_ratio, double most_ratio,
+               bool in_double);
+
+  /// Draws one of each, from draws `draw` and `draw` + 1.
+  void draw(uint64_t key, uint64_t draw, double& area, double& ratio) const;
+
+  double least_ratio() const { return least_ratio_; }
+  double most_ratio() const { return most_ratio_; }
+
+ private:
+  double least_area_, most_area_, least_ratio_, most_ratio_;
+  double low_, high_;  // logarithms of the ratios
+  bool in_double_;
+};
+
+/// Attempts to fit a box, two numbers each, before the central one is taken.
+constexpr int kCropAttempts = 10;
+
+struct CropBox {
+  int64_t left, top, width, height;
+};
+
+/// Draws the box for an image of width x height, both at least 1, from draws `draw` to
+/// `draw` + 2 * kCropAttempts + 1 of `key` (fastdata/plan/draws.py: SplitMix64).
+CropBox random_resized_crop(const AreaAndRatio& ranges, int64_t width, int64_t height, uint64_t key,
+                            uint64_t draw);
+
+/// The first pixel of a centred crop along one side. Below 0: so many pixels are padded before the
+/// image, which is the smaller half of what is missing. Between two pixels: the even one, or with
+/// `floored` the first one.
+int64_t centred(int64_t have, int64_t want, bool floored);
+
+/// Draws the first pixel of a random crop along one side. With `pad`, a side that is too short is
+/// padded by what is missing at both ends. Without it the side must be long enough.
+int64_t random_place(int64_t have, int64_t want, bool pad, uint64_t key, uint64_t draw);
+
+struct Size {
+  double width, height;
+};
+
+/// The size after the shorter side is resized to `shorter`, or less where the longer side would
+/// exceed `bound`. A bound of 0 is none.
+Size resized_shorter(double width, double height, double shorter, double bound);
+
+}  // namespace fastdata

@@ -1,0 +1,64 @@
+// Crops, resizes and flips of a pipeline's beginning, composed to one cut for each image.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "geometry/crops.h"
+#include "geometry/cut.h"
+
+namespace fastdata {
+
+// The kinds of steps, once for C++ and for Python, with their number of values. Sizes are in
+// pixels; numbers of draws in brackets.
+#define FASTDATA_STEPS(S)                                                                          \
+  /* RandomHorizontalFlip: its probability; [1] */                                                 \
+  S(flip, 1)                                                                                       \
+  /* to a size: width, height; */                                                                  \
+  S(resize, 2)                                                                                     \
+  /* the shorter side to a size: size, the longer side's bound or 0; */                            \
+  S(resize_shorter, 2)                                                                             \
+  /* timm's ResizeKeepRatio: width, height; longest; probability of a scale, its range, whether */ \
+  /* it is of the area; probability of another ratio, its range; [5, one for a filter at 22] */    \
+  S(resize_keeping_ratio, 10)                                                                      \
+  /* RandomResizedCrop: width, height; area from, to; ratio from, to; whether it is drawn in */    \
+  /* double precision; [23] */                                                                     \
+  S(resized_crop, 7)                                                                               \
+  /* CenterCrop: width, height; whether its place is rounded down; */                              \
+  S(centre_crop, 3)                                                                                \
+  /* a corner: width, height; whether the right one, the lower one; */                             \
+  S(corner_crop, 4)                                                                                \
+  /* RandomCrop: width, height; whether it pads smaller images; [2] */                             \
+  S(random_crop, 3)
+
+#define FASTDATA_STEP(name, values) name,
+enum class StepKind : uint8_t { FASTDATA_STEPS(FASTDATA_STEP) };
+
+/// False if no step has that name.
+bool parse_step(std::string_view name, StepKind& kind);
+
+struct GeometryStep {
+  StepKind kind;
+  uint64_t draw;  // the first of its numbers
+  std::vector<double> values;
+  std::vector<uint8_t> filters;             // of a resize: one, or several that one is drawn of
+  std::optional<AreaAndRatio> ranges = {};  // of resized_crop, made of its values
+};
+
+class Geometry {
+ public:
+  /// Throws std::invalid_argument where a step has not the values that its kind has.
+  explicit Geometry(std::vector<GeometryStep> steps);
+
+  /// Draws the cut of an image of that size, both at least 1. It depends on nothing else.
+  Cut draw(uint64_t key, int64_t width, int64_t height) const;
+
+ private:
+  struct Drawing;
+
+  std::vector<GeometryStep> steps_;
+};
+
+}  // namespace fastdata
