@@ -1,24 +1,24 @@
-"""What can go wrong, as one tree.
+"""Errors and warnings of fastdata.
 
 ::
 
     FastdataError
-    ├── UsageError                an argument that cannot be honoured (exit code 2)
-    └── DataError                 data that is not what it must be (exit code 1)
-        ├── SourceError           a tree or archive that is to be packed
+    ├── UsageError                wrong arguments (exit code 2)
+    └── DataError                 wrong data (exit code 1)
+        ├── SourceError           a tree or archive to pack
         ├── SampleError           the bytes of one image
-        │   ├── UnreadableError   they cannot be read at all
+        │   ├── UnreadableError   they cannot be read
         │   └── DecodeError       they cannot be decoded (fastdata.decode)
         ├── BadSamplesError       packing ended, and some images are bad
-        ├── SpaceError            no room for what is to be written
-        ├── BusyError             another process holds what this one needs
-        ├── RemoteError           a bucket or server that cannot be reached or will not obey
-        │   └── OutageError       it has not answered for so long that reading ends
+        ├── SpaceError            too little room
+        ├── BusyError             another process holds a lock
+        ├── RemoteError           a bucket or server that fails or refuses a request
+        │   └── OutageError       it has failed for so long that reading ends
         └── DatasetError          a packed dataset
-            ├── VersionError      written by a newer fastdata
+            ├── VersionError      another version of the format
             └── CorruptionError   it does not match its own manifest or index
 
-Every error says what is wrong and where, and then what the user can do about it.
+Every error names the problem and its place, and then what the user can do about it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ import warnings
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-#: Characters of a message or name that are printed. A name in an archive may have megabytes.
+#: Most printed characters of a message or name. A name in an archive may have megabytes.
 _MOST_PRINTED = 4000
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""A name or message that does nothing to a terminal and takes one line.
+    r"""Return a name or message that is safe to print and takes one line.
 
-    Keys, class names and paths come from data: an escape sequence in one could hide what is
-    printed, or change it, and a long one could flood a log. So long ones lose their middle.
+    Keys, class names and paths come from data. An escape sequence in one could hide or change
+    the output, and a long one could flood a log. So long texts lose their middle.
 
     Args:
-        text: What is to be printed.
+        text: The text to print.
         keep: Control characters that stay.
 
     Returns:
@@ -55,7 +55,7 @@ def printable(text: str, keep: str = "") -> str:
         code = ord(match[0])
         if match[0] in keep:
             return match[0]
-        if 0xDC80 <= code <= 0xDCFF:  # a byte as os.fsdecode has it
+        if 0xDC80 <= code <= 0xDCFF:  # a byte that os.fsdecode escaped
             code -= 0xDC00
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
@@ -73,20 +73,20 @@ class FastdataError(Exception):
     """Base of all errors that fastdata raises on purpose.
 
     Args:
-        what: What is wrong, and where (file, key, index).
-        hint: What the user can do about it, where there is something to do.
+        what: The problem and its place (file, key, index).
+        hint: What the user can do about it; "" for nothing.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
         what, hint = printable(what, keep="\n"), printable(hint, keep="\n")
-        # Both go into `args`, so that the error survives pickling between processes.
+        # Pickling passes `args` to this constructor, so they are both of its arguments.
         super().__init__(what, hint)
         self.what = what
         self.hint = hint
 
     @property
     def line(self) -> str:
-        """What is wrong and what to do about it, in one line."""
+        """Problem and hint, in one line."""
         return f"{self.what}: {self.hint}" if self.hint else self.what
 
     def __str__(self) -> str:
@@ -94,78 +94,78 @@ class FastdataError(Exception):
 
 
 class UsageError(FastdataError, ValueError):
-    """An argument or option that cannot be honoured."""
+    """Error of an argument or option: out of range, or contradicting another."""
 
 
 class DataError(FastdataError):
-    """Data that is not what it must be."""
+    """Error of data."""
 
 
 class SourceError(DataError):
-    """A tree or archive that is to be packed is missing, unreadable or contradictory."""
+    """Error of a tree or archive to pack: missing, unreadable or contradictory."""
 
 
 class SampleError(DataError):
-    """The bytes of one image are not an image that can be decoded."""
+    """Error of one image's bytes."""
 
 
 class UnreadableError(SampleError):
-    """The file of an image cannot be read: a permission, a disk, a network."""
+    """Error of reading an image's file: a permission, a disk, a network."""
 
 
 class BadSamplesError(DataError):
-    """Packing ended with some images left out; the dataset has no manifest yet."""
+    """Error of packing that skipped bad images; the dataset has no manifest yet."""
 
 
 class SpaceError(DataError):
-    """There is no room for what is to be written."""
+    """Error of a disk or folder with too little room."""
 
 
 class BusyError(DataError):
-    """Another process is at work on the same folder."""
+    """Error of a folder that another process has locked."""
 
 
 class RemoteError(DataError):
-    """A bucket or server cannot be reached, or refuses what is asked of it."""
+    """Error of a bucket or server that cannot be reached, or refuses a request."""
 
 
 class OutageError(RemoteError):
-    """A server has not answered for so long that the whole pass ends, not a sample."""
+    """Error of a server that has failed for so long that the whole pass ends."""
 
 
 class DatasetError(DataError):
-    """A folder is not a dataset, or not one that can be opened."""
+    """Error of a folder that is no dataset, or cannot be opened."""
 
 
 class VersionError(DatasetError):
-    """The dataset has a version of the format that this fastdata does not read."""
+    """Error of a dataset whose format version this fastdata does not read."""
 
 
 class CorruptionError(DatasetError):
-    """The dataset does not match its own manifest or index."""
+    """Error of a dataset that does not match its own manifest or index."""
 
 
 class SlowPathWarning(UserWarning):
-    """A loader of images takes another path than the native one."""
+    """Warning about a loader of images that does not use the native path."""
 
 
 class FallbackWarning(UserWarning):
-    """Pillow decodes some of a loader's images, as the native core cannot."""
+    """Warning about images that Pillow decodes, because the native core cannot."""
 
 
 class MixingWarning(UserWarning):
-    """A loader mixes neighbours only, and neighbours in the dataset are alike."""
+    """Warning about a loader that mixes only neighbours, in a dataset of alike neighbours."""
 
 
-#: Packages that iterate and open for their users, whose lines a warning is not to name.
+#: Packages that call fastdata for their users; a warning must not point to their lines.
 _LIBRARIES = {"fastdata", "torch", "accelerate", "lightning", "pytorch_lightning"}
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """``warnings.warn``, at the line of the user's code that has led here.
+    """Warn, like ``warnings.warn``, at the line of the user's code that led here.
 
-    The same warning is reached from constructors, subclasses, loops and frameworks, so no
-    ``stacklevel`` fits all of them.
+    Constructors, subclasses, loops and frameworks reach the same warning, so no single
+    ``stacklevel`` fits.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None:

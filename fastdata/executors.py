@@ -1,4 +1,4 @@
-"""Where independent tasks run: in this process, or in several of this machine."""
+"""Executors of independent tasks: in this process, or in worker processes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from fastdata.machine import usable_cpus
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Seconds between two looks at the progress of running tasks.
+#: Seconds between two reports of running tasks.
 _TICK = 0.1
 
 
 class Executor(Protocol):
-    """Runs tasks, several at once; a context manager."""
+    """Executor of tasks, several at once; a context manager."""
 
     def __enter__(self) -> Executor:
-        """Begins."""
+        """Start."""
 
     def __exit__(self, *exception: Any) -> None:
-        """Ends; tasks that still run are given up."""
+        """Stop; running tasks are cancelled."""
 
     def run(
         self,
@@ -46,32 +46,32 @@ class Executor(Protocol):
         tick: Callable[[], None] = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """Yields ``function(item)`` for each item, in the items' order.
+        """Yield ``function(item)`` for each item, in the items' order.
 
-        Items are taken, and results held, only a few ahead of the consumer. The first
-        exception of a task is raised where its result would have come.
+        Takes items and holds results only a few ahead of the consumer. A task's exception is
+        raised in place of its result.
 
         Args:
             function: A picklable function.
-            items: What to call it with.
-            tick: Called about ten times a second while results are awaited.
-            ahead: How many items ahead of the consumer may be taken where their results are
-                small and the consumer's pauses long; never fewer than keep all workers busy.
+            items: Its arguments.
+            tick: Called about ten times a second while waiting for results.
+            ahead: Most items to take ahead of the consumer. Give many if results are small and
+                the consumer pauses long; at least enough to keep all workers busy.
         """
 
     def reported(self) -> tuple[int, int]:
-        """Images and bytes that tasks have reported so far."""
+        """Return the images and bytes that tasks have reported so far."""
 
 
-# Images and bytes that the tasks of this process have reported (a worker's: since it last told its
-# parent), and the lock for adding to them.
+# Images and bytes that this process's tasks have reported, and the lock for adding to them. A
+# worker resets them whenever it reports to its parent.
 _counters = [0, 0]
 _counting = threading.Lock()
 _on_report: Callable[[], None] | None = None
 
 
 def report(images: int, size: int) -> None:
-    """Adds to the progress, from within a task; safe to call from several threads."""
+    """Add to the progress, inside a task; safe to call from several threads."""
     with _counting:
         _counters[0] += images
         _counters[1] += size
@@ -81,7 +81,7 @@ def report(images: int, size: int) -> None:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Collects what one task reports: images and bytes, in a list, when the block has ended."""
+    """Collect the images and bytes that a task reports inside the block, in a list."""
     global _counters
     before, _counters = _counters, [0, 0]
     try:
@@ -95,10 +95,10 @@ _MOST_WORKERS = 4096
 
 
 def local_executor(workers: int | None) -> InProcess | Processes:
-    """Makes the executor for a number of workers; None for one a CPU.
+    """Return the executor for a number of workers; None for one a CPU.
 
     Raises:
-        UsageError: There would be none, or more than a machine can have.
+        UsageError: The number is below 1, or more than a machine can have.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
@@ -112,7 +112,7 @@ def local_executor(workers: int | None) -> InProcess | Processes:
 
 
 class InProcess:
-    """Runs tasks one by one in this process."""
+    """Executor that runs tasks one by one in this process."""
 
     def __enter__(self) -> InProcess:
         _counters[:] = [0, 0]
@@ -141,11 +141,11 @@ class InProcess:
 
 
 class Processes:
-    """Runs tasks in worker processes, which die with this one.
+    """Executor that runs tasks in worker processes, which die with this one.
 
-    Processes are spawned, not forked: a fork in a program with threads may hang. A thread here
-    feeds each of them through a pipe. `concurrent.futures.ProcessPoolExecutor` has semaphores,
-    whose names stay in ``/dev/shm`` when the whole process group is killed.
+    Processes are spawned, not forked: a fork in a program with threads may hang. A thread feeds
+    each of them through a pipe. `concurrent.futures.ProcessPoolExecutor` is no alternative: its
+    semaphores stay in ``/dev/shm`` when the whole process group is killed.
     """
 
     def __init__(self, workers: int) -> None:
@@ -164,7 +164,7 @@ class Processes:
         with self._lock:
             self._ended = True
         if exception[0] is not None:
-            # Nothing that a task writes counts before it is whole, so none is waited for.
+            # Incomplete output of a task never counts, so do not wait for any.
             for process, _ in self._workers:
                 process.kill()
         self._threads.shutdown(cancel_futures=True)
@@ -194,8 +194,8 @@ class Processes:
             yield running.popleft().result()
 
     def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
-        # Ctrl-C reaches the whole process group, and this process decides what happens. Threads
-        # start here, and they and the worker processes inherit what is blocked.
+        # Ctrl-C reaches the whole process group, but only the main thread handles it. Threads
+        # start here; they and the worker processes inherit the blocked signals.
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return self._threads.submit(self._call, function, item)
@@ -203,12 +203,12 @@ class Processes:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
     def _call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Has this thread's worker do a task."""
+        """Run a task in this thread's worker process."""
         try:
             if not hasattr(self._here, "worker"):
                 self._here.worker = self._start_worker()
             connection: Connection = self._here.worker
-            # Not `send`, whose buffer would outlive a broken pipe and complain of its own end.
+            # Not `send`: its buffer outlives a broken pipe and warns when it is destroyed.
             connection.send_bytes(pickle.dumps((function, item)))
             while True:
                 kind, value, counts = connection.recv()
@@ -220,7 +220,7 @@ class Processes:
         except (EOFError, ConnectionError):
             raise DataError(
                 "a worker process died (killed, or out of memory)",
-                "Run the same command again, it resumes; fewer --workers need less memory.",
+                "Run the same command again: it resumes. Fewer --workers need less memory.",
             ) from None
         if kind == _ERROR:
             error, trace = value
@@ -233,9 +233,9 @@ class Processes:
         ours, theirs = context.Pipe()
         with self._lock:
             if self._ended:
-                raise EOFError  # nobody waits for the result
+                raise EOFError  # the result is no longer needed
             process = context.Process(target=_work, args=(theirs,))
-            # Starting the tracker, which the first process otherwise does, unblocks SIGINT here.
+            # Start the tracker first: starting it, as the first process would, unblocks SIGINT.
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             process.start()
@@ -248,12 +248,12 @@ class Processes:
         return self._reported[0], self._reported[1]
 
 
-#: What a worker sends: counts alone, a task's result, or its exception.
+#: Kinds of a worker's messages: counts alone, a task's result, or its exception.
 _PROGRESS, _RESULT, _ERROR = range(3)
 
 
 class _WorkerError(Exception):
-    """The traceback of an exception in a worker, as text."""
+    """Traceback of an exception in a worker, as text."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -263,12 +263,12 @@ _END: Any = object()
 
 
 def keep_freed_memory() -> None:
-    """Lets this process keep the memory that it frees, for the next image.
+    """Let this process keep the memory that it frees, for the next image.
 
-    By default glibc maps every block of more than 128 kB afresh and gives it back when it is
-    freed, and the kernel clears each page anew. Reading images and writing them to LMDB took
-    0.76 s for 4,200 and 0.44 s with this. For processes that are fastdata's own: workers,
-    the command line.
+    By default glibc maps every block of more than 128 kB and unmaps it when it is freed, and
+    the kernel clears each page again. Reading 4,200 images and writing them to LMDB took 0.76 s
+    without this and 0.44 s with it. Call it only in fastdata's own processes: workers, the
+    command line.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -283,25 +283,25 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def _work(connection: Connection) -> None:
-    """A worker process: does tasks until the connection ends."""
+    """Run tasks in a worker process until the connection ends."""
     global _on_report
     keep_freed_memory()
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    told = time.monotonic()
+    sent = time.monotonic()
 
     def send(kind: int, value: Any = None) -> None:
         with _counting:  # threads of a task may report
             connection.send((kind, value, _counters))
             _counters[:] = [0, 0]
 
-    def tell() -> None:
-        nonlocal told
-        if time.monotonic() - told >= _TICK:
-            told = time.monotonic()
+    def send_progress() -> None:
+        nonlocal sent
+        if time.monotonic() - sent >= _TICK:
+            sent = time.monotonic()
             send(_PROGRESS)
 
-    _on_report = tell
-    with suppress(EOFError, ConnectionError):  # the parent needs no more
+    _on_report = send_progress
+    with suppress(EOFError, ConnectionError):  # the parent has closed the pipe
         while True:
             task = connection.recv_bytes()
             try:
@@ -312,7 +312,7 @@ def _work(connection: Connection) -> None:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The exception; one with its text, where pickle cannot bring it to another process."""
+    """Return the exception, or one with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""CPUs and memory that this process may use: of the machine, and of its control groups."""
+"""CPUs and memory that this process may use, within its control groups."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """How many CPUs this process may use: its affinity, and its cgroup's quota; at least 1.
+    """Return the number of CPUs within this process's affinity and cgroup quota; at least 1.
 
     Args:
-        proc: Where the kernel tells of processes.
+        proc: Where procfs is mounted.
         cgroups: Where control groups are mounted.
     """
     try:
@@ -26,7 +26,7 @@ def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     except AttributeError:  # not on macOS
         allowed = os.cpu_count() or 1
     quota = cgroup_cpus(proc, cgroups)
-    # A quota of 3.5 CPUs is used up by four threads, not by three.
+    # Round up: four threads use a quota of 3.5 CPUs fully, three do not.
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
@@ -49,7 +49,8 @@ class CpuTime(NamedTuple):
         """Return the share, 0 to 1, of the CPU time wanted that other processes took.
 
         Args:
-            threads: How many threads wanted to run; more than there are CPUs wait for each other.
+            threads: Number of threads that wanted to run; beyond the CPUs, they wait for each
+                other.
         """
         if self.ran <= 0:
             return 0.0
@@ -88,13 +89,13 @@ def _cpu_time(files: Iterable[Path]) -> CpuTime:
 
 
 def stolen_share(proc: Path = _PROC) -> Callable[[], float]:
-    """Begins to watch which part of the CPUs' time the hypervisor gives to other machines.
+    """Begin to measure the share of CPU time that the hypervisor gives to other machines.
 
     Args:
-        proc: Where the kernel tells of the machine.
+        proc: Where procfs is mounted.
 
     Returns:
-        Tells the part since, 0 to 1; 0 where the kernel does not say.
+        Function that returns the share since now, 0 to 1; 0 if the kernel does not report it.
     """
     before = _cpu_ticks(proc)
 
@@ -106,7 +107,7 @@ def stolen_share(proc: Path = _PROC) -> Callable[[], float]:
 
 
 def _cpu_ticks(proc: Path) -> list[int]:
-    """The CPUs' time by kind: user, nice, system, idle, iowait, irq, softirq, steal."""
+    """Return the CPUs' time by kind: user, nice, system, idle, iowait, irq, softirq, steal."""
     try:
         line = (proc / "stat").read_text("ascii").partition("\n")[0]
     except OSError:  # not Linux
@@ -115,50 +116,50 @@ def _cpu_ticks(proc: Path) -> list[int]:
 
 
 def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Usable CPUs, those that other ranks of this machine use as well only in part; at least 1.
+    """Return this rank's share of the usable CPUs, at least 1.
 
-    Ranks that are bound to CPUs of their own (``torchrun --numa-binding``, ``taskset``, srun) have
-    these for themselves. Ranks that cannot be seen, as in other containers, count as if they used
-    the same CPUs.
+    A CPU that several ranks may use counts in part. Ranks that are bound to separate CPUs
+    (``torchrun --numa-binding``, ``taskset``, srun) share none. Invisible ranks, as in other
+    containers, count as users of the same CPUs.
 
     Args:
-        proc: Where the kernel tells of processes.
+        proc: Where procfs is mounted.
         cgroups: Where control groups are mounted.
     """
     ranks = local_ranks() or 1
     if ranks == 1 or not hasattr(os, "sched_getaffinity"):
         return max(1, usable_cpus(proc, cgroups) // ranks)
     own = os.sched_getaffinity(0)
-    # So many of them use a CPU; and are in this process's control group, whose quota they share.
+    # Ranks that may use each CPU, and ranks in this control group, which share its quota.
     users, members = dict.fromkeys(own, ranks), ranks
     group = _text(proc / "self/cgroup")
     for pid in _neighbours(proc):
         try:
             theirs = os.sched_getaffinity(pid)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         for cpu in own - theirs:
             users[cpu] -= 1
         members -= _text(proc / f"{pid}/cgroup") != group
-    # A little more, so that three thirds are one.
+    # Add a little, so that three thirds are one.
     share = math.floor(sum(1 / count for count in users.values()) + 1e-6)
     quota = cgroup_cpus(proc, cgroups)
     return max(1, share if quota is None else min(share, math.ceil(quota) // members))
 
 
 def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What torchrun would have set, for a process that ``srun`` started as one of several.
+    """Return torchrun's variables for a process that ``srun`` started as one of several.
 
     Args:
         environ: The process's environment.
 
     Returns:
-        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which the
-        environment may give itself; nothing where torchrun has set them, or the process is the only
+        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; those in the
+        environment take precedence. Empty if torchrun has set them, or the process is the only
         one of its job step.
 
     Raises:
-        UsageError: Slurm does not say enough for the processes to find each other.
+        UsageError: Slurm's variables do not suffice for the processes to find each other.
     """
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
     if "RANK" in environ or tasks == "1":
@@ -180,41 +181,41 @@ def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         }
     except (KeyError, ValueError, IndexError) as error:
         raise UsageError(
-            f"srun started this process as one of {tasks}, and its variables do not say how they "
+            f"srun started this process as one of {tasks}, but its variables do not show how they "
             f"find each other: {type(error).__name__}: {error}",
-            "Start one process a node, and torchrun in it.",
+            "Start one process per node, and torchrun in it.",
         ) from error
     return found | {name: environ[name] for name in found if name in environ}
 
 
 def local_ranks() -> int | None:
-    """How many ranks torchrun, or Slurm, has started on this machine; None where nobody says."""
+    """Return the number of ranks that torchrun or Slurm started here; None if unknown."""
     try:
-        said = os.environ.get("LOCAL_WORLD_SIZE") or slurm_variables().get("LOCAL_WORLD_SIZE")
-        return None if said is None else max(int(said), 1)
+        found = os.environ.get("LOCAL_WORLD_SIZE") or slurm_variables().get("LOCAL_WORLD_SIZE")
+        return None if found is None else max(int(found), 1)
     except ValueError:  # a UsageError is one
         return None
 
 
-#: Variables that tell ranks of one run from others, and the two that tell them from each other.
+#: Variables that identify a run, and the two that identify a rank on its machine.
 _RUN = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _PLACE = ("LOCAL_RANK", "SLURM_LOCALID")
 
 
 def _neighbours(proc: Path) -> list[int]:
-    """A process of each other rank that this machine runs, as far as they can be seen."""
+    """Return the id of one process of each other visible rank on this machine."""
     run, place = _rank_of(proc / "self")
     seen = {place: 0}
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         theirs, other = _rank_of(folder)
-        # A rank's first process; those that it started have the same variables.
+        # Take a rank's first process; its children inherit the variables.
         if other and theirs == run:
             seen.setdefault(other, int(folder.name))
     return [pid for pid in seen.values() if pid]
 
 
 def _rank_of(process: Path) -> tuple[list[str | None], str]:
-    """Which run a process was started for, and as which rank; "" for one that is no rank."""
+    """Return the run that a process belongs to, and its rank; "" if it is no rank."""
     pairs = (entry.partition("=") for entry in _text(process / "environ").split("\0"))
     environ = {name: value for name, _, value in pairs}
     place = next((environ[name] for name in _PLACE if name in environ), "")
@@ -222,7 +223,7 @@ def _rank_of(process: Path) -> tuple[list[str | None], str]:
 
 
 def _text(path: Path) -> str:
-    """A file of the kernel's; "" if it is another user's, or gone."""
+    """Return the text of a file in procfs; "" if it is another user's, or gone."""
     try:
         return os.fsdecode(path.read_bytes())
     except OSError:
@@ -230,17 +231,18 @@ def _text(path: Path) -> str:
 
 
 def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes of memory that this process can get without swapping, within its cgroups' limits.
+    """Return the bytes that this process can allocate without swapping, within cgroup limits.
 
-    The pages of a tmpfs are charged to the cgroup of the process that writes them: beyond its
-    limit, the kernel kills. Page cache is charged, too, but what was not used lately gives way.
+    The kernel charges the pages of a tmpfs to the cgroup of the process that writes them, and
+    kills beyond its limit. It also charges page cache, but evicts pages that were not used
+    lately.
 
     Args:
-        proc: Where the kernel tells of processes.
+        proc: Where procfs is mounted.
         cgroups: Where control groups are mounted.
 
     Raises:
-        DataError: The kernel does not say (before Linux 3.14).
+        DataError: The kernel does not report it (before Linux 3.14).
     """
     left = (_memory_left(*group) for group in _groups("memory", proc, cgroups))
     return min([_machine_memory(proc), *(size for size in left if size is not None)])
@@ -254,26 +256,26 @@ def _machine_memory(proc: Path) -> int:
 
 
 def cgroup_cpus(proc: Path, cgroups: Path) -> float | None:
-    """The narrowest CPU quota of this process's cgroup and those above it; None without one."""
+    """Return the smallest CPU quota of this process's cgroup and its parents; None without any."""
     quotas = (_cpu_quota(*group) for group in _groups("cpu", proc, cgroups))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[tuple[Path, bool]]:
-    """This process's cgroup and all above it: each one's folder, and whether it is version 2."""
+    """Yield (folder, whether it is version 2) of this process's cgroup and its parents."""
     try:
         lines = os.fsdecode((proc / "self/cgroup").read_bytes()).splitlines()
     except OSError:  # not Linux
         return
     for line in lines:
         fields = line.split(":", 2)
-        if len(fields) < 3:  # not what the kernel writes
+        if len(fields) < 3:  # malformed
             continue
         _, controllers, name = fields
         if controllers and controller not in controllers.split(","):
             continue
         top = cgroups / controller if controllers else cgroups
-        # In a container the name may be the host's; then the mount's top is the container's own.
+        # In a container the name may be the host's; the container's group is then the mount's top.
         inner = Path(os.path.normpath(f"{top}/{name}"))
         for folder in dict.fromkeys((inner, *inner.parents, top)):
             if folder.is_relative_to(top):

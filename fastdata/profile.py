@@ -1,4 +1,4 @@
-"""`StepTimer`: splits a training loop's wall time into phases, of which one is waiting for data."""
+"""`StepTimer`: a training loop's wall time by phase, such as waiting for data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Interval", "StepTimer"]
 
 @dataclass
 class Interval:
-    """Consecutive steps.
+    """Timing of consecutive steps.
 
     Attributes:
-        steps: How many have ended.
-        images: How many images they had.
+        steps: Number of finished steps.
+        images: Images in them.
         seconds: Wall time.
         wait_seconds: The part of it spent waiting for batches.
         longest_wait: The longest wait for one batch, in seconds.
-        longest_at: The step, counted from 1, whose batch that was.
+        longest_at: The step of that batch, counted from 1.
     """
 
     steps: int = 0
@@ -39,40 +39,41 @@ class Interval:
 
     @property
     def images_per_second(self) -> float:
-        """Images by wall time; 0 before anything was timed."""
+        """Images per second of wall time; 0 without any."""
         return self.images / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def wait_share(self) -> float:
-        """Waiting by wall time, 0 to 1."""
+        """Share of wall time spent waiting, 0 to 1."""
         return self.wait_seconds / self.seconds if self.seconds > 0 else 0.0
 
 
 class StepTimer:
-    """Times the steps of a training loop, and their phases.
+    """Timer of a training loop's steps and their phases.
 
-    A step begins when its batch is asked for, and ends when the next one is. Its first phase,
-    "wait", lasts until the batch is there; an epoch's first one includes the start of the loader.
-    What the loop does between two epochs belongs to no step. Where a `DeviceLoader` has sent as
-    much ahead as it may, and waits for the GPU to finish earlier steps, the data is there: that
-    time is the phase "device", not "wait".
+    A step begins when the loop requests its batch, and ends when it requests the next. Its first
+    phase, "wait", ends when the batch arrives; in an epoch's first step it includes the start of
+    the loader. Time between two epochs belongs to no step. A `DeviceLoader` that has prefetched
+    all it may waits for the GPU to finish earlier steps. This time is the phase "device", not
+    "wait", because the data is ready.
 
-    GPU kernels run asynchronously: without ``synchronise``, a phase is the time that launching
-    them took, and their own time is in whichever phase waits for them. The time of whole steps,
-    images a second and the wait for data are right either way.
+    GPU kernels run asynchronously. Without ``synchronise``, a phase contains the launches of its
+    kernels, and their run time falls into the phase that waits for them. Whole steps, images a
+    second and the wait for data are right either way.
 
-    Phases are ranges of `torch.profiler` as well, which its traces show.
+    Phases are also ranges of `torch.profiler`, which its traces show.
 
     Args:
         every: Steps between two lines; 0 for no lines.
         batch_size: Images of a step; None to take the length of the batch's first tensor.
         synchronise: Whether to wait for the GPU at both ends of each phase, so that the phase
-            includes the GPU's time. Slows training: for measuring only. No effect without a GPU.
+            includes the GPU's time. Slows training: use it only to measure. No effect without
+            a GPU.
         write: Called with each line.
 
     Attributes:
         overall: All steps so far.
-        reported: What the last line was about; None before the first.
+        reported: The steps of the last line; None before the first line.
 
     Raises:
         UsageError: ``every`` or ``batch_size`` is out of range.
@@ -117,15 +118,15 @@ class StepTimer:
     # Steps.
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The loader's batches, each of them a step.
+        """Yield the loader's batches, each of them a step.
 
         Raises:
-            UsageError: A batch has no tensor to tell the number of images; or another loader's
-                steps are being timed.
+            UsageError: A batch has no tensor, so its number of images is unknown; or the timer
+                already times another loop.
         """
         if self._stepping:
             raise UsageError(
-                "a StepTimer times the steps of one loop at a time", "Make another one for this."
+                "a StepTimer times one loop at a time", "Make a second StepTimer for this loop."
             )
         self._stepping = True
         try:
@@ -137,7 +138,7 @@ class StepTimer:
         iterator: Iterator[Any] | None = None
         left = False
         while not left:
-            # Writing a line is part of no step.
+            # Start here, so that writing a line belongs to no step.
             began, waited = time.perf_counter(), self._phases.get("wait", 0.0)
             before = DEVICE_WAIT.seconds
             with self.phase("wait"):
@@ -151,7 +152,7 @@ class StepTimer:
                 try:
                     yield batch
                 except GeneratorExit:
-                    left = True  # by a break: the step is one like the others
+                    left = True  # the loop broke off; count its step like the others
             seconds = time.perf_counter() - began
             waited = self._phases["wait"] - waited
             for interval in (self.overall, self._recent):
@@ -159,12 +160,12 @@ class StepTimer:
                 interval.wait_seconds += waited
             if batch is _END:
                 return
-            batch = None  # its memory is free while the next one is made
+            batch = None  # free its memory while the next one is made
             self._count(waited, images)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A phase of the step, to be used with ``with``; several of a name are added up.
+        """Time a ``with`` block as a phase of the step; phases of the same name add up.
 
         Raises:
             UsageError: Another phase has not ended.
@@ -189,7 +190,7 @@ class StepTimer:
             self._open = None
 
     def _move_to_device(self, seconds: float) -> None:
-        """Moves time spent waiting for the GPU from "wait" to "device"."""
+        """Move time spent waiting for the GPU from "wait" to "device"."""
         if seconds > 0:
             self._phases["wait"] -= seconds
             self._phases["device"] = self._phases.get("device", 0.0) + seconds
@@ -204,7 +205,7 @@ class StepTimer:
         found = _length(batch)
         if found is None:
             raise UsageError(
-                f"a batch of type {type(batch).__name__} does not tell how many images it has",
+                f"cannot count the images of a batch of type {type(batch).__name__}",
                 "Give the StepTimer batch_size=.",
             )
         return found
@@ -219,10 +220,10 @@ class StepTimer:
         if self._every and number % self._every == 0:
             self.report()
 
-    # What was found.
+    # Results.
 
     def report(self) -> None:
-        """Writes a line about the steps since the last line."""
+        """Write a line about the steps since the last line."""
         self.reported = found = self._recent
         self._recent = Interval()
         self._write(
@@ -232,12 +233,12 @@ class StepTimer:
         )
 
     def totals(self) -> dict[str, float]:
-        """Seconds in each phase that occurred, and in "other", so that all add up to wall time."""
+        """Return the seconds of each phase and of "other", which add up to wall time."""
         return self._phases | {"other": max(self.overall.seconds - sum(self._phases.values()), 0.0)}
 
 
 def _length(batch: Any) -> int | None:
-    """The length of the first tensor of a batch; None if it has none."""
+    """Return the length of the first tensor of a batch; None if it has none."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else None
     if isinstance(batch, Mapping):

@@ -1,4 +1,4 @@
-"""Text for people: numbers and classes of things, and tables."""
+"""Text for users: counts, shares, class names and tables."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Container, Sequence
 
 
 def class_name(thing: object) -> str:
-    """The class of a thing with its module, as two libraries may have classes of one name."""
+    """Return the qualified class name of an object, with its module unless it is builtin."""
     kind = type(thing)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return module + kind.__qualname__
 
 
 def human_count(number: int, what: str, plural: str | None = None) -> str:
-    """A number of things: "1 sample", "1,000 samples"; ``plural`` where an s does not make it."""
+    """Return a count with its noun: "1 sample", "1,000 samples"; ``plural`` if irregular."""
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
 
 
 def human_share(share: float) -> str:
-    """A part of something, 0 to 1: "20%"; "under 1%" where rounding would leave none of it."""
-    told = f"{share:.0%}"
-    return "under 1%" if share > 0 and told == "0%" else told
+    """Return a share, 0 to 1, as a percentage: "20%"; "under 1%" instead of a rounded "0%"."""
+    rounded = f"{share:.0%}"
+    return "under 1%" if share > 0 and rounded == "0%" else rounded
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Lines of a table: columns two spaces apart, never cut, however narrow the terminal is.
+    """Return the lines of a table: columns two spaces apart, never truncated.
 
     Args:
-        rows: Its cells, as many in each row.
-        right: Numbers of the columns that end together, not begin.
+        rows: Its cells, equally many in each row.
+        right: Numbers of the right-aligned columns.
     """
-    from rich.cells import cell_len  # what only counts does not wait for rich
+    from rich.cells import cell_len  # imported late: rich is slow to import
 
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -130,7 +130,7 @@ def test_mean_alone_makes_float32_and_uint8_leaves_bytes() -> None:
 
 def test_views_are_all_normalised() -> None:
     loader = DataLoader(images(Views(HALF, count=2)), 8, device="cpu")
-    assert loader.explain().endswith("device: cpu, uint8 images made float16 there")
+    assert loader.explain().endswith("device: cpu, uint8 images converted to float16 there")
     (first, second), _ = next(iter(loader))
     assert first.dtype == second.dtype == torch.float16
 
@@ -465,7 +465,7 @@ def test_a_loader_without_a_state_says_so() -> None:
     sampled = DeviceLoader(DataLoader(images(), 8, sampler=range(16)), "cpu")
     for loader in (theirs, sampled):
         assert len(list(loader)) == len(loader)
-        with pytest.warns(UserWarning, match="where this loader is cannot be saved"):
+        with pytest.warns(UserWarning, match="cannot save the position of this loader"):
             assert loader.state_dict() == {}
         loader.load_state_dict({})
         with pytest.raises(UsageError):
@@ -513,7 +513,7 @@ def test_every_path_of_a_loader_goes_to_the_device(path: str, workers: int) -> N
     }[path]
     loader = DataLoader(data, 8, num_workers=workers, device="cpu")
     assert loader.explain().startswith(path)
-    there = ", uint8 images made float16 there" if path == "native" else ""
+    there = ", uint8 images converted to float16 there" if path == "native" else ""
     assert loader.explain().endswith(f"device: cpu{there}")
     batches = list(loader)
     assert sum(len(labels) for _, labels in batches) == SAMPLES
@@ -531,7 +531,7 @@ def test_every_path_of_a_loader_goes_to_the_device(path: str, workers: int) -> N
         ({"dtype": "float64"}, "dtype='float64'"),
         ({"dtype": torch.int32}, r"dtype=torch\.int32"),
         ({"dtype": "uint8", "mean": MEAN}, "dtype is uint8"),
-        ({"mean": (0.5,)}, "three numbers"),
+        ({"mean": (0.5,)}, "three finite numbers"),
         ({"mean": (0.5, 0.5, float("nan"))}, "finite"),
         ({"std": (0.5, 0.5, 0)}, "not above 0"),
     ],
@@ -615,7 +615,7 @@ def test_an_empty_loader_has_no_batches() -> None:
         (
             [torch.zeros(4, 2)],
             [torch.zeros(4, 2), torch.zeros(4)],
-            "2 tensors, and the first had 1",
+            "2 tensors, the first had 1",
         ),
         ([torch.zeros(4, 2)], [torch.zeros(4, 3)], r"\(4, 3\) of float32.* \(4, 2\) of float32"),
         ([torch.zeros(4, 2)], [torch.zeros(4, 2, dtype=torch.int64)], "of int64"),

@@ -306,7 +306,7 @@ def test_the_first_node_is_where_ranks_meet(nodes: str, first: str) -> None:
 )
 def test_slurm_that_does_not_say_enough(name: str, value: str | None) -> None:
     environ = {key: text for key, text in STEP.items() if key != name}
-    with pytest.raises(UsageError, match=r"as one of 7.*\nStart one process a node"):
+    with pytest.raises(UsageError, match=r"as one of 7.*\nStart one process per node"):
         slurm_variables(environ if value is None else environ | {name: value})
 
 

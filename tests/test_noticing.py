@@ -286,7 +286,7 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(
     dataset = plain.with_transform(transform)
     statement = words[words.index("dataset.with_format") : words.index(", pack that with")]
     exec(statement, {"dataset": dataset})
-    command = words[words.index("convert parquet --root") : words.index(", and load what")]
+    command = words[words.index("convert parquet --root") : words.index(", and load the")]
     done = subprocess.run(
         [sys.executable, "-m", "fastdata", *command.split()], capture_output=True, text=True
     )

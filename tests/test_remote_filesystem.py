@@ -134,7 +134,7 @@ def test_the_same_file_is_not_sent_twice(gcs: Bucket, local: Path) -> None:
 
 def test_a_missing_bucket(bucket: Bucket, local: Path) -> None:
     url = f"{bucket.url}-other/file"
-    with pytest.raises(RemoteError, match="bucket or folder is not there"):
+    with pytest.raises(RemoteError, match="bucket or folder does not exist"):
         upload(local, url, storage_options=bucket.storage_options)
     with pytest.raises(FileNotFoundError):
         read_bytes(url, bucket.storage_options)
@@ -159,8 +159,8 @@ def _read_in_child(url: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("url", "part"),
     [
-        ("nope://bucket/file", "no driver knows nope://"),
-        ("simplecache::gs://bucket/file", "URLs within URLs"),
+        ("nope://bucket/file", "no driver handles nope://"),
+        ("simplecache::gs://bucket/file", "nested URLs"),
     ],
 )
 def test_a_url_that_nothing_opens(url: str, part: str) -> None:

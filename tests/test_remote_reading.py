@@ -757,7 +757,7 @@ def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:
     for cache in ("ranges", tmp_path / "cache"):
         assert same(list(loader(remote(url, gcs, cache))), list(local("folder")))
     fs.pipe_file(f"{root}/index/_dataset.json", with_root(text, "/somewhere/else"))
-    with pytest.raises(DatasetError, match="files in /somewhere/else of the machine"):
+    with pytest.raises(DatasetError, match="files in /somewhere/else on the machine"):
         remote(url, gcs)
 
 

@@ -1,1 +1,1 @@
-"""Batches on their way to a GPU: pinned copies on a stream of their own, normalised there."""
+"""Delivery of batches to a GPU: pinned copies on a separate stream, normalised on the GPU."""

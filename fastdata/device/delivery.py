@@ -1,4 +1,4 @@
-"""One pass over a loader's batches on a device, sent there a few ahead of the consumer."""
+"""One pass over a loader's batches on a device, prefetched for the consumer."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fastdata.errors import UsageError
 
 @dataclass(frozen=True)
 class Destination:
-    """Where batches go, and what becomes of them there.
+    """Destination of batches: device, dtype and memory format.
 
     Attributes:
-        device: An accelerator, or the CPU. An accelerator without a number is the current one when
-            a pass begins.
-        normalisation: What is done to uint8 images; None to leave them.
-        channels_last: Whether images come in channels-last memory, else contiguous; None for as
-            they are.
-        prefetch: How many batches are sent ahead.
-        copy: Whether tensors that are on the device already are copied, too: they are for use on
-            the copy stream alone.
+        device: An accelerator, or the CPU. An accelerator without a number is the current one
+            when a pass begins.
+        normalisation: Normalisation of uint8 images; None to leave them.
+        channels_last: Whether images are in channels-last memory, else contiguous; None to keep
+            their format.
+        prefetch: Number of batches to prefetch.
+        copy: Whether to copy tensors that are already on the device, too: set for tensors that
+            only the copy stream may use.
     """
 
     device: torch.device
@@ -41,23 +41,23 @@ class Destination:
     copy: bool = False
 
     def transfer(self) -> Transfer:
-        """What puts the batches of one pass there."""
+        """Return the `Transfer` of one pass."""
         device = numbered(self.device)
-        # One more than are sent ahead: the one that is handed over may still be being copied.
+        # One slot more than `prefetch`: the batch just taken may still be copying.
         return Transfer(
             device, self.normalisation, self.channels_last, self.prefetch + 1, self.copy
         )
 
     def describe(self) -> str:
-        """In words."""
+        """Return a description for users."""
         if self.normalisation is None:
             return str(self.device)
         dtype = str(self.normalisation.dtype).removeprefix("torch.")
-        return f"{self.device}, uint8 images made {dtype} there"
+        return f"{self.device}, uint8 images converted to {dtype} there"
 
 
 def numbered(device: torch.device) -> torch.device:
-    """The device with its number, which is the current one's unless it is given."""
+    """Return the device with a number: its own, or the current device's."""
     if not is_asynchronous(device) or device.index is not None:
         return device
     return torch.accelerator.current_stream(device).device
@@ -71,7 +71,7 @@ def destination(
     channels_last: bool = True,
     prefetch: int = 2,
 ) -> Destination:
-    """A destination from a loader's arguments.
+    """Return a destination from a loader's arguments.
 
     Raises:
         UsageError: They contradict each other, or there is no such device.
@@ -84,18 +84,20 @@ def destination(
     if found.type != "cpu":
         _check_accelerator(found)
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
-        raise UsageError(f"prefetch={prefetch!r}", "Give the number of batches to send ahead.")
+        raise UsageError(
+            f"prefetch={prefetch!r}", "Give the number of batches to prefetch, 1 or more."
+        )
     return Destination(found, normalisation(dtype, mean, std), channels_last, prefetch)
 
 
-_DEVICES = 'Give "cuda", "xpu", or what else torch.accelerator finds here; or "cpu".'
+_DEVICES = 'Give "cpu", or a device that torch.accelerator finds here, such as "cuda" or "xpu".'
 
 
 def _check_accelerator(device: torch.device) -> None:
-    """See that this machine has the device.
+    """Check that this machine has the device.
 
     Raises:
-        UsageError: It has not.
+        UsageError: The machine lacks it.
     """
     here = torch.accelerator.current_accelerator()
     if here is None or device.type != here.type:
@@ -105,33 +107,33 @@ def _check_accelerator(device: torch.device) -> None:
     if (device.index or 0) >= count:
         raise UsageError(
             f"device={str(device)!r}: torch finds {count or 'no'} {here.type} devices here",
-            'Give device="cpu", or look at torch.accelerator.is_available().',
+            'Give device="cpu", or check torch.accelerator.is_available().',
         )
 
 
 class Tracker:
-    """Is told how far a pass has come, so that a state counts what the consumer was given."""
+    """Observer of a pass, so that a state counts only batches that the consumer took."""
 
     def mark(self) -> Any:
-        """Where the loader is, having given a batch."""
+        """Return the loader's position after the batch that it returned last."""
 
     def reach(self, mark: Any) -> None:
-        """The consumer is given the batch, or the error, of that mark."""
+        """Record that the consumer takes the batch, or the error, of that mark."""
 
     def end(self) -> None:
-        """The consumer has had all batches."""
+        """Record that the consumer has taken all batches."""
 
     def drawing(self) -> AbstractContextManager[None]:
-        """What the loader's ``batch_transform`` is called in, for the batch reached last."""
+        """Return the context for ``batch_transform`` on the batch reached last."""
         return nullcontext()
 
 
 def transformed(batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
-    """What a loader's ``batch_transform`` makes of a batch.
+    """Return a batch after ``batch_transform``.
 
     Args:
-        batch: A mapping, which is its one argument, or a list or tuple, whose elements are.
-        batch_transform: None for none.
+        batch: A mapping, passed as one argument; or a list or tuple, passed as its elements.
+        batch_transform: The function; None for none.
     """
     if batch_transform is None:
         return batch
@@ -139,10 +141,10 @@ def transformed(batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of the user's returns.
+    """Call a user's function and return its result.
 
     Raises:
-        RuntimeError: It raised StopIteration, which would end the pass in silence.
+        RuntimeError: It raised StopIteration, which would silently end the pass.
     """
     try:
         return function(*arguments)
@@ -151,7 +153,7 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def after_fork() -> RuntimeError:
-    """What to raise where a process goes on with an iterator of its parent's."""
+    """Return the error for a process that uses an iterator of its parent."""
     return RuntimeError(
         "this iterator was made before a fork, and its threads are in the parent process: "
         "make a new one in this process, with iter(loader)"
@@ -159,20 +161,20 @@ def after_fork() -> RuntimeError:
 
 
 def cannot_pickle() -> TypeError:
-    """What to raise where an iterator over batches is pickled, or copied."""
+    """Return the error for an iterator that is pickled or copied."""
     return TypeError(
         "an iterator over batches cannot be pickled or copied: it has threads and memory of this "
-        "process. Pickle the loader, and its state_dict() for where it is"
+        "process. Pickle the loader, and its state_dict() for the position"
     )
 
 
-#: What a fork's copies of its parent's iterators have: kept, as nothing here may free it.
+#: Device memory of the parent's iterators in a forked child, which must never free it.
 _OF_PARENT: list[Any] = []
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A batch that was sent, or the error in its place."""
+    """Batch under way, or the error in its place."""
 
     mark: Any
     arrival: Arrival | None
@@ -180,18 +182,18 @@ class _Sent:
 
 
 class DeviceIterator(Iterator[Any]):
-    """Batches on a device, in order.
+    """Iterator of batches on a device, in order.
 
-    No thread of Python's: whenever the consumer takes a batch, its own thread sends the next ones
-    on their way, which is some calls into the driver, and the GPU does the rest. A loader whose
-    batches are not page-locked costs their copy into memory that is.
+    It has no Python thread. When the consumer takes a batch, its own thread starts the next
+    copies by a few driver calls, and the GPU does the rest. Batches outside page-locked memory
+    also cost that thread a copy.
 
     Args:
         batches: Batches on the host.
-        where: Where they go.
-        tracker: Is told how far the consumer has come.
+        where: Their destination.
+        tracker: Records the consumer's progress.
         batch_transform: Called with a batch's elements on the device; None for none.
-        static: Has every batch in the same memory; None for memory of its own.
+        static: The memory of every batch; None for new memory per batch.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class DeviceIterator(Iterator[Any]):
         batch_transform: Callable[..., Any] | None = None,
         static: StaticMemory | None = None,
     ) -> None:
-        self._closed = True  # until all is there that closing needs
+        self._closed = True  # until every attribute that close() needs exists
         self._batches = batches
         self._close_loader = getattr(batches, "close", None)
         self._ready: Callable[[], bool] | None = getattr(batches, "ready", None)
@@ -215,7 +217,7 @@ class DeviceIterator(Iterator[Any]):
         self._on_cuda = where.device.type == "cuda"
         self._sent: deque[_Sent] = deque()
         self._exhausted = False
-        # Two threads that take batches from one iterator must not get the same one.
+        # Two threads that share an iterator must not get the same batch.
         self._taking = threading.RLock()
         self._process = os.getpid()
         self._closed = False
@@ -234,9 +236,9 @@ class DeviceIterator(Iterator[Any]):
             raise after_fork()
         if self._on_cuda and torch.cuda.is_current_stream_capturing():
             raise UsageError(
-                "a batch was asked for while a CUDA graph is captured",
-                "Take it before, and capture what is done with it: DeviceLoader(static=True) gives "
-                "every batch in the same memory.",
+                "cannot take a batch while a CUDA graph is captured",
+                "Take it before, and capture only its use: DeviceLoader(static=True) puts "
+                "every batch into the same memory.",
             )
         with self._taking:
             batch = self._next()
@@ -247,7 +249,7 @@ class DeviceIterator(Iterator[Any]):
         return batch if self._static is None else self._static.place(batch)
 
     def ready(self) -> bool:
-        """Whether ``next`` would return at once; decoding goes on with what it can go on with."""
+        """Return whether ``next`` would return at once; let decoding proceed meanwhile."""
         return bool(self._sent) or self._ready is None or self._ready()
 
     def _next(self) -> Any:
@@ -267,22 +269,22 @@ class DeviceIterator(Iterator[Any]):
             raise sent.error
         assert sent.arrival is not None
         batch = sent.arrival.take()
-        # The first batch is not to wait for all that are to be ahead of it.
+        # Increase gradually: the first batch must not wait for `prefetch` others.
         self._ahead = min(self._ahead + 1, self._prefetch)
         while len(self._sent) < self._ahead and self._send_one(wait=False):
             pass
         return batch
 
     def _send_one(self, wait: bool) -> bool:
-        """Takes a batch from the loader and sends it on its way.
+        """Take a batch from the loader and start its copy.
 
         Args:
             wait: Whether to wait for a loader that is not ready.
 
         Returns:
-            Whether there may be another one to send.
+            Whether there may be another batch to send.
         """
-        # What comes after an error may depend on what the consumer does about it.
+        # Stop at an error: the consumer's reaction may change the next batches.
         if self._exhausted or (self._sent and self._sent[-1].error is not None):
             return False
         arrival: Arrival | None = None
@@ -306,26 +308,26 @@ class DeviceIterator(Iterator[Any]):
         return True
 
     def close(self) -> None:
-        """Ends the pass: the loader's own, and copies under way. Iteration ends.
+        """End the pass: close the loader's iterator and wait for copies under way.
 
-        Where another thread is taking a batch, waits for it; it is given none.
+        If another thread is taking a batch, wait for it; its iteration ends, too.
         """
         if getattr(self, "_closed", True):
             return
         self._closed = True
         if os.getpid() != self._process:
-            # A forked child has no GPU of its parent's, and could not even free what is there.
+            # A forked child cannot use its parent's GPU, nor free memory there.
             _OF_PARENT.append((self._sent, self._transfer))
             self._close_batches()
             return
         if not self._taking.acquire(blocking=False):
-            # Ours stop waiting when they are closed; a generator cannot be while it runs.
+            # Closing wakes fastdata's iterators; a running generator cannot be closed.
             if not isinstance(self._batches, Generator):
                 self._close_batches()
             self._taking.acquire()
         try:
             with self._transfer.here():
-                self._transfer.close()  # first: batches that nobody wants are still being written
+                self._transfer.close()  # first: copies may still write to unused batches
                 self._sent.clear()
             self._close_batches()
         finally:
@@ -336,7 +338,7 @@ class DeviceIterator(Iterator[Any]):
         if callable(close):
             close()
 
-    # While the interpreter ends, names of this module may be gone; this one is kept here.
+    # At interpreter exit, this module's names may be gone; a default argument stays.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():
             self.close()

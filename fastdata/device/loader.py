@@ -1,4 +1,4 @@
-"""`DeviceLoader`: any loader's batches on an accelerator, sent while the step before them runs."""
+"""`DeviceLoader`: any loader's batches on an accelerator, copied while the previous step runs."""
 
 from __future__ import annotations
 
@@ -17,47 +17,46 @@ __all__ = ["DeviceLoader"]
 
 
 class DeviceLoader:
-    """A loader whose batches are on a device, ready when they are asked for.
+    """Loader whose batches are on a device, ready when the consumer takes them.
 
-    The next batches are copied on a stream of their own while the step runs: as bytes, if that is
-    what the loader gives, and normalised on the device in one pass. A batch may be used on the
-    stream that is current when it is taken, like any tensor made there: nothing has to be
-    synchronised, its memory is not used again before work queued on it is done, and the same
-    memory serves every epoch.
+    A separate stream copies the next batches while a step runs. Batches of bytes are copied as
+    bytes, and normalised on the device in one pass. The consumer may use a batch on its current
+    stream without synchronising. The batch's memory is reused only after the work queued on it,
+    and the same memory serves every epoch.
 
-    Batches that are not in page-locked memory are copied into some first, which costs the calling
-    thread that copy: give the loader ``pin_memory=True``.
+    Batches outside page-locked memory are first copied into it by the calling thread. Give the
+    loader ``pin_memory=True`` to avoid that.
 
     The loader's attributes (``dataset``, ``batch_size``, ``sampler``, ``stats``, ``explain``, …)
-    are this one's, too. Its ``stats()`` count what was sent ahead as delivered.
+    are available here, too. Its ``stats()`` count prefetched batches as delivered.
 
     Args:
-        loader: Gives batches: tensors, or lists, tuples and mappings of any depth that hold
-            tensors; what else is in them (strings, numbers) stays as it is. It must not write
-            into a batch that it has given.
-        device: "cuda" (also of AMD), "cuda:1", "xpu", …: any that `torch.accelerator` finds; or
-            "cpu". On the CPU and on "mps" the same is done without streams. A device without a
-            number is the current one when a pass begins.
-        dtype: "float32", "float16" or "bfloat16" (or torch's): uint8 images, N x 3 x H x W, are
-            made ``(value / 255 - mean) / std`` of that dtype, computed in float32. None: float32
-            where ``mean`` or ``std`` is given, and else they stay bytes.
+        loader: Iterable of batches: tensors, or lists, tuples and mappings of any depth that
+            hold tensors. Other values (strings, numbers) stay unchanged. It must not write
+            into a batch that it has returned.
+        device: "cuda" (also for AMD), "cuda:1", "xpu", …: any that `torch.accelerator` finds; or
+            "cpu". The CPU and "mps" work without streams. A device without a number is the
+            current one when a pass begins.
+        dtype: "float32", "float16" or "bfloat16" (or torch's): uint8 images, N x 3 x H x W,
+            become ``(value / 255 - mean) / std`` in that dtype, computed in float32. None means
+            float32 if ``mean`` or ``std`` is given; else images stay bytes.
         mean: Three values in units of 0 to 1; None for 0.
         std: Three values in units of 0 to 1; None for 1.
-        channels_last: Whether images (N x 3 x H x W, uint8 or floats) come in channels-last
+        channels_last: Whether images (N x 3 x H x W, uint8 or floats) are in channels-last
             memory; else contiguous.
-        prefetch: Batches that are sent ahead, at least 1; each has its memory on the device.
-        batch_transform: Called with a batch's elements, on the device, when it is taken; what it
-            returns is the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native path,
-            what it draws is a function of (``seed``, epoch, batch), as of the loader's own.
-        static: Whether every batch, of all passes, is in the same memory, for a CUDA graph that is
-            captured once and replayed over each: the tensors are the same objects, and the batch
-            before is gone when the next is taken. Batches have the shapes of the first one; a
-            smaller last one takes the first rows.
+        prefetch: Batches to prefetch, at least 1; each occupies memory on the device.
+        batch_transform: Called with a batch's elements, on the device, when the consumer takes
+            it; returns the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native
+            path, its draws are a function of (``seed``, epoch, batch), as for the loader's own.
+        static: Whether every batch of every pass uses the same memory, for a CUDA graph that is
+            captured once and replayed for each batch. The tensors are the same objects, and the
+            next batch overwrites the previous one. Batches have the first one's shapes; a
+            smaller last batch uses the first rows.
 
     Raises:
         UsageError: Arguments contradict each other, or there is no such device. When iterating:
-            images are to be normalised, but the batches have none of uint8; a batch is asked for
-            while a CUDA graph is captured; or ``static`` batches are not alike.
+            the batches have no uint8 images to normalise; a batch is taken while a CUDA graph
+            is captured; or ``static`` batches differ in shape.
 
     Example:
         ::
@@ -95,7 +94,7 @@ class DeviceLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        # While it is copied or unpickled there is no loader yet.
+        # Copying and unpickling look up attributes before `loader` exists.
         if name.startswith("__") or "loader" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.loader, name)
@@ -105,7 +104,7 @@ class DeviceLoader:
         return {**self.__dict__, "_state": None, "_static": static}
 
     def set_epoch(self, epoch: int) -> None:
-        """Names the epoch that the next ``iter`` begins, to the loader or else its samplers."""
+        """Set the epoch of the next ``iter``, on the loader or else on its samplers."""
         self._state = None
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
@@ -117,34 +116,34 @@ class DeviceLoader:
                 sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's own state after the last batch that the consumer was given.
+        """Return the loader's own state after the last batch that the consumer took.
 
-        What was sent ahead is not counted. A loader that has no state is a warning and an empty
-        dict, as with `fastdata.DataLoader.state_dict`.
+        Prefetched batches do not count. A loader without a state causes a warning and an empty
+        dict, as in `fastdata.DataLoader.state_dict`.
         """
         if self._state is not None and self._state.valid:
             return dict(self._state.reached)
         if hasattr(self.loader, "state_dict"):
             return dict(self.loader.state_dict())
         warn(
-            "where this loader is cannot be saved, the epoch would begin anew: "
+            "cannot save the position of this loader, so resuming restarts the epoch: "
             f"{class_name(self.loader)} has no state_dict()"
         )
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state with the next ``iter``.
+        """Resume from a state with the next ``iter``.
 
         Raises:
-            UsageError: It is not the loader's; or the loader can have none.
+            UsageError: The state is not the loader's, or the loader has no states.
         """
         if hasattr(self.loader, "load_state_dict"):
             self._state = None
             self.loader.load_state_dict(state)
         elif state:
             raise UsageError(
-                f"{class_name(self.loader)} has no load_state_dict(), and a state was given",
-                "Wrap a loader that can resume, as fastdata.DataLoader.",
+                f"{class_name(self.loader)} has no load_state_dict() to load a state",
+                "Wrap a loader that can resume, such as fastdata.DataLoader.",
             )
 
     def __repr__(self) -> str:
@@ -152,11 +151,11 @@ class DeviceLoader:
 
 
 class _LoaderTracker(Tracker):
-    """Keeps what belongs to the batch that the consumer has now.
+    """Tracker of the loader's state and seed for the consumer's current batch.
 
     Attributes:
-        valid: Whether ``reached`` is where the consumer is.
-        reached: The state that the loader had when it gave that batch.
+        valid: Whether ``reached`` is the consumer's position.
+        reached: The loader's state when it returned that batch.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -175,13 +174,13 @@ class _LoaderTracker(Tracker):
         self.reached, self._drawing = mark
 
     def end(self) -> None:
-        self.valid = False  # the loader's own is the next epoch's
+        self.valid = False  # the loader's own state belongs to the next epoch
 
     def drawing(self) -> AbstractContextManager[None]:
         return self._drawing
 
 
 def _keeps_state(loader: Any) -> bool:
-    """Whether a loader can be asked for its state after each batch."""
+    """Return whether a loader has a state after each batch."""
     can = getattr(loader, "can_resume", None)
     return hasattr(loader, "state_dict") if can is None else bool(can)

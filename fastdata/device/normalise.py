@@ -1,6 +1,6 @@
-"""Normalising uint8 images where they are: on the GPU, or on the CPU with the same arithmetic.
+"""Normalisation of uint8 images on their device: the GPU, or the CPU with the same arithmetic.
 
-A batch of bytes crosses the bus in a quarter of a float32 batch's time; so that is done behind it.
+Bytes cross the bus in a quarter of the time of float32, so normalisation follows the copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from fastdata.errors import UsageError
 
-#: Names of dtypes that images may have, and torch's dtypes.
+#: Dtypes of images, by name.
 DTYPES = {
     "uint8": torch.uint8,
     "float32": torch.float32,
@@ -24,7 +24,7 @@ DTYPES = {
 
 
 def is_image(tensor: torch.Tensor) -> bool:
-    """Whether this is a batch of images: N x 3 x H x W, uint8 or floats."""
+    """Return whether a tensor is a batch of images: N x 3 x H x W, uint8 or floats."""
     return (
         tensor.dim() == 4
         and tensor.size(1) == 3
@@ -33,10 +33,10 @@ def is_image(tensor: torch.Tensor) -> bool:
 
 
 def dtype_name(dtype: Any) -> str:
-    """A dtype's name: "float16" for itself and for ``torch.float16``.
+    """Return a dtype's name: "float16" for itself and for ``torch.float16``.
 
     Raises:
-        UsageError: It is none that images may have.
+        UsageError: Images cannot have this dtype.
     """
     name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
     if name not in DTYPES:
@@ -45,10 +45,10 @@ def dtype_name(dtype: Any) -> str:
 
 
 def three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
-    """Three finite numbers from an argument of that name.
+    """Return the three finite numbers of an argument; None if it is None.
 
     Raises:
-        UsageError: They are not, or not positive ones for "std".
+        UsageError: They are not three finite numbers, or not positive for "std".
     """
     if values is None:
         return None
@@ -57,21 +57,21 @@ def three(name: str, values: Sequence[float] | None) -> tuple[float, float, floa
     except (TypeError, ValueError):
         found = ()
     if len(found) != 3 or not all(map(math.isfinite, found)):
-        hint = "Give three numbers, finite ones in units of 0 to 1: for red, green and blue."
+        hint = "Give three finite numbers in units of 0 to 1, for red, green and blue."
         raise UsageError(f"{name}={values!r}", hint)
     if name == "std" and not all(value > 1e-6 for value in found):
-        raise UsageError(f"std={found} has values that are not above 0", "Give positive ones.")
+        raise UsageError(f"std={found} has values that are not above 0", "Give positive values.")
     return found[0], found[1], found[2]
 
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What takes uint8 images to ``(value / 255 - mean) / std``.
+    """Normalisation of uint8 images to ``(value / 255 - mean) / std``.
 
     Attributes:
-        dtype: Of the result.
-        scale: What each channel's bytes are multiplied by.
-        offset: What is added then.
+        dtype: Dtype of the result.
+        scale: Factor of each channel's bytes.
+        offset: Value added to each channel afterwards.
     """
 
     dtype: torch.dtype
@@ -79,11 +79,11 @@ class Normalisation:
     offset: tuple[float, ...]
 
     def constants(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale and offset, float32, 1 x 3 x 1 x 1."""
+        """Return scale and offset as float32 tensors, 1 x 3 x 1 x 1."""
         both = torch.empty((2, 1, 3, 1, 1), dtype=torch.float32, device=device)
         for which, values in enumerate((self.scale, self.offset)):
             for channel, value in enumerate(values):
-                both[which, :, channel] = value  # a GPU need not be waited for, as for a copy
+                both[which, :, channel] = value  # unlike a copy, does not wait for the GPU
         return both[0], both[1]
 
 
@@ -92,11 +92,11 @@ def normalisation(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> Normalisation | None:
-    """What a loader's arguments ask for; None if images are to stay as they are.
+    """Return the normalisation for a loader's arguments; None to leave images unchanged.
 
     Args:
         dtype: "uint8", "float32", "float16", "bfloat16", or torch's; None for float32 with a
-            ``mean`` or ``std``, and else for images as they are.
+            ``mean`` or ``std``, else to leave images unchanged.
         mean: Three values in units of 0 to 1; None for 0.
         std: Three values in units of 0 to 1; None for 1.
 
@@ -120,14 +120,14 @@ def normalisation(
 def normalise(
     images: torch.Tensor, constants: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor
 ) -> None:
-    """Normalises uint8 images into ``out``, of any float dtype and layout, on the same device.
+    """Normalise uint8 images into ``out``, of any float dtype and layout, on the same device.
 
     Args:
         images: N x 3 x H x W, uint8.
-        constants: As `Normalisation.constants`, on the images' device.
+        constants: Result of `Normalisation.constants`, on the images' device.
         out: N x 3 x H x W.
     """
     scale, offset = constants
     # One kernel on a GPU: it converts as it loads, computes in float32, and rounds as it stores.
-    # Any other way to write this makes a float copy first.
+    # Other ways to write this make a float copy first.
     torch.addcmul(offset, images, scale, out=out)

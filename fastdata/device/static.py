@@ -1,4 +1,4 @@
-"""Every batch in the same memory of a device, as a CUDA graph needs that is replayed over it."""
+"""Fixed device memory for all batches, which a replayed CUDA graph needs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fastdata.device.transfer import is_asynchronous, map_tensors, on_device
 from fastdata.errors import UsageError
 
 _HINT = (
-    "Leave static out, or have all batches alike: drop_last=True in the loader, padding in its "
+    "Leave static out, or make all batches alike: drop_last=True in the loader, padding in its "
     "collate_fn."
 )
 
 
 class StaticMemory:
-    """Memory that batches are copied into, one after the other; that of the first one's tensors.
+    """Memory that every batch is copied into; its shapes are those of the first batch.
 
-    The copy runs on the current stream, so after whatever that stream was given to do with the
-    batch before. A stream that the batch before was taken on is waited for.
+    The copy runs on the current stream, after that stream's work on the previous batch. If
+    another stream took the previous batch, the current one waits for it.
     """
 
     def __init__(self) -> None:
@@ -27,10 +27,10 @@ class StaticMemory:
         self._stream: torch.Stream | None = None
 
     def place(self, batch: Any) -> Any:
-        """The batch in that memory; one with fewer samples takes its first ones.
+        """Copy a batch into the memory and return it; a smaller batch uses the first rows.
 
         Raises:
-            UsageError: It is not as the first one was, or has no dense tensors.
+            UsageError: Its tensors differ from the first batch's, or are not dense.
         """
         tensors: list[torch.Tensor] = []
         map_tensors(batch, tensors.append)
@@ -44,7 +44,7 @@ class StaticMemory:
                 self._homes = [torch.empty_like(one, requires_grad=False) for one in tensors]
             if len(tensors) != len(self._homes):
                 raise UsageError(
-                    f"static=True: a batch has {len(tensors)} tensors, and the first had "
+                    f"static=True: a batch has {len(tensors)} tensors, the first had "
                     f"{len(self._homes)}",
                     _HINT,
                 )
@@ -57,7 +57,7 @@ class StaticMemory:
         return map_tensors(batch, lambda _: next(found))
 
     def _follow(self, homes: list[torch.Tensor]) -> None:
-        """Has the current stream wait for the one of the batch before."""
+        """Make the current stream wait for the stream of the previous batch."""
         there = next((home.device for home in homes if is_asynchronous(home.device)), None)
         if there is None:
             return
@@ -71,7 +71,7 @@ class StaticMemory:
 
 
 def _part(home: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a first batch's memory for a tensor of a later one."""
+    """Return the part of the fixed memory that holds a later batch's tensor."""
     if tensor.shape == home.shape and tensor.dtype == home.dtype:
         return home
     alike = tensor.dim() == home.dim() > 0 and tensor.shape[1:] == home.shape[1:]
@@ -80,5 +80,5 @@ def _part(home: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
             f"{tuple(one.shape)} of {str(one.dtype).removeprefix('torch.')}"
             for one in (tensor, home)
         )
-        raise UsageError(f"static=True: a tensor is {found}, and the first was {first}", _HINT)
+        raise UsageError(f"static=True: a tensor is {found}, the first was {first}", _HINT)
     return home[: len(tensor)]

@@ -1,14 +1,14 @@
-"""Batches to an accelerator: pinned staging, a stream of their own, and who waits for whom.
+"""Copies of batches to an accelerator: pinned staging memory and a copy stream.
 
-What keeps memory from being used again while it is still read, or written:
+Four rules keep memory from being reused while a stream still reads or writes it:
 
-- What the consumer gets is allocated on *its* stream, as if it had made it. The copy stream waits
-  for what that stream had been given before, because freed memory may still be in use there. So
-  torch's allocator needs to know of no other stream, and memory does not grow.
-- The consumer's stream waits for the copy's event when the batch is handed over. A batch that never
-  is stays until its copy has ended.
-- Batches on the host are kept, and staging memory is not filled again, before that event.
-- What is in between, bytes to be normalised, is allocated and used on the copy stream alone.
+- The consumer's tensors are allocated on the *consumer's* stream. The copy stream waits for that
+  stream's earlier work, because freed memory may still be in use there. So torch's allocator sees
+  one stream, and memory does not grow.
+- The consumer's stream waits for the copy's event when the consumer takes the batch. A batch that
+  is never taken stays until its copy ends.
+- Host batches are kept, and staging memory is not refilled, before that event.
+- Intermediate bytes, before normalisation, are allocated and used on the copy stream alone.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fastdata.errors import UsageError
 
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """A batch with each of its tensors changed; lists, tuples and mappings of any depth.
+    """Return a batch with ``change`` applied to each tensor, in containers of any depth.
 
-    Anything else in it (strings, numbers) stays as it is.
+    Other values (strings, numbers) stay unchanged.
     """
     if isinstance(batch, torch.Tensor):
         return change(batch)
@@ -37,7 +37,7 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         values = {key: map_tensors(value, change) for key, value in batch.items()}
         try:
             return type(batch)(values)  # type: ignore[call-arg]
-        except TypeError:  # one that is not made of a dict
+        except TypeError:  # its constructor takes no dict
             return values
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(map_tensors(value, change) for value in batch))
@@ -48,19 +48,19 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Whether a device works on after it was told to, on streams. Metal's is told by one thread."""
+    """Return whether a device runs work asynchronously on streams, unlike the CPU and Metal."""
     return device.type not in ("cpu", "mps")
 
 
 @cache
 def copy_stream(device: torch.device) -> torch.Stream:
-    """This process's stream for copies to an accelerator.
+    """Return this process's stream for copies to an accelerator.
 
-    One for all loaders and epochs: torch's allocator keeps free memory for each stream by itself,
-    so new streams would make it grow.
+    All loaders and epochs share it: torch's allocator keeps free memory per stream, so new
+    streams would increase memory.
 
     Args:
-        device: With its number.
+        device: The device, with its number.
     """
     with on_device(device):
         return torch.Stream(device)
@@ -68,20 +68,19 @@ def copy_stream(device: torch.device) -> torch.Stream:
 
 @contextmanager
 def on_device(device: torch.device) -> Iterator[None]:
-    """Makes an accelerator the current one.
+    """Make an accelerator the current one.
 
-    Streams and events make theirs the current device for a moment, and then the one before again:
-    if that is another GPU, CUDA opens a context there, some 500 MB of its memory. This goes
-    back without.
+    Streams and events switch to their device and back. If the previous device is another GPU,
+    CUDA opens a context there, some 500 MB of its memory. This switches back without one.
     """
-    # torch.accelerator.device_index is not there before torch 2.8.
+    # torch.accelerator.device_index needs torch 2.8.
     with torch.get_device_module(device).device(device):
         yield
 
 
 @contextmanager
 def on_stream(stream: torch.Stream) -> Iterator[None]:
-    """Makes a stream the current one of its device, which is the current one already."""
+    """Make a stream the current one of its device, which must be the current device."""
     before = torch.accelerator.current_stream(stream.device)
     torch.accelerator.set_stream(stream)
     try:
@@ -91,9 +90,9 @@ def on_stream(stream: torch.Stream) -> Iterator[None]:
 
 
 class Staging:
-    """Page-locked memory that batches are copied into when they are not page-locked themselves.
+    """Page-locked memory for copies of batches that are not page-locked themselves.
 
-    It grows to the largest batch, and is then used for every one.
+    It grows to the largest batch, and serves every batch.
 
     Args:
         pin: Whether the memory is page-locked.
@@ -106,15 +105,15 @@ class Staging:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
+        """Its size in bytes."""
         return sum(block.numel() for block in self._blocks)
 
     def begin(self) -> None:
-        """A new batch begins; nobody reads the one before any more."""
+        """Begin a new batch; the previous one is no longer read."""
         self._used = 0
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A dense copy of a tensor of the batch, with the same order of dimensions in memory."""
+        """Return a dense copy of a tensor, with the same order of dimensions in memory."""
         needed = tensor.numel() * tensor.element_size()
         if self._used == len(self._blocks):
             self._blocks.append(self._block(0))
@@ -131,18 +130,18 @@ class Staging:
 
 
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The tensor's own strides if it has no gaps; those of a copy of it otherwise."""
+    """Return a tensor's strides without gaps, in the same order of dimensions."""
     return torch.empty_like(tensor, device="meta", requires_grad=False).stride()
 
 
 class Arrival:
-    """A batch on its way.
+    """Batch under way to a device.
 
     Args:
-        batch: The batch; its tensors may still be being written.
-        tensors: Those of them that are.
-        stream: The stream that they were allocated on; None where nothing is asynchronous.
-        copied: Told when they have been written; None where nothing is asynchronous.
+        batch: The batch; copies may still write to its tensors.
+        tensors: Those tensors that copies write to.
+        stream: The stream that allocated them; None if the device is synchronous.
+        copied: Event after the copies; None if the device is synchronous.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Arrival:
         self._stream, self._copied = stream, copied
 
     def take(self) -> Any:
-        """The batch, for use on the current stream."""
+        """Return the batch, for use on the current stream."""
         if self._stream is not None and self._copied is not None:
             device = self._stream.device
             with on_device(device):
@@ -169,23 +168,23 @@ class Arrival:
 
 
 class _DeviceWait(threading.local):
-    """How long this thread has waited for a GPU to be done with batches before, in seconds."""
+    """Seconds for which this thread has waited for a GPU to finish earlier batches."""
 
     seconds = 0.0
 
 
-#: Of all transfers. A thread that is ahead of the GPU waits where it asks for a batch, but not for
-#: data: `fastdata.profile` tells the two apart by this.
+#: Wait of all transfers. A thread ahead of the GPU waits when it takes a batch, but not for data:
+#: `fastdata.profile` uses this to distinguish the two.
 DEVICE_WAIT = _DeviceWait()
 
-#: Seconds between two looks at an event. One that is waited for spins, which takes a core from
-#: decoding: torch.Event's ``blocking`` does nothing (torch 2.13). Whoever waits is a batch ahead,
-#: so half a millisecond is early enough.
+#: Seconds between two queries of an event. Waiting on an event spins, which takes a core from
+#: decoding: torch.Event's ``blocking`` does nothing (torch 2.13). The waiting thread is a batch
+#: ahead, so half a millisecond is early enough.
 _POLL = 0.0005
 
 
 class _Slot:
-    """What one batch needs on the host until it has been copied."""
+    """Host memory and event of one batch, until its copy ends."""
 
     def __init__(self, device: torch.device) -> None:
         self.staging = Staging(pin=True)
@@ -194,7 +193,7 @@ class _Slot:
         self.busy = False
 
     def release(self, wait: bool) -> None:
-        """Lets go of the batch, if it has been copied."""
+        """Release the batch if its copy has ended, or after waiting for it."""
         if not self.busy:
             return
         if wait:
@@ -216,15 +215,15 @@ _FORMATS = {
 
 
 class Transfer:
-    """Puts batches on a device.
+    """Transfer of batches to a device.
 
     Args:
-        device: An accelerator with its number, or the CPU, where what need not change stays.
-        normalisation: What is done to uint8 images; None to leave them.
-        channels_last: Whether images come in channels-last memory, else contiguous; None for as
-            they are.
-        slots: How many batches may be on their way at a time.
-        copy: Whether tensors that are there already are copied, too.
+        device: An accelerator with its number; or the CPU, where unchanged tensors are not copied.
+        normalisation: Normalisation of uint8 images; None to leave them.
+        channels_last: Whether images are in channels-last memory, else contiguous; None to keep
+            their format.
+        slots: Most batches under way at a time.
+        copy: Whether to copy tensors that are already on the device, too.
     """
 
     def __init__(
@@ -245,16 +244,16 @@ class Transfer:
         self._next = 0
 
     def here(self) -> AbstractContextManager[None]:
-        """Makes the device the current one, where that is to be: its events end here, too."""
+        """Make an accelerator the current device; its events must also be freed inside."""
         return nullcontext() if self._stream is None else on_device(self._device)
 
     def begin(self, batch: Any) -> Arrival:
-        """Sends a batch on its way.
+        """Start the copy of a batch.
 
         Raises:
-            UsageError: Images are to be normalised, and it has none of uint8.
+            UsageError: The batch has no uint8 images to normalise.
         """
-        # It may be taken when these are no longer as they are now.
+        # The consumer may take the batch in another autograd mode.
         with torch.inference_mode(False), torch.no_grad(), self.here():
             return self._begin(batch)
 
@@ -266,7 +265,7 @@ class Transfer:
             if is_image(tensor):
                 images.append(tensor)
             if tensor.layout != torch.strided:
-                return tensor.to(self._device)  # rare: at once, on the current stream
+                return tensor.to(self._device)  # rare: synchronously, on the current stream
             out = self._destination(tensor)
             if out is not tensor:
                 jobs.append((tensor.detach(), out))
@@ -283,7 +282,7 @@ class Transfer:
         return Arrival(moved, [])
 
     def _destination(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Memory for what becomes of a tensor; the tensor itself if nothing does."""
+        """Return memory for the result of a tensor; the tensor itself if it stays unchanged."""
         dtype, layout = tensor.dtype, torch.preserve_format
         if is_image(tensor):
             layout = self._format
@@ -317,7 +316,7 @@ class Transfer:
                     self._copy(source, out, slot)
             stream.record_event(slot.copied)
         except BaseException:
-            # Copies that have begun read and write memory that is free from now on.
+            # Copies that have begun use memory that the error frees.
             stream.synchronize()
             slot.sources.clear()
             raise
@@ -326,7 +325,7 @@ class Transfer:
 
     def _copy(self, source: torch.Tensor, out: torch.Tensor, slot: _Slot) -> None:
         if source.device.type == "cpu":
-            # A copy of what has gaps would go through pageable memory, and wait.
+            # A copy of a tensor with gaps would block in pageable memory.
             if not source.is_pinned() or source.stride() != _dense_strides(source):
                 source = slot.staging.place(source)
             if source.dtype == out.dtype and source.stride() == out.stride():
@@ -341,7 +340,7 @@ class Transfer:
         self._finish(there, out)
 
     def _finish(self, source: torch.Tensor, out: torch.Tensor) -> None:
-        """The last step, on the device: normalises images, or puts them into another layout."""
+        """Normalise images on the device, or convert their memory format."""
         if source.dtype == out.dtype:
             out.copy_(source)
             return
@@ -351,7 +350,7 @@ class Transfer:
         normalise(source, self._constants, out)
 
     def close(self) -> None:
-        """Waits for copies under way, and lets go of what they read."""
+        """Wait for copies under way, and release their host memory."""
         with self.here():
             while self._slots:
                 self._slots.pop().release(wait=True)
@@ -363,6 +362,6 @@ def _check_images(images: list[torch.Tensor]) -> None:
     found = f"images of {str(images[0].dtype).removeprefix('torch.')}" if images else "no images"
     raise UsageError(
         f"dtype=, mean= and std= are for uint8 images, N x 3 x H x W; the batch has {found}",
-        "Leave these arguments out, or leave out of the transform what makes floats of images "
+        "Leave these arguments out, or remove the conversion to floats from the transform "
         "(ToTensor, ConvertImageDtype, Normalize).",
     )

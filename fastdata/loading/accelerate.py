@@ -1,8 +1,8 @@
-"""What Accelerate wants to know of a loader that it leaves alone.
+"""Progress of a pass for Accelerate, which leaves fastdata's loaders unchanged.
 
-``accumulate`` steps at the end of a loader, and ``gather_for_metrics`` leaves out what was
-repeated to fill the last batches. Accelerate's own loaders tell its `GradientState` where they are;
-so does a pass here, by the same two attributes.
+``accumulate`` steps at the end of a loader, and ``gather_for_metrics`` drops samples that were
+repeated to fill the last batches. Accelerate's own loaders report their progress to its
+`GradientState`. A pass here does the same, by the same two attributes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fastdata.plan.sharding import Epoch
 
 
 class Told(Iterator[Any]):
-    """A pass whose place Accelerate can ask for; all else is the pass's own.
+    """Pass that reports its progress to Accelerate; other attributes are the pass's own.
 
     Args:
         batches: The pass.
         state: Accelerate's ``GradientState``.
-        length: Batches that it has.
-        remainder: Samples that the last batches of all ranks have together, without what was
-            repeated; 0 where they are full.
+        length: Number of its batches.
+        remainder: Samples in the last batches of all ranks together, without repeated ones; 0
+            if the batches are full.
 
     Attributes:
         end_of_dataloader: Whether the last batch has been taken.
-        remainder: As given.
+        remainder: The argument.
     """
 
     def __init__(self, batches: Iterator[Any], state: Any, length: int, remainder: int) -> None:
@@ -62,16 +62,16 @@ class Told(Iterator[Any]):
         self.end_of_dataloader = self._left == 0
 
     def close(self) -> None:
-        """As the pass's own."""
+        """Close the pass."""
         self._state._remove_dataloader(self)
         with suppress(AttributeError):
             self._batches.close()  # type: ignore[attr-defined]
 
 
 def taking_apart() -> str | None:
-    """The function of Accelerate's that, by asking for a loader's parts, makes one of torch's.
+    """Return the Accelerate function that is rebuilding a loader from its attributes, or None.
 
-    ``Accelerator.prepare`` asks before; these do not.
+    ``Accelerator.prepare`` first asks whether it may; these functions do not.
     """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_FRAMES):
@@ -85,12 +85,12 @@ def taking_apart() -> str | None:
     return None
 
 
-#: Frames from an attribute to the function that asks for it: a comprehension, a DeviceLoader.
+#: Most frames between an attribute and its reader: a comprehension, a DeviceLoader.
 _FRAMES = 4
 
 
 def told(batches: Iterator[Any], plan: Epoch) -> Iterator[Any]:
-    """The pass, such that Accelerate knows of it if this process has an ``Accelerator``."""
+    """Return the pass, tracked by Accelerate if this process has an ``Accelerator``."""
     module = sys.modules.get("accelerate.state")
     if module is None or not module.GradientState._shared_state:
         return batches

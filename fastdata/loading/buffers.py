@@ -1,4 +1,4 @@
-"""Memory for batches, used again when the user has dropped a batch, and never before."""
+"""Pool of batch memory, reused only after the user has dropped a batch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _NUMPY = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bflo
 
 
 class BatchMemory(NamedTuple):
-    """Memory of one batch, seen twice.
+    """Memory of one batch, as two views.
 
     Attributes:
-        tensor: As the user gets it: N x 3 x H x W.
-        array: As the core fills it: N x H x W x 3; bfloat16 as uint16.
+        tensor: The user's view: N x 3 x H x W.
+        array: The core's view: N x H x W x 3; bfloat16 as uint16.
     """
 
     tensor: torch.Tensor
@@ -35,28 +35,28 @@ class BatchMemory(NamedTuple):
 
 
 class BufferPool:
-    """Gives out memory for batches.
+    """Pool of memory blocks for batches.
 
-    A fresh batch of 256 images of 224 x 224 is 38 MB whose pages the kernel has to clear, so
-    blocks are kept. A block comes back when nothing refers to it any more: no tensor of the
-    user's, no view of one, no batch that is being decoded.
+    A new batch of 256 images of 224 x 224 has 38 MB whose pages the kernel must clear, so the
+    pool keeps blocks. A block returns when the last reference to it is gone: a user's tensor, a
+    view of one, or a batch that is being decoded.
 
     Args:
-        keep: How many free blocks to keep, of each view.
-        pinned: Whether to use page-locked memory. It comes from torch's own pool, which waits for
-            copies to the GPU that are under way before it gives a block out again.
+        keep: Number of free blocks to keep for each view.
+        pinned: Whether to use page-locked memory. It comes from torch's own pool, which reuses a
+            block only after the copies to the GPU that read it.
     """
 
     def __init__(self, keep: int, pinned: bool) -> None:
         self._keep = keep
         self.pinned = pinned
-        # By view: those of one have one size, and are not taken for another's.
+        # By view: blocks of one view have one size.
         self._free: defaultdict[int, list[npt.NDArray[np.uint8]]] = defaultdict(list)
 
     def batch(
         self, view: int, count: int, size: tuple[int, int], dtype: str, channels_last: bool
     ) -> BatchMemory:
-        """Memory for ``count`` images of ``size`` (width, height) of a view; not cleared."""
+        """Return memory for ``count`` images of ``size`` (width, height); not cleared."""
         width, height = size
         shape = (count, height, width, 3) if channels_last else (count, 3, height, width)
         if self.pinned:
@@ -68,7 +68,7 @@ class BufferPool:
                 tensor = tensor.permute(0, 3, 1, 2)
         else:
             array = self._array(view, shape, np.dtype(_NUMPY[dtype]))
-            # Transposed by numpy, which takes a tenth of torch's time for it.
+            # numpy transposes in a tenth of torch's time.
             tensor = torch.from_numpy(array.transpose(0, 3, 1, 2) if channels_last else array)
             if dtype == "bfloat16":
                 tensor = tensor.view(torch.bfloat16)
@@ -94,50 +94,50 @@ class BufferPool:
                 block = self._free[view].pop()  # two iterators of a loader may share the pool
             except IndexError:
                 return None
-            # One that is too small is of another shape of batch: it goes.
+            # Drop blocks that are too small: the shape of batches has changed.
             if block.nbytes >= needed:
                 return block
 
     def clear(self) -> None:
-        """Frees the blocks that nobody uses."""
+        """Drop all free blocks."""
         self._free.clear()
 
     def close(self) -> None:
-        """Frees them, and keeps none that come back from now on."""
+        """Drop all free blocks, and keep none that return later."""
         self._keep = 0
         self.clear()
 
     def give_back(self, block: npt.NDArray[np.uint8], view: int) -> None:
-        """Takes a view's block back that nobody uses. May be called in any thread."""
+        """Take back an unused block of a view; callable in any thread."""
         free = self._free[view]
         if len(free) < self._keep:
-            free.append(block)  # one step
+            free.append(block)  # atomic
 
 
 def _new_block(size: int) -> npt.NDArray[np.uint8]:
-    """Memory that goes back to the system when it is freed, as the C library's need not."""
+    """Return memory that the system gets back when it is freed, unlike the C library's."""
     if size < _LARGE:
         return np.empty(size, np.uint8)
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
+        with suppress(OSError):  # a kernel without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapped, np.uint8)
 
 
-#: Bytes. Smaller blocks are not worth a mapping of their own.
+#: Bytes from which a block gets its own mapping.
 _LARGE = 1 << 20
 
 
 class _Lease:
-    """Lends a block through numpy's array interface; gives it back when the array is gone.
+    """Lease of a block through numpy's array interface; returns it when the array is gone.
 
-    Views of an array refer to the array that owns the memory. For numpy that is the one made
-    from this object, which is not an array itself, so it lives exactly as long as any view.
+    Views refer to the array that owns the memory. For numpy, that is the array made from this
+    object, which is no array itself. So the lease lives exactly as long as any view.
     """
 
     def __init__(self, block: npt.NDArray[np.uint8], pool: BufferPool, view: int) -> None:
-        # Weakly: one tensor that the user keeps for long must not keep all free blocks.
+        # Weak: a tensor that the user keeps for long must not keep all free blocks.
         self._block, self._pool, self._view = block, weakref.ref(pool), view
         self.__array_interface__ = block.__array_interface__
 

@@ -1,7 +1,7 @@
 """`fast_collate`: images to one uint8 batch, for torch's own ``DataLoader``.
 
 Scaling and normalising pixels on the CPU makes a batch four times as large, and every copy of
-it four times as slow; so batches are left as bytes here, and the device scales them.
+it four times as slow. So batches stay bytes here, and the device scales them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TAKEN = (
     "shape (3, H, W) or (1, H, W)."
 )
 _NO_FLOATS = (
-    "Leave out the transform that makes it so: ToTensor, ConvertImageDtype, v2.ToDtype or "
-    "Normalize. PIL images and what PILToTensor gives are taken as they are; scale and "
+    "Remove the transform that converts it: ToTensor, ConvertImageDtype, v2.ToDtype or "
+    "Normalize. PIL images and the tensors of PILToTensor need no conversion; scale and "
     "normalise the batch on the device."
 )
 _ONE_SIZE = (
@@ -36,13 +36,13 @@ _ONE_SIZE = (
 def fast_collate(samples: Sequence[Any]) -> Any:
     """Collate images into one uint8 batch; for ``DataLoader(..., collate_fn=fast_collate)``.
 
-    The name is that of the function in NVIDIA's apex and DALI examples, which made batches so
-    first. This one fills no batch with zeros and adds nothing to it: each image is written
-    once, where it stays. In a worker process that is shared memory, as with torch's own
-    ``default_collate``, so that a batch is not copied again on its way to the training process.
+    The name is that of the function in NVIDIA's apex and DALI examples, which introduced uint8
+    batches. This one writes each image once, to its final place, without clearing the batch
+    first. In a worker process that is shared memory, as with torch's own ``default_collate``, so
+    the training process needs no further copy.
 
     Dataset transforms should end with PIL images (or with uint8 tensors): leave out ``ToTensor``
-    and ``Normalize``, and do on the device what they do::
+    and ``Normalize``, and normalise on the device::
 
         images = (images.to(device, non_blocking=True).float() - mean) / std
 
@@ -50,23 +50,23 @@ def fast_collate(samples: Sequence[Any]) -> Any:
 
     Args:
         samples: At least one tuple or list (image, label, ...), or named tuple. All images have
-            one size. An image is a PIL image of any mode, converted to RGB; a uint8 array of
-            shape (H, W, 3), or (H, W) if it is grey; or a uint8 tensor of shape (3, H, W), or
-            (1, H, W) if it is grey, of any strides. Or it is a list or tuple of these, or a dict of
-            lists: several views of one image.
+            the same size. An image is a PIL image of any mode, converted to RGB; a uint8 array of
+            shape (H, W, 3), or (H, W) if grey; or a uint8 tensor of shape (3, H, W), or
+            (1, H, W) if grey, of any strides. Several views of one image are a list or tuple of
+            these, or a dict of lists.
 
     Returns:
-        A list with as many elements as a sample has, or a named tuple where samples are such:
+        A list with as many elements as a sample, or a named tuple if samples are named tuples:
 
-        - the images, uint8 from 0 to 255, shape (N, 3, H, W) in channels-last memory; a list
-          of such tensors, one for each view, or a dict of lists, where samples have several;
-        - the labels, int64, shape (N,), where they are whole numbers (Python's, NumPy's, or
-          tensors without dimensions); else what ``default_collate`` makes of them;
-        - what ``default_collate`` makes of each further element.
+        - the images, uint8 from 0 to 255, shape (N, 3, H, W) in channels-last memory; for
+          several views, a list with one such tensor per view, or a dict of lists;
+        - the labels, int64, shape (N,), if they are whole numbers (Python's, NumPy's, or
+          tensors without dimensions); else the result of ``default_collate``;
+        - the result of ``default_collate`` for each further element.
 
     Raises:
-        UsageError: There are no samples, or one is not what is described above, or they do not
-            go together; the message names the sample.
+        UsageError: There are no samples, or a sample is not as described above, or differs from
+            the others; the message names the sample.
         SampleError: A PIL image that is not loaded yet cannot be decoded.
     """
     width = _check_samples(samples)
@@ -82,7 +82,7 @@ def fast_collate(samples: Sequence[Any]) -> Any:
 
 
 def _check_samples(samples: Sequence[Any]) -> int:
-    """How many elements each sample has."""
+    """Check the samples' types and lengths; return the number of elements of each."""
     if not isinstance(samples, Sequence) or isinstance(samples, str | bytes):
         raise UsageError(
             f"fast_collate takes a list of samples, not {_name(samples)}",
@@ -91,7 +91,7 @@ def _check_samples(samples: Sequence[Any]) -> int:
     if not samples:
         raise UsageError(
             "fast_collate was given no samples",
-            "A batch has at least one: look at the sampler, or at what filters the samples.",
+            "A batch has at least one: check the sampler, and any filter of samples.",
         )
     for i, sample in enumerate(samples):
         if not isinstance(sample, tuple | list) or len(sample) < 2:
@@ -124,7 +124,7 @@ def _labels(labels: list[Any]) -> Any:
 
 
 def _is_whole(label: Any) -> bool:
-    """Whether a label is one whole number; truth values are not counted among these."""
+    """Return whether a label is one whole number; booleans are not."""
     if isinstance(label, torch.Tensor):
         dtype = label.dtype
         number = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
@@ -135,7 +135,7 @@ def _is_whole(label: Any) -> bool:
 
 
 def _images(images: list[Any], view: str) -> Any:
-    """One batch of one image a sample; or a list or dict of batches, if there are several views."""
+    """Return a batch of one image a sample; for several views, a list or dict of batches."""
     if isinstance(images[0], dict):
         for i, sample in enumerate(images):
             if not isinstance(sample, dict) or sample.keys() != images[0].keys():
@@ -180,7 +180,7 @@ def _batch(images: list[Any], view: str) -> torch.Tensor:
                 _ONE_SIZE,
             )
         if isinstance(image, Image.Image):
-            # The fastest of Pillow's public ways to memory; np.asarray takes it too, and more.
+            # Pillow's fastest public access to pixels; np.asarray uses it, too, with overhead.
             memory[i * length : (i + 1) * length] = _rgb(image).tobytes()
         elif isinstance(image, np.ndarray):
             pixels[i] = image if image.ndim == 3 else image[:, :, np.newaxis]
@@ -193,18 +193,18 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
     if isinstance(image.info.get("transparency"), bytes):
-        # A palette's alpha, which converting would drop with a warning. A copy has its own info.
+        # Drop a palette's alpha here: convert() would warn. A copy has its own info.
         image = image.copy()
         del image.info["transparency"]
     return image.convert("RGB")
 
 
 def _size(image: Any, where: str) -> tuple[int, int]:
-    """Height and width of an image that can be taken.
+    """Return an image's height and width.
 
     Raises:
-        UsageError: It cannot be taken.
-        SampleError: It cannot be decoded.
+        UsageError: The image has an unsupported type, shape, dtype or device.
+        SampleError: The image cannot be decoded.
     """
     if isinstance(image, Image.Image):
         try:
@@ -212,8 +212,8 @@ def _size(image: Any, where: str) -> tuple[int, int]:
         except (OSError, SyntaxError, ValueError, EOFError) as error:
             raise SampleError(
                 f"{where} of the batch cannot be decoded: {error}",
-                "Find all such images with fastdata verify, or open them in the dataset, where "
-                "the file is known.",
+                "Find all such images with fastdata verify; or load them in the dataset, which "
+                "knows the file.",
             ) from error
         return image.height, image.width
     if isinstance(image, np.ndarray):
@@ -226,7 +226,7 @@ def _size(image: Any, where: str) -> tuple[int, int]:
         if image.device.type != "cpu":
             raise UsageError(
                 f"{where} of the batch is a tensor on {image.device}",
-                "Batches are made in the CPU's memory: leave out the transform that moves it.",
+                "fast_collate needs CPU tensors: remove the transform that moves it.",
             )
         if image.ndim == 3 and image.shape[0] in (1, 3):
             return image.shape[1], image.shape[2]
@@ -241,7 +241,7 @@ def _check_levels(good: bool, what: str, dtype: Any) -> None:
 
 
 def _empty(count: int, height: int, width: int) -> torch.Tensor:
-    """Memory for a batch: shared in a worker process, where torch would else copy it there."""
+    """Return memory for a batch; shared memory in a worker process, which saves torch a copy."""
     if get_worker_info() is None:
         flat = torch.empty(count * height * width * 3, dtype=torch.uint8, device="cpu")
     else:

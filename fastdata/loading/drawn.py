@@ -1,8 +1,8 @@
-"""Torch's own loader with a seed: what its samples draw is a function of (seed, epoch, sample).
+"""Seeded draws for torch's own loader: functions of (seed, epoch, sample).
 
-The sampler hands each batch over with the epoch's key, so it does not matter which worker process
-makes the batch, how many there are, or whether they persist. Around each sample the global
-generators are seeded by its key; afterwards they are as they were, in this process, too.
+The sampler passes the epoch's key with each batch. So draws do not depend on which worker process
+builds the batch, on their number, or on whether they persist. Each sample's key seeds the global
+generators, which are restored afterwards, in this process, too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from fastdata.plan.draws import epoch_key
 from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
 
-#: Those that draw nothing.
+#: Functions that draw nothing.
 _COLLATES = (default_collate, default_convert, fast_collate)
 
 
 class Drawn(NamedTuple):
-    """The samples of one batch, and the key that their numbers are drawn from.
+    """Draws of one batch, and the key of their random numbers.
 
     Attributes:
-        draws: As `fastdata.plan.schedule.Numbering` has them.
+        draws: The draws, as in `fastdata.plan.schedule.Numbering`.
         key: Key of the epoch.
         n: Number of the dataset's samples.
     """
@@ -42,19 +42,19 @@ class Drawn(NamedTuple):
     n: int
 
     def planned(self) -> Planned:
-        """Return their numbers and occurrences."""
+        """Return the samples' numbers and occurrences."""
         return Numbering(self.n).plan(self.draws)
 
 
 class DrawnBatches:
-    """The batches of each pass, as torch's loader takes them from a batch sampler.
+    """Batch sampler for torch's loader, which yields `Drawn` batches.
 
     Args:
-        sampler: Says order, seed, epoch and share of the pass that begins.
+        sampler: Sampler with the order, seed, epoch and shard of the next pass.
 
     Attributes:
-        begun: Keys of the batches of the pass begun last, which torch's loader has been handed and
-            has not delivered.
+        begun: Keys of the batches under way in the latest pass: torch's loader has taken but not
+            delivered them.
     """
 
     def __init__(self, sampler: ShardedSampler) -> None:
@@ -76,16 +76,16 @@ class DrawnBatches:
                 begun.append(batch.planned().batch_key(key))
                 yield batch
 
-        return batches()  # not a generator itself: torch's iterator asks when it is made
+        return batches()  # not a generator itself, so that `begun` is set before the first batch
 
 
 class DrawnPass(Iterator[Any]):
-    """A pass of torch's loader that knows the key of the batch it delivered last.
+    """Pass of torch's loader that records the key of the batch delivered last.
 
     Args:
         batches: The pass.
-        drawn: What it takes its samples from; the pass is the one begun last.
-        progress: Gets the key.
+        drawn: Its batch sampler, whose latest pass is this one.
+        progress: Receives the key.
     """
 
     def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: Progress) -> None:
@@ -106,18 +106,18 @@ class DrawnPass(Iterator[Any]):
 
 
 class _Samples(list[Any]):
-    """The samples of a batch, on their way to its ``collate_fn``."""
+    """Samples of a batch and its key, for the ``collate_fn``."""
 
     key = 0
 
 
 class DrawnDataset(Dataset[Any]):
-    """A dataset that is asked for `Drawn` batches.
+    """Dataset whose items are `Drawn` batches.
 
     Args:
-        dataset: The dataset; a `PrefixDataset` decodes natively, by the same draws as the native
-            path. One with a ``__getitems__`` of its own is asked for the batch as a whole, and
-            draws from the batch's key.
+        dataset: The wrapped dataset. A `PrefixDataset` decodes natively, with the same draws as
+            the native path. A dataset with its own ``__getitems__`` loads the batch as a whole,
+            and draws from the batch's key.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -125,7 +125,7 @@ class DrawnDataset(Dataset[Any]):
 
     def __getattr__(self, name: str) -> Any:
         # A worker_init_fn may look at the dataset by get_worker_info().
-        if name == "_dataset":  # not there yet
+        if name == "_dataset":  # unpickling asks before it exists
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
@@ -136,7 +136,7 @@ class DrawnDataset(Dataset[Any]):
         return self.__getitems__(batch)
 
     def __getitems__(self, batch: Drawn) -> list[Any]:
-        """The samples of a batch, for torch's fetcher."""
+        """Return the samples of a batch, for torch's fetcher."""
         planned = batch.planned()
         key = planned.batch_key(batch.key)
         if isinstance(self._dataset, PrefixDataset):
@@ -157,7 +157,7 @@ class DrawnDataset(Dataset[Any]):
 
 
 def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
-    """A dataset's own way of making whole batches."""
+    """Return a dataset's own ``__getitems__``; None if it has none."""
     whole = dataset
     while type(whole) is Subset:
         whole = whole.dataset
@@ -167,18 +167,18 @@ def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
 
 
 class DrawnCollate:
-    """A ``collate_fn`` that draws from its batch's key.
+    """Wrapper of a ``collate_fn`` that seeds its draws with the batch's key.
 
     Args:
-        collate_fn: The user's, or torch's.
-        batched: Whether it makes batches, rather than converting single samples.
+        collate_fn: The user's or torch's function.
+        batched: Whether it collates batches, rather than converting single samples.
     """
 
     def __init__(self, collate_fn: Callable[[Any], Any], batched: bool) -> None:
         self._collate_fn, self._batched = collate_fn, batched
 
     def __call__(self, samples: _Samples) -> Any:
-        """Collate, for torch's fetcher."""
+        """Collate samples, for torch's fetcher."""
         given = list(samples) if self._batched else samples[0]
         if self._collate_fn in _COLLATES:
             return self._collate_fn(given)
@@ -187,11 +187,11 @@ class DrawnCollate:
 
 
 def drawn_options(loader: torch.utils.data.DataLoader[Any], dataset: Any) -> dict[str, Any]:
-    """Arguments of a loader of torch's whose samples are functions of (seed, epoch, sample).
+    """Return a torch loader's arguments for draws that depend on (seed, epoch, sample) alone.
 
     Args:
-        loader: Says batches and how they are collated.
-        dataset: What is loaded.
+        loader: Loader with the sampler and ``collate_fn``.
+        dataset: The dataset to load.
     """
     batched = loader.batch_sampler is not None
     sampler: Any = loader.sampler

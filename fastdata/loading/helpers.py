@@ -14,12 +14,12 @@ _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def helper_threads(threads: int) -> Executor:
-    """So many threads, none of which is started before there is work for it; 0: the caller's."""
+    """Return an executor of so many threads, started on demand; for 0, the caller's thread."""
     return HelperThreads(threads) if threads else InlineExecutor()
 
 
 class InlineExecutor(Executor):
-    """Runs everything at once, in the caller's thread."""
+    """Executor that runs each task immediately, in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See `concurrent.futures.Executor.submit`."""
@@ -32,13 +32,13 @@ class InlineExecutor(Executor):
 
 
 class HelperThreads(Executor):
-    """Runs tasks in threads that end with the interpreter.
+    """Executor of threads that end with the interpreter.
 
-    `concurrent.futures.ThreadPoolExecutor` finishes all its tasks before the interpreter may
-    exit, and takes none from then on, though other threads may still iterate.
+    `concurrent.futures.ThreadPoolExecutor` finishes all its tasks before the interpreter exits,
+    and refuses new ones from then on, though other threads may still iterate.
 
     Args:
-        threads: How many at most.
+        threads: Most threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -47,7 +47,7 @@ class HelperThreads(Executor):
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
         self._ended = False
-        # Serialises start and shutdown; reentrant, because garbage collection or a signal's
+        # Serialises start and shutdown. Reentrant, because garbage collection or a signal
         # handler may close the iterator.
         self._lock = threading.RLock()
         _EXECUTORS.add(self)
@@ -57,11 +57,11 @@ class HelperThreads(Executor):
         future: Future[Any] = Future()
         with self._lock:
             if self._ended:
-                _cancel(future)  # another thread has closed this while it was in use
+                _cancel(future)  # another thread closed the executor meanwhile
                 return future
             self._tasks.put((future, fn, args, kwargs))
             if len(self._threads) < self._limit:
-                # It knows the queue only, so that the executor can be collected.
+                # The thread refers to the queue alone, so that the executor can be collected.
                 thread = threading.Thread(
                     target=_run_all, args=(self._tasks,), name="fastdata-pillow", daemon=True
                 )
@@ -79,7 +79,7 @@ class HelperThreads(Executor):
                 self._ended = True
                 if cancel_futures:
                     _cancel_all(self._tasks)
-                # Also for one that is just being started: a signal's handler may have come between.
+                # One for every possible thread: a signal handler may interrupt a start.
                 for _ in range(self._limit):
                     self._tasks.put(None)
         if wait:
@@ -93,7 +93,7 @@ def _run_all(tasks: SimpleQueue[_Task | None]) -> None:
         if task is None:
             return
         _run(*task)
-        del task  # it has the memory of a batch
+        del task  # it refers to a batch's memory
 
 
 def _run(
@@ -103,7 +103,7 @@ def _run(
         return
     try:
         result = fn(*args, **kwargs)
-    except BaseException as error:  # whatever it is, the consumer is to know
+    except BaseException as error:  # the consumer re-raises it
         future.set_exception(error)
     else:
         future.set_result(result)
@@ -120,7 +120,7 @@ def _cancel_all(tasks: SimpleQueue[_Task | None]) -> None:
 
 
 def _cancel(future: Future[Any]) -> None:
-    """Cancels a future that no thread will run; who waits for it waits no longer."""
+    """Cancel a future that no thread will run, and wake its waiters."""
     future.cancel()
     future.set_running_or_notify_cancel()
 
@@ -130,7 +130,7 @@ _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def end_all() -> None:
-    """Ends all threads; each finishes the image it is at."""
+    """End all threads; each finishes its current image."""
     for executor in list(_EXECUTORS):
         executor.shutdown(wait=False, cancel_futures=True)
     for thread in list(_THREADS):

@@ -1,4 +1,4 @@
-"""Several sources as one: what a ``ConcatDataset``'s samples come from."""
+"""Concatenation of several sources, for a ``ConcatDataset``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fastdata.plan.schedule import Indices
 
 
 class JoinedSource(Source):
-    """The samples of several sources, one after the other. Errors and keys are the sources' own.
+    """Source of several sources' samples, one after the other, with their own errors and keys.
 
     Args:
-        parts: The sources; their limits are the same, and none is remote.
+        parts: The sources; all have the same limits, and none is remote.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
@@ -30,19 +30,19 @@ class JoinedSource(Source):
 
     @property
     def stride(self) -> int:  # type: ignore[override]
-        """The largest of the parts': one that keeps no seek points ignores those that are built."""
+        """Largest stride of the parts; parts that keep no seek points ignore built ones."""
         return max(part.stride for part in self._parts)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def _place(self, index: int) -> tuple[Source, int]:
-        """The source of a sample, and its number there."""
+        """Return the source of a sample, and its number there."""
         part = int(np.searchsorted(self._starts, index, "right")) - 1
         return self._parts[part], index - int(self._starts[part])
 
     def _split(self, indices: Indices) -> Iterator[tuple[Source, Indices, Indices]]:
-        """Each source that has some of the samples, their slots, and their numbers there."""
+        """Yield (source, slots, numbers in it) for each source that has some of the samples."""
         parts = np.searchsorted(self._starts, indices, "right") - 1
         for part in np.unique(parts).tolist():
             slots = np.flatnonzero(parts == part)

@@ -1,4 +1,4 @@
-"""Tells when an order that mixes neighbours meets a dataset whose neighbours are alike."""
+"""Warning about orders that mix only neighbours, for datasets whose neighbours are alike."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PLACES = 64
 
 
 def tell_neighbours(dataset: Any, order: str) -> None:
-    """Warns where batches in this order have fewer classes than a full shuffle's.
+    """Warn if batches in this order have fewer classes than a full shuffle's.
 
-    That is so where most neighbours have one label, as in what is packed class by class; a dataset
-    that `fastdata convert` has shuffled is not looked at.
+    They have if most neighbours share a label, as in a dataset packed class by class. Datasets
+    that `fastdata convert` has shuffled are not checked.
 
     Args:
-        dataset: The loader's.
-        order: The name of its order.
+        dataset: The loader's dataset.
+        order: The name of the loader's order.
     """
     if isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
@@ -50,17 +50,17 @@ def tell_neighbours(dataset: Any, order: str) -> None:
     try:
         labels = np.array([_label(dataset, number) for number in pairs.ravel().tolist()])
     except (FastdataError, IndexError):
-        return  # it is told when it is read
+        return  # reading the sample will raise it
     first, second = labels.reshape(2, -1)
-    # How often two labels agree by chance, and how often neighbours' do.
+    # Share of equal labels among random pairs, and among neighbours.
     chance = np.mean(first[:, None] == second[None, :])
     alike = np.mean(first == second)
     if alike <= (1 + chance) / 2:
         return
     warn(
-        f"order={order!r} mixes neighbours only, and of {place} {alike:.0%} of "
+        f"order={order!r} mixes neighbours only, and in {place} {alike:.0%} of "
         "neighbours have the same label: batches have fewer classes than a full shuffle's. Pack "
-        f"it anew, shuffled (fastdata convert {kind} --root {place} --to shards), or "
+        f"it again, shuffled (fastdata convert {kind} --root {place} --to shards), or "
         'give order="random" or larger windows, order="quasi-random:512".',
         MixingWarning,
     )

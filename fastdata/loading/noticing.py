@@ -1,6 +1,6 @@
-"""Notices images that a loader of torch's decodes, and says what to write instead.
+"""Detection of images in torch's loaders, and advice on the faster code.
 
-Only a batch that is delivered anyway is looked at: samples, workers and generators are as without.
+Inspects only a batch that is delivered anyway, so samples, workers and generators are unchanged.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from torch.utils.data import TensorDataset
 
 from fastdata.text import class_name
 
-#: Parts of a batch that are looked at.
+#: Most parts of a batch to inspect.
 _MOST_PARTS = 64
-#: Sides of smaller arrays may be anything.
+#: Smaller arrays need not be images.
 _LEAST_SIDE = 8
 
-_ONE_CLASS = "fastdata reads one image and one class a sample: for anything else keep this loader."
+_ONE_CLASS = "fastdata reads one image and one class a sample: for other data keep this loader."
 _FOLDER = "fastdata.ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)"
 _ANY = (
-    f"Where images lie in class folders, write {_FOLDER}, "
+    f"If the images are in class folders, write {_FOLDER}, "
     "or pack them with fastdata convert imagefolder --root {root}."
 )
 _INSIDE = (
-    "Give the fastdata.ImageDataset, or torchvision's folder, that it wraps, as it is, and do in "
-    "transform= and target_transform= what the class does."
+    "Pass the wrapped fastdata.ImageDataset or torchvision folder itself, and move the code of "
+    "the class to transform= and target_transform=."
 )
-#: What to write in the place of other libraries' classes, by how their names begin.
+#: Advice for other libraries' classes, by prefix of their names.
 _REMEDIES = {
     "timm.data.": "Give train.py --dataset torch/image_folder, or write "
     'timm.data.create_dataset("torch/image_folder", root={root}, split=...), or ' + _FOLDER + ".",
     "datasets.arrow_dataset.": 'Write dataset.with_format(None).to_parquet("images.parquet"), pack '
-    "that with fastdata convert parquet --root images.parquet, and load what it makes: "
+    "that with fastdata convert parquet --root images.parquet, and load the result: "
     'fastdata.ImageDataset("images-lmdb", transform=...).',
     "lightly.data.": f"Write {_FOLDER}, and for the file names give the DataLoader "
     'fields=("image", "label", "key").',
-    "webdataset.": "Pack the shards with fastdata convert webdataset --root SHARDS, and load what "
-    "it makes: fastdata.ImageDataset(PACKED, transform=...).",
+    "webdataset.": "Pack the shards with fastdata convert webdataset --root SHARDS, and load the "
+    "result: fastdata.ImageDataset(PACKED, transform=...).",
     "torchvision.datasets.cifar.CIFAR100": "Pack it with fastdata convert cifar100 --root {root}, "
-    'and load what it makes: fastdata.ImageDataset("cifar100-train-lmdb", transform=...).',
+    'and load the result: fastdata.ImageDataset("cifar100-train-lmdb", transform=...).',
     "torchvision.datasets.cifar.CIFAR10": "Pack it with fastdata convert cifar10 --root {root}, "
-    'and load what it makes: fastdata.ImageDataset("cifar10-train-lmdb", transform=...).',
+    'and load the result: fastdata.ImageDataset("cifar10-train-lmdb", transform=...).',
 }
-#: Where datasets keep the folder of their images.
+#: Attributes in which datasets keep the folder of their images.
 _ROOTS = tuple(
     map(operator.attrgetter, ("root", "reader.root", "input_dir", "img_dir", "dataset.root"))
 )
 
 
 def remedy(dataset: Any, wraps: bool = False) -> str:
-    """The line of code to write instead of a dataset that fastdata does not know.
+    """Return the code that replaces a dataset which fastdata does not know.
 
     Args:
         dataset: The dataset.
-        wraps: Whether it holds one that fastdata knows.
+        wraps: Whether it wraps a dataset that fastdata knows.
     """
     names = [f"{one.__module__}.{one.__qualname__}" for one in type(dataset).__mro__]
     known = (
@@ -73,7 +73,7 @@ def _root(dataset: Any) -> str:
     for get in _ROOTS:
         try:
             root = get(dataset)
-        except Exception:  # a dataset may do anything there
+        except Exception:  # a dataset's property may raise anything
             continue
         if isinstance(root, (str, os.PathLike)) and os.fspath(root):
             return repr(os.fspath(root))
@@ -81,25 +81,25 @@ def _root(dataset: Any) -> str:
 
 
 def unread(dataset: Any) -> str:
-    """Why fastdata does not read a dataset by itself."""
+    """Return why fastdata does not read a dataset by itself."""
     return f"{class_name(dataset)} is not a dataset that fastdata knows how to read"
 
 
 def in_memory(dataset: Any) -> bool:
-    """Whether samples are in memory, decoded: reading them costs nothing that could be saved."""
+    """Return whether samples are decoded in memory, so that a faster loader saves nothing."""
     return isinstance(dataset, (TensorDataset, list, tuple))
 
 
 def notice(batches: Any, batched: bool, tell: Callable[[], None]) -> bool:
-    """Calls ``tell`` if the first batch of a pass of torch's has images that lie in files.
+    """Call ``tell`` if the first batch of a torch loader's pass has images.
 
     Args:
-        batches: The pass; its type and what it yields stay.
+        batches: The pass; its type and its batches stay unchanged.
         batched: Whether samples are collated.
-        tell: Warns.
+        tell: Function that warns.
 
     Returns:
-        Whether the pass is looked at.
+        Whether the pass is inspected.
     """
     give = getattr(batches, "_next_data", None)
     if give is None:
@@ -117,7 +117,7 @@ def notice(batches: Any, batched: bool, tell: Callable[[], None]) -> bool:
 
 
 def _has_images(batch: Any, batched: bool) -> bool:
-    """Whether a batch has images, and beside them nothing that fastdata cannot pack, as masks."""
+    """Return whether a batch has images, and nothing that fastdata cannot pack, such as masks."""
     found = False
     modes = set()
     for part, depth in islice(_parts(batch), _MOST_PARTS):
@@ -133,7 +133,7 @@ def _has_images(batch: Any, batched: bool) -> bool:
 
 
 def _is_image(part: Any) -> bool:
-    """Whether an array's last three dimensions are those of a colour image."""
+    """Return whether an array's last three dimensions can be a colour image."""
     kind = str(part.dtype).removeprefix("torch.")
     channels = {"uint8": (3, 4)}.get(kind, (3,) if "float" in kind else ())
     first, second, third = part.shape[-3:]
@@ -142,7 +142,7 @@ def _is_image(part: Any) -> bool:
 
 
 def _parts(batch: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
-    """The parts of a batch, and in how many containers each lies."""
+    """Yield (part, depth) for the parts of a batch; depth counts the containers around it."""
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):

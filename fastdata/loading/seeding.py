@@ -1,4 +1,4 @@
-"""Global random generators, seeded for what is drawn for a batch as a whole."""
+"""Seeding of global random generators, for the draws of a batch as a whole."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fastdata.plan.draws import child
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Within, Python's, NumPy's and torch's global generators (of the CPU) draw from a key.
+    """Seed the global CPU generators of Python, NumPy and torch with a key inside the block.
 
-    Afterwards they are as they were. They are the whole process's: a thread that draws from them
-    meanwhile gets numbers of the key's.
+    The block's end restores them. They belong to the whole process: other threads that draw
+    meanwhile get the key's numbers, too.
 
     Args:
         key: In [0, 2**64).
@@ -29,9 +29,10 @@ def seeded(key: int) -> Iterator[None]:
 
 @contextmanager
 def reseeding() -> Iterator[Callable[[int], None]]:
-    """As `seeded`, for several keys, one after the other: each call seeds with the next one.
+    """Yield a function that seeds the generators with a key; restore them at the end.
 
-    Keeping the generators costs ten times as much as seeding them.
+    Saving the generators costs ten times as much as seeding them, so this saves them once for
+    several keys. See `seeded`.
     """
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:

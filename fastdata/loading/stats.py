@@ -1,4 +1,4 @@
-"""What a loader has done, and where its time went."""
+"""Statistics of a loader: counts, rates, and the use of its time."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from fastdata.remote.prefetch import RemotePass
 
 
 class Stats(NamedTuple):
-    """What a loader has done since its iteration began; see `fastdata.DataLoader.stats`.
+    """Statistics since a loader's iteration began; see `fastdata.DataLoader.stats`.
 
     Attributes:
         samples: Samples delivered.
         batches: Batches delivered.
         seconds: Wall time.
-        images_per_second: Samples by wall time.
-        wait_seconds: What the consumer has waited for batches.
-        read_share: Part of the decode threads' time spent on reading and checking bytes, 0 to 1.
-        decode_share: Part spent on decoding.
-        queue_share: Part spent on waiting for work: the consumer is what is slow.
-        by_pillow: Samples that Pillow decoded, as neither the core nor a codec does.
-        kinds: Samples decoded, by kind and then by what decoded them: ``{"jpeg": {"native": 900},
-            "webp": {"libwebp": 100}}``. Kinds are named as in the index, ways as
-            `fastdata.decode.codecs.Encoded.way` says.
-        bad_seek_points: Samples whose seek points were not those of their image: decoded without.
-        with_seek_points: Samples whose seek points were there.
-        seek_points_built: Seek tables built for files that were not packed.
-        skipped: Samples left out by ``on_error="skip"``, or zeroed by ``"zero"``.
-        remote: What was asked of a bucket or server; None for a local dataset.
-        bytes_read: Bytes of samples and their seek points that decode threads have read from files.
-            Of a large JPEG that is only what its crop needs.
+        images_per_second: Samples per second of wall time.
+        wait_seconds: Seconds for which the consumer waited for batches.
+        read_share: Share of the decode threads' time spent reading and checking bytes, 0 to 1.
+        decode_share: Share of it spent decoding.
+        queue_share: Share of it spent waiting for work, because the consumer is slower.
+        by_pillow: Samples that Pillow decoded, because neither the core nor a codec does.
+        kinds: Samples decoded, by kind and then by decoder: ``{"jpeg": {"native": 900},
+            "webp": {"libwebp": 100}}``. Kinds have the index's names, decoders those of
+            `fastdata.decode.codecs.Encoded.way`.
+        bad_seek_points: Samples decoded without their seek points, which belong to another image.
+        with_seek_points: Samples that had seek points.
+        seek_points_built: Seek tables built for unpacked files.
+        skipped: Samples that ``on_error="skip"`` skipped or ``"zero"`` replaced by zeros.
+        remote: Statistics of remote reads; None for a local dataset.
+        bytes_read: Bytes of samples and their seek points that decode threads read from files.
+            For a large JPEG, only the bytes that its crop needs.
     """
 
     samples: int
@@ -56,7 +56,7 @@ class Stats(NamedTuple):
 
 @dataclass
 class Counters:
-    """Counted by the consumer's thread alone: a few additions a batch."""
+    """Counters of a loader, updated by the consumer's thread alone: a few additions a batch."""
 
     threads: int
     remote: RemotePass | None = None
@@ -75,18 +75,18 @@ class Counters:
     bytes_read: int = 0
 
     def add_work(self, read: float, decode: float, bytes_read: int = 0) -> None:
-        """Adds seconds of the decode threads, and what they have read."""
+        """Add seconds of the decode threads, and the bytes that they read."""
         self.read += read
         self.decode += decode
         self.bytes_read += bytes_read
 
-    def count(self, kind: str, way: str, samples: int = 1) -> None:
-        """Counts samples of a kind that were decoded in one way."""
-        ways = self.kinds.setdefault(kind, {})
-        ways[way] = ways.get(way, 0) + samples
+    def count(self, kind: str, decoder: str, samples: int = 1) -> None:
+        """Count samples of a kind that one decoder decoded."""
+        decoders = self.kinds.setdefault(kind, {})
+        decoders[decoder] = decoders.get(decoder, 0) + samples
 
     def stats(self) -> Stats:
-        """As `Stats`."""
+        """Return the counts and their shares of time."""
         seconds = (time.perf_counter() if self.ended is None else self.ended) - self.started
         available = max(seconds * self.threads, 1e-9)
         busy = min(self.read + self.decode, available)
@@ -99,8 +99,8 @@ class Counters:
             read_share=min(self.read / available, 1.0),
             decode_share=min(self.decode / available, 1.0),
             queue_share=1 - busy / available,
-            by_pillow=sum(ways.get(PILLOW, 0) for ways in self.kinds.values()),
-            kinds={kind: dict(ways) for kind, ways in sorted(self.kinds.items())},
+            by_pillow=sum(decoders.get(PILLOW, 0) for decoders in self.kinds.values()),
+            kinds={kind: dict(decoders) for kind, decoders in sorted(self.kinds.items())},
             bad_seek_points=self.bad_seek_points,
             with_seek_points=self.seekable,
             seek_points_built=self.built,

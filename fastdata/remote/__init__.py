@@ -1,4 +1,4 @@
-"""Datasets and sources that lie in a bucket or behind a server, named by fsspec URLs."""
+"""Datasets and sources in buckets or on servers, named by fsspec URLs."""
 
 from fastdata.remote.options import RemoteOptions, RemoteStats
 

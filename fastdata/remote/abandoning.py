@@ -1,4 +1,4 @@
-"""Cancels requests that other threads wait for, so that Ctrl-C need not wait for a slow line."""
+"""Cancellation of requests that other threads wait for: Ctrl-C ends them at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class AbandonedError(FastdataError):
-    """The request is not wanted any more."""
+    """Error of a request that was cancelled."""
 
 
 class Abandon:
-    """Cancels what other threads wait for: requests, and the waits before they are retried."""
+    """Switch that cancels the requests of other threads, and their waits before a retry."""
 
     def __init__(self) -> None:
         self._set = threading.Event()
@@ -29,7 +29,7 @@ class Abandon:
         self._requests: set[Future[Any]] = set()
 
     def now(self) -> None:
-        """Cancels all requests; from now on, every call raises `AbandonedError`."""
+        """Cancel all requests; every later call raises `AbandonedError`."""
         self._set.set()
         with self._lock:
             requests = list(self._requests)
@@ -37,25 +37,25 @@ class Abandon:
             request.cancel()
 
     def check(self) -> None:
-        """Raises `AbandonedError` once `now` was called."""
+        """Raise `AbandonedError` if `now` was called."""
         if self._set.is_set():
             raise AbandonedError("given up")
 
     def pause(self, seconds: float) -> None:
-        """Waits, unless `now` is called; raises as `check` does."""
+        """Wait so many seconds; raise `AbandonedError` as soon as `now` is called."""
         self._set.wait(seconds)
         self.check()
 
     def call(
         self, fs: fsspec.AbstractFileSystem, method: str, seconds: float, *args: Any, **options: Any
     ) -> Any:
-        """Calls a method of a driver; `now`, and an exception such as Ctrl-C, cancel it.
+        """Call a method of a driver; `now`, and an exception such as Ctrl-C, cancel it.
 
-        Where a driver is not asynchronous, it is neither cancelled nor bounded in time.
+        Calls to a driver that is not asynchronous have no time limit and cannot be cancelled.
 
         Raises:
             AbandonedError: `now` was called.
-            TimeoutError: It took longer than so many seconds; asyncio's.
+            TimeoutError: The call took longer than ``seconds`` (asyncio's error).
         """
         self.check()
         if not getattr(fs, "async_impl", False):
@@ -68,7 +68,7 @@ class Abandon:
         loop: asyncio.AbstractEventLoop,
         seconds: float,
     ) -> Any:
-        import asyncio  # not with this module, which all that reads remotely imports
+        import asyncio  # imported late: every remote module imports this one
 
         async def limited() -> Any:
             return await asyncio.wait_for(work(), seconds)

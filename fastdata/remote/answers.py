@@ -1,7 +1,7 @@
-"""HTTP answers, bounded: of the range that was asked for, no longer than that, and not encoded.
+"""Checks of HTTP responses: the requested range, no longer than requested, and not encoded.
 
-The drivers of http, Google's and Amazon's protocols read an answer to its end, however long it is.
-All of them use aiohttp, so `bounded_options` bounds them all.
+The drivers for http, Google and Amazon read a response to its end, however long it is.
+All of them use aiohttp, so `bounded_options` limits them all.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     import aiohttp
     import fsspec
 
-#: Most bytes of an answer that is no file's: a page of a listing, what is known of a file.
+#: Most bytes of a response that is no file: a page of a listing, or metadata.
 _MOST_OTHER = 64 << 20
-#: Bytes that are read of an error's text.
+#: Most bytes read of an error's text.
 _MOST_ERROR = 64 << 10
-#: Seconds that an answer's body may take, and bytes in each further second.
+#: Seconds that a body may take; each further second allows so many more bytes.
 _SECONDS, _SLOWEST = 60.0, 256 << 10
-#: Values of Content-Encoding that leave bytes as they are. Amazon keeps the last with some files.
+#: Values of Content-Encoding that leave bytes unchanged. Amazon stores the last with some files.
 _PLAIN = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
 
 
-#: Headers that name the state of a file; `state_number` keeps which one it was.
+#: Headers that name the state of a file; `state_number` records which one.
 _STATE_HEADERS = ("X-Goog-Generation", "ETag", "Last-Modified")
 
 
 class ChangedError(RemoteError):
-    """A file is in another state than it was when it was listed."""
+    """Error about a file that changed after it was listed."""
 
 
 class Asked(NamedTuple):
@@ -48,8 +48,8 @@ class Asked(NamedTuple):
     Attributes:
         url: The file.
         start: The first byte; None for the whole file.
-        stop: One past the last; of a whole file, how many bytes it may have.
-        state: The file's state, as `state_number` has it; 0 for any.
+        stop: One past the last byte; for a whole file, the most bytes it may have.
+        state: The file's state as `state_number` returns it; 0 accepts any.
     """
 
     url: str
@@ -59,11 +59,11 @@ class Asked(NamedTuple):
 
 
 def state_number(name: str, value: str) -> int:
-    """A number below 2**56 for a file's state.
+    """Return a number below 2**56 that identifies a file's state.
 
     Args:
-        name: The header that names the state, or another name that is no header.
-        value: Its value.
+        name: The header that names the state, or any other name.
+        value: The header's value.
     """
     header = _STATE_HEADERS.index(name) + 1 if name in _STATE_HEADERS else 0
     digest = hashlib.blake2b(value.encode(), digest_size=6).digest()
@@ -72,13 +72,13 @@ def state_number(name: str, value: str) -> int:
 
 _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 _OURS = (RemoteError, StatusError, TruncatedError)
-#: Hosts and ports that have answered a range: where one sends a whole file once, it is asked again.
+#: Hosts and ports that have answered a range. If one sends a whole file once, retry.
 _know_ranges: set[str] = set()
 
 
 @contextmanager
 def asking(url: str, start: int | None, stop: int, state: int = 0) -> Iterator[None]:
-    """Says what the requests of this thread or task ask for; see `Asked`."""
+    """Declare the bytes that this thread or task requests inside the block; see `Asked`."""
     token = _asked.set(Asked(url, start, stop, state))
     try:
         yield
@@ -87,49 +87,49 @@ def asking(url: str, start: int | None, stop: int, state: int = 0) -> Iterator[N
 
 
 def require_length(data: bytes, url: str, length: int) -> None:
-    """Checks that what came is as long as what was asked for.
+    """Check that a response has the requested length.
 
     Raises:
         TruncatedError: It is shorter.
-        RemoteError: It is longer: the server does not answer ranges.
+        RemoteError: It is longer: the server ignores ranges.
     """
     if len(data) > length:
         raise _ranges_ignored(url)
     if len(data) < length:
-        raise TruncatedError(f"{len(data)} bytes came of {length}")
+        raise TruncatedError(f"received {len(data)} bytes of {length}")
 
 
 def _ranges_ignored(url: str) -> RemoteError:
     return RemoteError(
-        f"{redact(url)}: a range of its bytes was asked for, and its server sends the whole file",
+        f"{redact(url)}: the server ignores the requested byte range and sends the whole file",
         "Use a server that answers HTTP's Range header (a bucket, nginx, Apache; Python's "
         "http.server does not), or download the dataset and give its folder.",
     )
 
 
 def too_long(url: str, most: int) -> RemoteError:
-    """The error for an answer of more bytes than may come."""
+    """Return the error for a response that exceeds its limit."""
     return RemoteError(
-        f"{redact(url)}: its server sends more than {most >> 20} MiB, more than it may have",
-        "Check the URL: it is no file of a dataset, or the server is broken.",
+        f"{redact(url)}: the server sends more than {most >> 20} MiB, the limit for this file",
+        "Check the URL: it names no file of a dataset, or the server is broken.",
     )
 
 
 def _encoded(url: str, encoding: str) -> RemoteError:
     return RemoteError(
-        f"{redact(url)}: its server sends it encoded ({encoding[:80]}), though asked not to",
-        "Have the server send such files as they are: no compression, no Content-Encoding.",
+        f"{redact(url)}: the server sends it encoded ({encoding[:80]}) despite the request",
+        "Configure the server to send these files unchanged: no compression, no Content-Encoding.",
     )
 
 
 def bounded_options(
     driver: type[fsspec.AbstractFileSystem], given: Mapping[str, Any], connect: float, idle: float
 ) -> dict[str, Any]:
-    """Options that bound an fsspec driver's answers; none where it is not one of these three.
+    """Return options that limit an fsspec driver's responses; none for drivers without aiohttp.
 
     Args:
         driver: The driver.
-        given: What the user gives it, which is added to.
+        given: The user's options, which take precedence.
         connect: Seconds to wait for a connection.
         idle: Seconds to wait for the next bytes.
     """
@@ -146,7 +146,7 @@ def bounded_options(
     found: dict[str, Any] = {}
     if google and isinstance(seconds := given.get("requests_timeout"), (int, float)):
         connect = idle = float(seconds)
-    # Not a total time: a file of any size may take as long as it moves.
+    # No total limit: a large file may take long while bytes keep coming.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=idle)
     if google and not isinstance(given.get("requests_timeout"), aiohttp.ClientTimeout):
         found["requests_timeout"] = timeout
@@ -165,7 +165,7 @@ def _amazon_session() -> type:
     class Session(AIOHTTPSession):  # type: ignore[misc]
         async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
             session: aiohttp.ClientSession = await super()._get_session(proxy_url)
-            session._response_class = _response_class()  # it has no option for that
+            session._response_class = _response_class()  # aiobotocore has no option for it
             return session
 
         async def send(self, request: Any) -> Any:
@@ -173,7 +173,7 @@ def _amazon_session() -> type:
                 return await super().send(request)
             except HTTPClientError as error:
                 if isinstance(error.__context__, _OURS):
-                    raise error.__context__ from None  # or it would be made again at once
+                    raise error.__context__ from None  # botocore would retry at once
                 raise
 
     return Session
@@ -181,7 +181,7 @@ def _amazon_session() -> type:
 
 @cache
 def _response_class() -> type[aiohttp.ClientResponse]:
-    """The class of aiohttp's answers that are bounded by what `asking` says."""
+    """Return the aiohttp response class that enforces the limits declared by `asking`."""
     import aiohttp
 
     class Bounded(aiohttp.ClientResponse):
@@ -194,9 +194,9 @@ def _response_class() -> type[aiohttp.ClientResponse]:
 
 
 class _Body:
-    """An answer's body, which is read no further than it may go.
+    """Body of a response, read no further than its limit.
 
-    Errors wait until it is read: the drivers would make others of what `start` raises.
+    `read` raises all errors: the drivers replace errors that `start` raises.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, body: Any, asked: Asked | None) -> None:
@@ -208,14 +208,14 @@ class _Body:
         return getattr(self._body, name)
 
     async def read(self, size: int = -1) -> bytes:
-        """Reads so many bytes at most, or all there are.
+        """Read at most ``size`` bytes, or the whole body if negative.
 
         Raises:
-            TruncatedError: Fewer or more come than were asked for, or another range; or a few at
-                a time, for longer than they may take.
-            ChangedError: It is of another state of the file than was asked for.
-            RemoteError: It is encoded, too long, or a whole file in a range's place.
-            StatusError: The server has failed, and may not next time.
+            TruncatedError: The server sent fewer or more bytes than requested, another range,
+                or too few bytes a second.
+            ChangedError: The file is in another state than requested.
+            RemoteError: The body is encoded, too long, or a whole file instead of a range.
+            StatusError: The server failed in a way that may pass.
         """
         import aiohttp
 
@@ -234,12 +234,14 @@ class _Body:
                 if length > most or size >= 0:
                     break
                 if time.monotonic() > end + length / _SLOWEST:
-                    raise TruncatedError(f"{length} bytes came in more than {_SECONDS:.0f} s")
+                    raise TruncatedError(
+                        f"received only {length} bytes in more than {_SECONDS:.0f} s"
+                    )
         except aiohttp.ClientPayloadError as error:
-            raise TruncatedError(f"it ended after {length} bytes: {error}") from None
+            raise TruncatedError(f"the response ended after {length} bytes: {error}") from None
         data = blocks[0] if len(blocks) == 1 else b"".join(blocks)
         if getting and status in PASSING_STATUS:
-            # Or the drivers would ask again by themselves, some for half a minute.
+            # The drivers would retry on their own, some for half a minute.
             raise StatusError(status, self._response.headers, data.decode("utf-8", "replace"))
         if length > most and not failed:
             raise self._longer(most)
@@ -254,11 +256,11 @@ class _Body:
             return too_long(self._url, most)
         if self._response.status == 200:
             return self._whole()
-        return TruncatedError(f"more than {most} bytes came")
+        return TruncatedError(f"received more than {most} bytes")
 
     def _whole(self) -> Exception:
         if self._response.url.authority in _know_ranges:
-            return TruncatedError("the whole file came, not the range that was asked for")
+            return TruncatedError("received the whole file, not the requested range")
         return _ranges_ignored(self._url)
 
     def _check_headers(self) -> None:
@@ -280,15 +282,17 @@ class _Body:
         _know_ranges.add(response.url.authority)
         found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
         if found and not asked.start == int(found[1]) <= int(found[2]) < asked.stop:
-            raise TruncatedError(f"bytes {found[1]} to {found[2]} came, which were not asked for")
+            raise TruncatedError(
+                f"received bytes {found[1]} to {found[2]}, not the requested range"
+            )
 
     def _check_state(self, asked: Asked) -> None:
-        if not asked.state & 3:  # its state is unknown, or no header names it
+        if not asked.state & 3:  # the state is unknown, or no header names it
             return
         header = _STATE_HEADERS[(asked.state & 3) - 1]
         found = self._response.headers.get(header)
         if found is not None and state_number(header, found) != asked.state:
             raise ChangedError(
                 f"{redact(asked.url)}: it has changed since it was listed ({header}: {found[:80]})",
-                "Run the same command again when nothing writes to it any more.",
+                "Run the same command again once nothing writes to the file.",
             )

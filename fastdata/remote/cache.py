@@ -1,16 +1,16 @@
-"""A folder on this machine that keeps pieces of remote files, shared by all processes.
+"""Cache folder for pieces of remote files, shared by all processes of this machine.
 
-In the folder that the user names lie::
+The user's folder contains::
 
     <dataset>-<id>/_index.rows                          the index (fastdata.remote.opening)
     fastdata-pieces/usage                               bytes of all pieces; locked to make room
     fastdata-pieces/<id>-<piece bytes>/<file>-<n>.piece     piece n of a file
     fastdata-pieces/<id>-<piece bytes>/<file>-<n>.partial   a piece being filled, and its lock
 
-A piece is so many bytes of a remote file, and a trailer: magic, length, CRC-32C. It is flushed and
-then renamed to its name, so a killed process leaves no incomplete piece. The first time that a
-process uses a piece, it compares all of it with its trailer; samples are compared with their own
-checksums on every read. Only files of these names are ever deleted.
+A piece is a range of a remote file, followed by a trailer: magic, length, CRC-32C. It is flushed
+before it is renamed, so a killed process leaves no incomplete piece. A process compares a piece
+with its trailer on first use. Samples are compared with their own checksums on every read. Only
+files with these names are ever deleted.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ _NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
 _TRAILER = struct.Struct("<8sQII")
 _MAGIC = b"fdpiece1"
 
-#: Bytes that are downloaded at once into a cache: more would only make the first ones late.
+#: Most bytes downloaded into a cache at once: more would only delay the first pieces.
 _UNDER_WAY = 64 << 20
-#: Seconds between two looks at whether another process has filled a piece.
+#: Seconds between two checks whether another process has filled a piece.
 _POLL = 0.05
-#: Seconds to wait for a process that fills a piece, or counts: it may be stopped.
+#: Seconds to wait for a process that fills a piece or counts: it may be suspended.
 _PATIENCE = 60.0
-#: Seconds after which a piece's time of last use is set again.
+#: Seconds after which a piece's time of last use is updated.
 _TOUCH_EVERY = 30.0
 _REPORT_EVERY = 10.0
-#: Fills of a piece that other processes keep evicting before its bytes are read by themselves.
+#: Times to fill a piece that other processes keep evicting, before reading past the cache.
 _FILLS = 3
-#: Seconds to wait for other processes' fills to end, so that their pieces can be evicted.
+#: Seconds to wait for other processes' fills: finished pieces can be evicted.
 _ROOM_PATIENCE = 2.0
 
 Piece = tuple[FileRef, int]
 
 
 class PieceCache:
-    """Pieces of one dataset's files, in a folder; for one process.
+    """Cache of pieces of one dataset's files, as one process uses it.
 
     Args:
         folder: The cache folder.
         id: The dataset's state, as hexadecimal digits.
         reader: Reads the remote files.
-        options: Size of pieces, concurrency, whether progress is reported.
-        limit: Most bytes of pieces in the folder, of all datasets; None for nine tenths of what
-            is free or already pieces.
+        options: Size of pieces, concurrency, and whether to report progress.
+        limit: Most bytes of pieces in the folder, of all datasets; None for nine tenths of the
+            free space and the existing pieces together.
         shown: The dataset's URL for messages.
         total: Bytes of all its files.
 
@@ -87,7 +87,7 @@ class PieceCache:
     def __init__(
         self,
         folder: Path,
-        id: str,  # noqa: A002 - what it is called in docs
+        id: str,  # noqa: A002 - the name that the docs use
         reader: RangeReader,
         options: RemoteOptions,
         limit: int | None,
@@ -108,34 +108,37 @@ class PieceCache:
                 self._count(remove_partial=True)
         except OSError as error:
             raise UsageError(
-                f"cache={str(folder)!r}: it cannot be written: {error.strerror or error}",
-                "Give a folder of this machine that can be.",
+                f"cache={str(folder)!r}: cannot be written: {error.strerror or error}",
+                "Give a writable folder of this machine.",
             ) from None
         if limit is None:
-            # In /dev/shm it is memory that bounds, not what the file system promises.
+            # In /dev/shm, memory is the limit, not the space that the file system reports.
             limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit
         self._filling: dict[Piece, asyncio.Task[bytes | None]] = {}
         self._slots = asyncio.Semaphore(
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
-        self._sound: dict[Path, int] = {}  # inodes that were compared with their trailer
+        self._sound: dict[Path, int] = {}  # inodes compared with their trailer
         self._touched: dict[Path, float] = {}
         self._begun = time.monotonic()
         self._full = False
 
     def counts(self) -> tuple[int, int]:
-        """Pieces that were there when needed, and pieces that this process has put there."""
+        """Return (pieces read from the folder, pieces that this process filled)."""
         return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """The pieces that a byte range lies in."""
+        """Return the pieces that hold a byte range."""
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Reads a byte range if all its pieces are here; waits for the disk, in any thread."""
+        """Read a byte range, or return None unless all its pieces are cached.
+
+        Blocks on the disk; call it from any thread.
+        """
         parts = []
         for piece, first, last in self._parts(file, start, stop):
             data = self._look(piece, first, last)
@@ -146,16 +149,16 @@ class PieceCache:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _parts(self, file: FileRef, start: int, stop: int) -> Iterator[tuple[Piece, int, int]]:
-        """The pieces of a byte range, and where in each of them it begins and ends."""
+        """Yield (piece, begin, end) for a byte range: where it begins and ends in each piece."""
         for piece in self.pieces(file, start, stop):
             begin = piece[1] * self._piece
             yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Reads a byte range from its pieces, and fills those that are missing; on the loop.
+        """Read a byte range from its pieces, and fill missing ones; runs on the loop.
 
         Raises:
-            RemoteError: It cannot be had.
+            RemoteError: The range cannot be fetched.
             DatasetError: The folder cannot be written.
         """
         parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
@@ -176,27 +179,28 @@ class PieceCache:
         return await self._reader.read(piece[0].url, begin + start, begin + stop)
 
     async def ensure(self, piece: Piece) -> None:
-        """Fills a piece that is not there, if there is room; raises as `read` does."""
+        """Fill a missing piece, if there is room; raises as `read` does."""
         if not self._full and await asyncio.to_thread(self._look, piece) is None:
             await self._filled(piece)
 
     async def _filled(self, piece: Piece) -> bytes | None:
-        """Has a piece filled; its bytes if this process has downloaded them."""
+        """Fill a piece; return its bytes if this process downloaded them, else None."""
         task = self._filling.get(piece)
         if task is None:
             task = self._reader.loop.create_task(self._fill(piece))
             self._filling[piece] = task
             task.add_done_callback(lambda done: self._end(piece, done))
-        # Several may wait for it, and one that gives up must not end it for the others.
+        # Several may wait for the task; a cancelled one must not cancel it for the others.
         return await asyncio.shield(task)
 
     def _end(self, piece: Piece, task: asyncio.Task[bytes | None]) -> None:
         del self._filling[piece]
         if not task.cancelled():
-            task.exception()  # whoever waits has it; asyncio need not report it as lost
+            # The waiter re-raises it; silence asyncio's "never retrieved" warning.
+            task.exception()
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """Removes the pieces that a byte range lies in: its bytes are wrong."""
+        """Remove the pieces that hold a byte range, because its bytes are wrong."""
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 
@@ -207,7 +211,7 @@ class PieceCache:
         return min(self._piece, piece[0].size - piece[1] * self._piece)
 
     def _look(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
-        """Bytes of a piece; None if it is not there, or not as it was written."""
+        """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
         with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
             found = os.fstat(file.fileno())
@@ -238,8 +242,8 @@ class PieceCache:
                 descriptor = self._lock(partial)
                 if descriptor is not None:
                     try:
-                        # Another process may have filled it meanwhile. A piece that exists but
-                        # cannot be read (a bad block, another user's file) is replaced.
+                        # Another process may have filled it meanwhile. Replace a piece that
+                        # exists but cannot be read (a bad block, another user's file).
                         if await asyncio.to_thread(self._look, piece) is not None:
                             return None
                         data = await self._reader.read(piece[0].url, start, stop)
@@ -256,9 +260,9 @@ class PieceCache:
         return await self._reader.read(piece[0].url, start, stop)
 
     def _lock(self, partial: Path) -> int | None:
-        """Opens and locks the file of a piece to fill; None while another process has the lock."""
+        """Open and locks the file of a piece to fill; None while another process has the lock."""
         with self._writing():
-            descriptor = open_own_file(partial, 0o600)  # others could hold the lock
+            descriptor = open_own_file(partial, 0o600)  # other users must not hold the lock
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(partial.stat(), os.fstat(descriptor)):
@@ -270,7 +274,7 @@ class PieceCache:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Takes note of a full disk, and explains other errors of writing to the folder."""
+        """Stop caching when the disk is full; raise `DatasetError` for other write errors."""
         try:
             yield
         except OSError as error:
@@ -282,12 +286,12 @@ class PieceCache:
             if not self._full:
                 self._full = True
                 warn(
-                    f"{self._folder}: the disk is full, so what does not fit is read remotely "
-                    "each time; give a smaller cache_bytes="
+                    f"{self._folder}: the disk is full, so samples that do not fit are fetched "
+                    "again every time; give a smaller cache_bytes="
                 )
 
     def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> None:
-        """Writes a piece, if there is room for it."""
+        """Write a piece, if there is room for it."""
         with self._writing():
             self._make_room(len(data) + _TRAILER.size, descriptor)
             with open(descriptor, "wb", closefd=False) as file:
@@ -295,7 +299,7 @@ class PieceCache:
                 file.write(_TRAILER.pack(_MAGIC, len(data), crc32c(data), 0))
             os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
-            with self._usage():  # whoever counts would see it under neither name
+            with self._usage():  # a process that counts could see it under neither name
                 os.replace(partial, path)
             sync(self._folder)
             self._sound[path] = os.fstat(descriptor).st_ino
@@ -306,7 +310,7 @@ class PieceCache:
 
     @contextlib.contextmanager
     def _usage(self) -> Iterator[None]:
-        """Locks the count of the pieces' bytes, for all processes; `used` is -1 where unknown."""
+        """Lock the count of cached bytes across processes; `used` is -1 if unknown."""
         descriptor = open_own_file(self._base / "usage", 0o600)
         try:
             wait_for_lock(descriptor, _PATIENCE)
@@ -315,15 +319,15 @@ class PieceCache:
             yield
             os.pwrite(descriptor, b"%-31d\n" % self.used, 0)
         finally:
-            # Closing is not enough: a process forked meanwhile has the descriptor, too.
+            # Closing alone keeps the lock: a process forked meanwhile shares the descriptor.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _make_room(self, size: int, descriptor: int) -> None:
-        """Evicts pieces that were used least recently until there is room for another.
+        """Evict the least recently used pieces until there is room for another.
 
-        The new piece's file gets its size at once, so that whoever counts next counts it too.
-        Pieces that are being filled cannot be evicted; their end is awaited.
+        The new file gets its size at once, so the next count includes it.
+        Pieces that are being filled cannot be evicted; wait for their end.
         """
         end = time.monotonic() + _ROOM_PATIENCE
         while True:
@@ -337,7 +341,7 @@ class PieceCache:
             time.sleep(0.005)
 
     def _evict(self, size: int) -> None:
-        # Some more than needed: the next one need not count again.
+        # Evict more than needed, so that the next piece need not count again.
         goal = self.limit - size - min(self.limit // 20, 4 * self._piece)
         for _, bytes_, path in sorted(self._count()):
             if self.used <= goal:
@@ -346,13 +350,13 @@ class PieceCache:
             self.used -= bytes_
 
     def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
-        """(time of last use, size, path) of all pieces of all datasets; sets `used`."""
+        """Return (time of last use, size, path) of all datasets' pieces, and set `used`."""
         found = []
         self.used = 0
         for folder in filter(Path.is_dir, self._base.iterdir()):
             for entry in os.scandir(folder):
                 name = _NAME.match(entry.name)
-                with contextlib.suppress(FileNotFoundError):  # it has just gone
+                with contextlib.suppress(FileNotFoundError):  # just evicted
                     if name is None or not entry.is_file(follow_symlinks=False):
                         continue
                     if name[1] == "partial" and remove_partial:
@@ -366,10 +370,10 @@ class PieceCache:
     # Progress.
 
     def _is_due(self) -> bool:
-        """Whether to report now; if so, no process soon will."""
+        """Return whether to report now; if so, other processes wait with theirs."""
         mark = self._folder / "reported"
         with contextlib.suppress(OSError):
-            # Not what a link names: another user may have left one.
+            # Do not follow a link: another user may have left one.
             if not os.path.lexists(mark) or time.time() - mark.lstat().st_mtime >= _REPORT_EVERY:
                 os.close(open_own_file(mark, 0o600))
                 os.utime(mark)
@@ -377,7 +381,7 @@ class PieceCache:
         return False
 
     def _report(self) -> None:
-        """Prints how far the folder is filled."""
+        """Print how far the folder is filled."""
         here = 0
         for entry in os.scandir(self._folder):
             with contextlib.suppress(FileNotFoundError):
@@ -397,7 +401,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def _is_sound(descriptor: int, size: int) -> bool:
-    """Whether a piece has the length and the checksum that its trailer says."""
+    """Return whether a piece has the length and checksum of its trailer."""
     data = read_exactly(descriptor, 0, size + _TRAILER.size + 1)
     if len(data) != size + _TRAILER.size:
         return False
@@ -406,14 +410,14 @@ def _is_sound(descriptor: int, size: int) -> bool:
 
 
 def _unlink_same(path: Path, descriptor: int) -> None:
-    """Removes a file, if it is still the one that is open."""
+    """Remove a file if the path still names the open one."""
     with contextlib.suppress(OSError):
         if os.path.samestat(path.stat(), os.fstat(descriptor)):
             path.unlink()
 
 
 def _remove_abandoned(partial: Path) -> None:
-    """Removes what a killed process has left of a piece."""
+    """Remove the partial piece of a killed process."""
     with contextlib.suppress(OSError), open(partial, "rb+", 0, opener=_open_no_link) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error while somebody fills it
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a process fills it
         _unlink_same(partial, file.fileno())

@@ -1,4 +1,4 @@
-"""A remote file that is read like a local one: by byte ranges, with read-ahead."""
+"""Remote files that read like local ones: by byte ranges, with read-ahead."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from fastdata.remote.urls import name_of, redact
 
 _MOST = 8 << 20  # bytes of a request
 _LEAST = 64 << 10
-_GROWTH = 4  # of the read-ahead, with each request that is sequential
-#: Most bytes between two requests that are still sequential: fetching them is faster than waiting
-#: for another answer.
+_GROWTH = 4  # factor of the read-ahead at each sequential request
+#: Most bytes between two sequential requests: fetching them is faster than another round trip.
 _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
 _THREADS = 8
 
 
 class RemotePath:
-    """A file behind a URL, as far as readers of local files need one; picklable.
+    """File behind a URL, with the methods that readers of local files need; picklable.
 
-    Sequential reads get read-ahead, up to 8 MiB; reads that lie far apart fetch little more than
-    they ask for. Up to 24 MiB are held until a reader is closed.
+    Sequential reads get read-ahead, up to 8 MiB. Reads far apart fetch little more than they
+    ask for. Up to 24 MiB stay in memory until a reader is closed.
 
     Args:
         location: The file's URL.
         size: Its size in bytes.
-        mtime_ns: A number that is another one when the file has changed.
+        mtime_ns: A number that changes when the file changes.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
     """
 
@@ -58,16 +57,16 @@ class RemotePath:
         return name_of(self.location).rpartition(".")[0]
 
     def open(self, mode: Literal["rb"] = "rb") -> io.RawIOBase:
-        """Opens it for reading."""
+        """Open it for reading."""
         return _Reader(self)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Reads bytes; fewer where the file ends.
+        """Read bytes; fewer at the end of the file.
 
         Raises:
-            FileNotFoundError: It is gone.
-            ChangedError: It has changed.
-            RemoteError: It cannot be read.
+            FileNotFoundError: The file is gone.
+            ChangedError: The file has changed.
+            RemoteError: The file cannot be read.
         """
         end = min(offset + length, self.size)
         pieces = []
@@ -79,13 +78,13 @@ class RemotePath:
         return b"".join(pieces)
 
     def forget(self) -> None:
-        """Gives back the memory of what was read."""
+        """Free the bytes that were read."""
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
         self._ahead = _LEAST
         self._next = 0
 
     def _around(self, offset: int, end: int) -> tuple[int, bytes]:
-        """Bytes that the one at ``offset`` is among, and where they begin."""
+        """Return (start, bytes) of a block that contains ``offset``."""
         for start, data in self._kept:
             if start <= offset < start + len(data):
                 return start, data
@@ -151,10 +150,10 @@ class _Reader(io.RawIOBase):
 
 
 def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> RemotePath:
-    """The file at a URL.
+    """Return the file at a URL.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such file.
         RemoteError: The request fails for good.
     """
     entry = file_info(url, storage_options)
@@ -164,10 +163,10 @@ def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> R
 def list_paths(
     url: str, extension: str, storage_options: Mapping[str, Any] | None
 ) -> list[RemotePath]:
-    """The files of an extension that lie in a folder, sorted by name; or the file itself.
+    """Return a folder's files with an extension, sorted by name; or the file at the URL itself.
 
     Raises:
-        RemoteError: It cannot be listed.
+        RemoteError: The folder cannot be listed.
     """
     url = url.rstrip("/")
     if url.endswith(extension):

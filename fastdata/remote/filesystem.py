@@ -1,7 +1,7 @@
-"""Files behind URLs: opened in each process, retried, whole or not at all.
+"""Access to URLs: listings, reads, downloads and uploads.
 
-Everything that reaches a URL goes through here, so that no driver made before a fork is used
-after it, every request is retried and bounded in time, and no message holds credentials.
+All access to URLs passes through this module. It reopens drivers after a fork, retries every
+request, limits its time, and keeps credentials out of messages.
 """
 
 from __future__ import annotations
@@ -49,32 +49,31 @@ StorageOptions = Mapping[str, Any]
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 _MODULES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
 
-#: Seconds without a byte after which a request counts as stalled, and is tried again.
+#: Seconds without a byte after which a request counts as stalled and is retried.
 _STALLED = 60.0
 _CONNECT = 15.0
-#: Slowest transfer that is not taken for a stalled one, in bytes a second.
+#: Bytes a second below which a transfer counts as stalled.
 _SLOWEST = 256 << 10
-_ASKING = 16  # requests at once that only ask
+_ASKING = 16  # requests for metadata at once
 _BLOCK = 8 << 20  # bytes that one request downloads
 _WINDOW = 128 * _BLOCK  # bytes whose requests are queued at once
 _STREAMS = 8  # requests of one download at once
-#: Most bytes of a file that is read whole, unless said otherwise.
+#: Most bytes of a file that is read whole, by default.
 _WHOLE = 256 << 20
 
-# By process: after a fork, the child finds none of its parent's. They stay in it, though:
+# Keyed by process: a forked child does not use its parent's drivers. It keeps them, because
 # closing a driver without its thread may hang.
 _opened: dict[tuple[int, str, str], fsspec.AbstractFileSystem] = {}
 
 
 class RemoteFile(NamedTuple):
-    """What a bucket says of a file.
+    """Metadata of a remote file.
 
     Attributes:
         size: Its size in bytes.
-        crc32c: Its CRC-32C, 8 hexadecimal digits; None where the service has none (all but
-            Google's).
-        version: Something that changes when the file does (generation, ETag, time of change);
-            None where the service has none.
+        crc32c: Its CRC-32C, 8 hexadecimal digits; None unless the service has one (Google's).
+        version: Text that changes when the file does (generation, ETag, time of change);
+            None if the service has none.
         state: A number for that; see `fastdata.remote.answers.state_number`.
     """
 
@@ -87,30 +86,27 @@ class RemoteFile(NamedTuple):
 def open_filesystem(
     url: str, storage_options: StorageOptions | None = None
 ) -> tuple[fsspec.AbstractFileSystem, str]:
-    """The fsspec filesystem that reaches a URL, and the URL's path in it.
+    """Return the fsspec filesystem for a URL, and the URL's path in it.
 
-    It belongs to this process and is made once for the same scheme, host and options. It
-    caches no listings. Call this again after a fork; do not hand the filesystem on.
+    A process opens one filesystem per scheme, host and options. It caches no listings.
+    Call this again after a fork; do not pass the filesystem to another process.
 
     Args:
         url: ``scheme://…``.
-        storage_options: Options of the driver, ``scheme:option`` where it is for one scheme
-            only; what is missing comes from its environment
-            (for gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
-            ``FSSPEC_<SCHEME>_<OPTION>``).
+        storage_options: Options of the driver; ``scheme:option`` for one scheme only. The
+            driver takes missing ones from the environment (for gs, ``STORAGE_EMULATOR_HOST``,
+            ``GOOGLE_APPLICATION_CREDENTIALS``; for any, ``FSSPEC_<SCHEME>_<OPTION>``).
 
     Raises:
-        UsageError: It is no URL, its driver is not installed, or will not take the options.
-        RemoteError: The host that the driver asks is unknown.
+        UsageError: The URL is malformed, its driver is missing, or rejects the options.
+        RemoteError: The driver's host is unknown.
     """
     scheme = scheme_of(url)
     options = _options_of(scheme, storage_options or {})
     remember_secrets(options)
     remember_query(url)
     if "::" in url.partition("://")[0] or "://" not in url:
-        raise UsageError(
-            f"{redact(url)}: URLs within URLs cannot be opened", "Use scheme://host/path."
-        )
+        raise UsageError(f"{redact(url)}: nested URLs are not supported", "Use scheme://host/path.")
     driver = _driver(url)
     try:
         path = str(driver._strip_protocol(url)).rstrip("/") or "/"
@@ -126,17 +122,17 @@ def open_filesystem(
         raise
     except Exception as error:
         raise UsageError(
-            f"{redact(url)}: cannot be opened: {describe_error(error)}",
+            f"{redact(url)}: cannot open it: {describe_error(error)}",
             "Check the URL and --storage-option.",
         ) from None
     return found, path
 
 
 def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
-    """Asks for the address of a driver's host, where it tells which: the driver tries for minutes.
+    """Look up a driver's host, if known: the driver itself would retry for minutes.
 
     Raises:
-        RemoteError: The name is unknown, not merely unanswered.
+        RemoteError: The name does not exist. A failed lookup raises nothing.
     """
     service = getattr(fs, "base", None) or getattr(fs, "endpoint_url", None)  # gcsfs, s3fs
     host = urlsplit(service).hostname if isinstance(service, str) else None
@@ -154,7 +150,7 @@ def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
 
 
 def _options_of(scheme: str, given: StorageOptions) -> dict[str, Any]:
-    """The options that are for a scheme: those of all, and ``scheme:option``."""
+    """Return the options for a scheme: the general ones, and its own ``scheme:option``."""
     common = {name: value for name, value in given.items() if ":" not in name}
     own = {
         name.partition(":")[2]: value
@@ -180,8 +176,8 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
         ) from None
     except ValueError:
         raise UsageError(
-            f"{redact(url)}: no driver knows {scheme}://",
-            "Check the scheme, or install the fsspec driver that has it.",
+            f"{redact(url)}: no driver handles {scheme}://",
+            "Check the scheme, or install the fsspec driver for it.",
         ) from None
     return driver
 
@@ -196,9 +192,9 @@ def _make(
     options = {**options, **bounded_options(driver, configured, _CONNECT, _STALLED)}
     defaults: dict[str, Any] = {}
     if scheme in _MODULES:
-        # They log each failure with its traceback; what is final is raised anyway.
+        # These drivers log each failure with a traceback; final ones are raised anyway.
         _quiet(_MODULES[scheme])
-        defaults["use_listings_cache"] = False  # what another process wrote must be seen
+        defaults["use_listings_cache"] = False  # see what other processes write
     new = {name: value for name, value in defaults.items() if name not in configured}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="GCS project not set")
@@ -212,16 +208,16 @@ def _quiet(logger: str) -> None:
 
 
 def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
-    """Reads ``key=value`` options; a value that is JSON is taken as such, else as text.
+    """Parse ``key=value`` options; values are JSON, else text.
 
     Raises:
-        UsageError: One has no ``=``, or a key is given twice.
+        UsageError: An option has no ``=``, or a key is given twice.
     """
     options: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            # Not the text itself: it may be a credential whose key was forgotten.
+            # Do not show the text: it may be a credential whose key was forgotten.
             raise UsageError(
                 "--storage-option takes key=value", "For example: --storage-option token=anon"
             )
@@ -236,9 +232,9 @@ def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
 
 
 def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
-    """Every file below a folder: its path relative to the folder, and its size in bytes.
+    """Return the size in bytes of every file below a folder, by path relative to the folder.
 
-    An empty answer where there is no such folder.
+    A missing folder has no files.
 
     Raises:
         RemoteError: The listing fails for good.
@@ -247,7 +243,7 @@ def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[
 
 
 def list_folders(url: str, storage_options: StorageOptions | None = None) -> list[str]:
-    """The names of the folders in a folder, sorted; none where there is no such folder.
+    """Return the sorted names of a folder's folders; none if the folder is missing.
 
     Raises:
         RemoteError: The listing fails for good.
@@ -260,29 +256,29 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
 
 
 def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
-    """As `list_files`, with all that is known of each file."""
+    """Return the metadata of every file below a folder, by path; see `list_files`."""
     _require_listing(url)
     found = _find(url, storage_options)
     prefix = open_filesystem(url, storage_options)[1].rstrip("/") + "/"
     return {
         name[len(prefix) :]: (
             _described(info)
-            # A web server's listing tells names alone.
+            # A web server's listing has names alone.
             if info["size"] is not None
             else file_info(join_url(url, name[len(prefix) :]), storage_options)
         )
         for name, info in sorted(found.items())
-        # Consoles make an empty object, name/, for a folder.
+        # Web consoles create an empty object, name/, for a folder.
         if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
     }
 
 
 def _find(url: str, storage_options: StorageOptions | None) -> dict[str, dict[str, Any]]:
-    """What a driver knows of each file below a folder, by its path."""
+    """Return the driver's metadata of each file below a folder, by path."""
     fs, top = open_filesystem(url, storage_options)
     if _has_protocol(fs, *_MODULES):
         return _list(url, storage_options, "find") or {}
-    # fsspec's own walk leaves out folders that cannot be listed.
+    # fsspec's own walk skips folders that it cannot list.
     found: dict[str, dict[str, Any]] = {}
     folders, seen = [top], {top}
     while folders:
@@ -299,7 +295,7 @@ def _find(url: str, storage_options: StorageOptions | None) -> dict[str, dict[st
 def _list(
     url: str, storage_options: StorageOptions | None, method: str, below: str | None = None
 ) -> Any:
-    """What a driver lists in a folder, or in one below it; None where there is none."""
+    """Return a driver's listing of a folder, or of one below it; None if it is missing."""
 
     def ask() -> Any:
         fs, path = open_filesystem(url, storage_options)
@@ -315,7 +311,7 @@ def _list(
 def _require_listing(url: str) -> None:
     if split_query(url)[1]:
         raise UsageError(
-            f"{redact(url)}: a folder cannot be listed behind a URL with a query",
+            f"{redact(url)}: cannot list a folder whose URL has a query",
             "Give the credentials in a header: --storage-option "
             """'headers={"Authorization": "Bearer …"}'; or download the folder.""",
         )
@@ -324,7 +320,7 @@ def _require_listing(url: str) -> None:
 def file_sizes(
     url: str, names: Iterable[str], storage_options: StorageOptions | None = None
 ) -> dict[str, int]:
-    """The sizes in bytes of those files of a folder that are there, by name.
+    """Return the sizes in bytes of those named files that a folder has, by name.
 
     Raises:
         RemoteError: A request fails for good.
@@ -348,17 +344,17 @@ def file_sizes(
 def file_info(
     url: str, storage_options: StorageOptions | None = None, abandon: Abandon | None = None
 ) -> RemoteFile:
-    """What a bucket says of a file.
+    """Return the metadata of a file.
 
     Args:
         url: The file.
         storage_options: See `open_filesystem`.
-        abandon: Cancels it from another thread.
+        abandon: Cancels the request from another thread.
 
     Raises:
         FileNotFoundError: There is no such file.
         RemoteError: The request fails for good.
-        AbandonedError: ``abandon`` has cancelled it.
+        AbandonedError: ``abandon`` cancelled the request.
     """
     abandon = abandon or Abandon()
 
@@ -373,7 +369,7 @@ def file_info(
     info = retrying(ask, what=redact(url), pause=abandon.pause)
     if info.get("size") is None:
         raise RemoteError(
-            f"{redact(url)}: the server does not say how long it is",
+            f"{redact(url)}: the server does not report its size",
             "Copy it to a server or bucket that does.",
         )
     return _described(info)
@@ -391,7 +387,7 @@ def _described(info: Mapping[str, Any]) -> RemoteFile:
     )
 
 
-#: What drivers call a file's version, the surest first, and the header that is the same.
+#: Drivers' names for a file's version, the surest first, and the equivalent HTTP header.
 _VERSIONS = {
     "generation": "X-Goog-Generation",
     "etag": "",
@@ -413,24 +409,26 @@ def read_bytes(
     patience: Patience | None = None,
     state: int = 0,
 ) -> bytes:
-    """Reads a small file, or the bytes from ``start`` to before ``end``; for none, asks nobody.
+    """Read a small file, or the bytes from ``start`` to before ``end``.
+
+    An empty range sends no request.
 
     Args:
         url: The file.
         storage_options: See `open_filesystem`.
         start: The first byte; None for the whole file.
-        end: One past the last.
-        abandon: Cancels it from another thread.
-        most: How many bytes a whole file may have.
+        end: One past the last byte.
+        abandon: Cancels the request from another thread.
+        most: Most bytes of a whole file.
         patience: See `fastdata.remote.retries.Retries`.
-        state: The state that the file must have, as `RemoteFile` has it; 0 for any.
+        state: The state that the file must have, as in `RemoteFile`; 0 accepts any.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ChangedError: It is in another state.
-        RemoteError: It cannot be read or is too long, or the server keeps sending fewer bytes, or
-            knows no ranges.
-        AbandonedError: ``abandon`` has cancelled it.
+        ChangedError: The file is in another state.
+        RemoteError: The file cannot be read or is too long; or the server keeps sending fewer
+            bytes, or ignores ranges.
+        AbandonedError: ``abandon`` cancelled the request.
     """
     abandon = abandon or Abandon()
     whole = start is None or end is None
@@ -445,10 +443,10 @@ def read_bytes(
                 data = abandon.call(fs, "cat_file", seconds, path, start=begin, end=stop)
             require_length(data, url, stop - begin)
             return data
-        # Of a driver that is not asynchronous, no more than that is asked for: it is not bounded.
+        # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
         options: dict[str, Any] = {"start": 0, "end": stop}
         if getattr(fs, "async_impl", False):
-            # s3fs would ask for the length, and make room for what it is told.
+            # s3fs would ask for the length and allocate whatever the server answers.
             options = {"max_concurrency": 1} if _has_protocol(fs, "s3") else {}
         with asking(url, None, most, state):
             data = abandon.call(fs, "cat_file", _longest(0), path, **options)
@@ -457,7 +455,7 @@ def read_bytes(
         return data
 
     if begin == stop:
-        return b""  # no server knows such a range: some answer with everything, or an error
+        return b""  # servers answer an empty range with the whole file, or an error
     what = f"{redact(url)}: reading it"
     return retrying(read, what=what, pause=abandon.pause, patience=patience)
 
@@ -471,35 +469,35 @@ def download(
     storage_options: StorageOptions | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Downloads a file by several requests at once: under its name it is whole, or not there.
+    """Download a file by several requests at once; ``local`` appears only when complete.
 
     Args:
-        url: What to download.
+        url: The file to download.
         local: The file to write; its folder exists.
         size: The size that it must have; None to ask the server.
         crc32c: The checksum that it must have, 8 hexadecimal digits; None for no check.
         storage_options: See `open_filesystem`.
-        progress: Called when a part of it is there.
+        progress: Called after each part.
 
     Raises:
         FileNotFoundError: There is no such file.
-        CorruptionError: It does not match its checksum, and did not when fetched again either.
-        RemoteError: It cannot be downloaded.
-        SpaceError: There is no room for it.
-        OSError: It cannot be written.
+        CorruptionError: The checksum is wrong, also after a second download.
+        RemoteError: The file cannot be downloaded.
+        SpaceError: The disk has too little room.
+        OSError: The file cannot be written.
     """
     size = file_info(url, storage_options).size if size is None else size
     free = free_space(Path(local).parent)
     if size > free:
         raise SpaceError(
-            f"{local}: {human_bytes(size)} of {redact(url)} are to be fetched here, "
+            f"{local}: downloading {redact(url)} needs {human_bytes(size)}, "
             f"{human_bytes(free)} are free",
             "Make room, or give another folder.",
         )
     with whole_file(Path(local)) as temporary:
         found = _fetch(url, temporary, size, storage_options, progress)
         if crc32c not in (None, found):
-            # A line that corrupts is rare, and once more is cheap.
+            # Transfers rarely corrupt data, and a second try is cheap.
             found = _fetch(url, temporary, size, storage_options, progress)
         if crc32c not in (None, found):
             raise CorruptionError(
@@ -509,7 +507,7 @@ def download(
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Opens a file that only this user may write, whatever the umask."""
+    """Open a file that only this user may write, whatever the umask."""
     return os.open(path, flags, 0o644)
 
 
@@ -520,7 +518,7 @@ def _fetch(
     storage_options: StorageOptions | None,
     progress: Callable[[], None],
 ) -> str:
-    """Downloads a file; its CRC-32C."""
+    """Download a file; return its CRC-32C."""
     abandon, patience = Abandon(), Patience()
     with (
         open(local, "wb", opener=_open_own) as file,
@@ -533,7 +531,7 @@ def _fetch(
             os.pwrite(file.fileno(), data, start)
 
         try:
-            # Not all at once: the size is a manifest's, which may say anything.
+            # In windows: the size comes from a manifest, which may claim anything.
             for at in range(0, size, _WINDOW):
                 for _ in pool.map(fetch, range(at, min(at + _WINDOW, size), _BLOCK)):
                     progress()
@@ -552,27 +550,27 @@ def upload(
     tries: int = TRIES,
     abandon: Abandon | None = None,
 ) -> RemoteFile:
-    """Uploads a file, unless the bucket is known to have it.
+    """Upload a file, unless the bucket has the same file.
 
-    A bucket shows an object only when it is whole. The bucket's checksum is compared where it
-    has one (Google's); elsewhere the size is. The local file stays as it is.
+    A bucket shows an object only when it is complete. The upload is checked by the bucket's
+    checksum if it has one (Google's), else by its size. The local file does not change.
 
     Args:
-        local: What to upload.
-        url: What it is to be called.
+        local: The file to upload.
+        url: Where to upload it.
         crc32c: Its CRC-32C, 8 hexadecimal digits; None to compute it.
         storage_options: See `open_filesystem`.
-        tries: How often it is tried in all.
-        abandon: Cancels it from another thread; where a driver is not asynchronous, only
-            between requests.
+        tries: Most tries in all.
+        abandon: Cancels the upload from another thread; between requests if the driver is
+            not asynchronous.
 
     Returns:
-        What the bucket says of the file.
+        The metadata of the uploaded file.
 
     Raises:
-        RemoteError: It cannot be uploaded.
-        OSError: It cannot be read.
-        AbandonedError: ``abandon`` has cancelled it.
+        RemoteError: The file cannot be uploaded.
+        OSError: The local file cannot be read.
+        AbandonedError: ``abandon`` cancelled the upload.
     """
     ending = abandon or Abandon()
     length = os.stat(local).st_size
@@ -581,7 +579,7 @@ def upload(
     def send() -> RemoteFile:
         fs, path = open_filesystem(url, storage_options)
         _make_folder(fs, path)
-        # The service may take its time to store what has come.
+        # The service may need time to store the bytes that it received.
         seconds = 9 * _STALLED + _longest(length)
         ending.call(fs, "put_file", seconds, os.fspath(local), path)
         sent = file_info(url, storage_options, ending)
@@ -603,16 +601,16 @@ def upload(
         return retrying(send, what=what, tries=tries, pause=ending.pause)
     except FileNotFoundError:
         raise RemoteError(
-            f"{redact(url)}: cannot be uploaded: its bucket or folder is not there",
-            "Check the URL; buckets are not made by fastdata.",
+            f"{redact(url)}: cannot upload it: the bucket or folder does not exist",
+            "Check the URL; fastdata does not create buckets.",
         ) from None
 
 
 def remove(url: str, storage_options: StorageOptions | None = None) -> None:
-    """Removes a file; nothing happens where there is none.
+    """Remove a file, if it exists.
 
     Raises:
-        RemoteError: It cannot be removed.
+        RemoteError: The file cannot be removed.
     """
 
     def delete() -> None:
@@ -626,7 +624,7 @@ def remove(url: str, storage_options: StorageOptions | None = None) -> None:
 
 
 def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
-    # A bucket has no folders, and drivers would take one for a bucket that is to be made.
+    # Buckets have no folders; drivers would try to create a bucket.
     if _has_protocol(fs, "file", "memory", "sftp", "ssh"):
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
@@ -637,5 +635,5 @@ def _has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
 
 
 def _longest(length: int) -> float:
-    """Seconds after which reading so many bytes has stalled."""
+    """Return the seconds after which reading ``length`` bytes counts as stalled."""
     return _STALLED + length / _SLOWEST

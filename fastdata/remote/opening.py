@@ -1,4 +1,4 @@
-"""Opening a remote dataset: its manifest and index are fetched to this machine, the images not."""
+"""Remote datasets: the manifest and index are downloaded, the images stay remote."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
     from fastdata.remote.reader import RangeReader
 
-#: By slot, what is fetched of a sample that is not fetched whole: `_native.Extents.plan_fetches`.
+#: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 
-#: Value of ``cache=`` that keeps nothing on this machine.
+#: Value of ``cache=`` that caches nothing on this machine.
 RANGES = "ranges"
-_HINT = "See what else is damaged with fastdata verify; upload or pack the dataset again."
+_HINT = "Run fastdata verify to find further damage; then upload or pack the dataset again."
 _ID_DIGITS = 12
 _MANIFEST_READS = 3
 
@@ -47,29 +47,29 @@ def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
 
     Raises:
         DatasetError: There is no finished dataset.
-        RemoteError: It cannot be reached.
+        RemoteError: The server cannot be reached.
     """
     try:
         return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
     except FileNotFoundError:
         raise DatasetError(
             f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
-            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+            "Check the URL; fastdata convert … --out uploads the manifest last.",
         ) from None
 
 
 def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
-    """The text of a manifest; where it is not right, it is read again before it is returned.
+    """Return the text of a manifest; read it again if it is not valid.
 
     Raises:
-        FileNotFoundError: There is none.
-        RemoteError: It cannot be read, or has more than 64 MiB.
+        FileNotFoundError: There is no manifest.
+        RemoteError: The manifest cannot be read, or exceeds 64 MiB.
     """
     for number in range(1, _MANIFEST_READS + 1):
         text = read_bytes(url, storage_options, most=MOST_BYTES)
         try:
             Manifest.parse(text, redact(url))
-        except CorruptionError:  # a server may send less without saying so
+        except CorruptionError:  # a server may send fewer bytes without an error
             if number < _MANIFEST_READS:
                 time.sleep(wait_before(number))
             continue
@@ -80,23 +80,22 @@ def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes
 
 
 class RemoteBlobs:
-    """Index and files of a dataset behind a URL, as `fastdata.storage.blobs.Blobs` has them.
+    """Index and files of a dataset behind a URL; the counterpart of `storage.blobs.Blobs`.
 
-    Opening fetches the manifest, and the index unless an earlier opening on this machine has
-    left it here, and its checksum is still right. Safe to use from several threads, and after a
-    fork. Not picklable.
+    Opening fetches the manifest. It also fetches the index, unless this machine has a copy
+    with the right checksum. Safe to use from several threads, and after a fork. Not picklable.
 
     Args:
         url: The dataset.
-        cache: "ranges", or the folder that keeps what was read; as text, with a slash in it.
-        cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
+        cache: "ranges", or the cache folder; as text, with a slash in it.
+        cache_bytes: Most bytes of images in that folder; None for nine tenths of the free space.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
-        options: How it is read.
+        options: How to read the dataset.
 
     Raises:
-        DatasetError: There is no finished dataset, or none that can be read.
-        RemoteError: It cannot be reached.
-        UsageError: Arguments that cannot be honoured.
+        DatasetError: There is no finished dataset, or it cannot be read.
+        RemoteError: The server cannot be reached.
+        UsageError: The arguments contradict each other.
     """
 
     def __init__(
@@ -140,8 +139,8 @@ class RemoteBlobs:
         self.index = Index(self._fetch_index(text), self.manifest.samples)
         self._root = self._find_root()
         self._urls = [join_url(url, entry.name) for entry in self.manifest.files]
-        # By process: after a fork, the child finds none of its parent's. They stay in it, though:
-        # closing a driver without its thread may hang.
+        # Keyed by process: a forked child does not use its parent's readers. It keeps them,
+        # because closing a driver without its thread may hang.
         self._opened: dict[int, tuple[RangeReader, PieceCache | None]] = {}
 
     def _fetch_index(self, text: bytes) -> Path:
@@ -153,11 +152,11 @@ class RemoteBlobs:
             make_cache_folder(folder)
             if _is_sound(path, entry):
                 return path
-            # All processes of this machine want it at once: one fetches it.
-            # In a folder that nobody else can write: whoever holds a lock can have others wait.
+            # All processes of this machine need it at once: one fetches it. The folder is
+            # writable by this user alone, so no other user can hold the lock.
             with file_lock(folder / "lock") as advance:
                 if not _is_sound(path, entry):
-                    for left in folder.glob(f"*{PARTIAL_SUFFIX}"):  # by a killed process
+                    for left in folder.glob(f"*{PARTIAL_SUFFIX}"):  # of a killed process
                         left.unlink()
                     download(
                         join_url(self.url, entry.name),
@@ -173,9 +172,8 @@ class RemoteBlobs:
             ) from None
         except OSError as error:
             raise DatasetError(
-                f"{folder}: the index of {self.path} cannot be kept here: "
-                f"{error.strerror or error}",
-                "Set FASTDATA_CACHE_DIR to a folder that can be written, or give cache= one.",
+                f"{folder}: cannot store the index of {self.path} here: {error.strerror or error}",
+                "Set FASTDATA_CACHE_DIR or cache= to a writable folder.",
             ) from None
         return path
 
@@ -187,20 +185,20 @@ class RemoteBlobs:
             return root
         if root.startswith("/"):
             raise DatasetError(
-                f"{self.path}: its images are files in {root} of the machine that indexed them",
+                f"{self.path}: its images are files in {root} on the machine that indexed them",
                 "Pack it: fastdata convert … --to shards.",
             )
         return resolve_url(self.url, root)
 
     def extents(self) -> ExtentTable:
-        """Return the table that gathers extents; its files are URLs, which the core never opens."""
+        """Return the table of extents; its files are URLs, which the core never opens."""
         sizes = [entry.size for entry in self.manifest.files]
-        # Without the query, which comes behind a name.
+        # Without the query, which follows each file's name.
         root = None if self._root is None else split_query(self._root)[0].rstrip("/")
         return self.index.locate(self._urls, sizes, root, len(self.manifest.classes))
 
     def file(self, row: Row, number: int) -> str:
-        """The URL that a row's blob lies in; ``number`` is the row's, for error messages.
+        """Return the URL of a row's blob; error messages name the row by ``number``.
 
         Raises:
             CorruptionError: The row names no file of this dataset.
@@ -213,32 +211,32 @@ class RemoteBlobs:
                 raise self.corrupt(row, number, f"its path {row.path} leaves the dataset's root")
             if row.file != -1:
                 raise self.corrupt(
-                    row, number, f"the index gives it a path, and file {row.file} besides"
+                    row, number, f"the index gives it both a path and file {row.file}"
                 )
             return own_file(join_url(self._root, row.path), row.offset + row.length)
         if not 0 <= row.file < len(self._urls):
             raise self.corrupt(
-                row, number, f"the index puts it in file {row.file}, which there is not"
+                row, number, f"the index puts it in file {row.file}, which does not exist"
             )
         return self.shared_file(row.file)
 
     def shared_file(self, number: int) -> FileRef:
-        """One of the manifest's files."""
+        """Return a file of the manifest by its number."""
         return FileRef(self._urls[number], self.manifest.files[number].size, f"{number:06d}")
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int) -> FileRef:
-        """The file of a gathered sample that is not corrupt."""
+        """Return the file of a gathered sample, which must not be corrupt."""
         if file >= 0:
             return self.shared_file(file)
         query = "" if self._root is None else split_query(self._root)[1]
         return own_file(extents.path(slot) + query, stop)
 
     def read(self, row: Row, number: int) -> bytes:
-        """Reads a row's blob and checks it; ``number`` is the row's, for error messages.
+        """Read a row's blob and check it; error messages name the row by ``number``.
 
         Raises:
-            RemoteError: It cannot be reached.
-            CorruptionError: The blob's checksum is wrong, however often it is fetched.
+            RemoteError: The server cannot be reached.
+            CorruptionError: The blob's checksum is wrong at every try.
         """
         ref = self._ref(row, number)
         start, stop = row.offset, row.offset + row.length
@@ -260,19 +258,19 @@ class RemoteBlobs:
 
     @property
     def reader(self) -> RangeReader:
-        """Reads its files; made in this process."""
+        """Reader of the dataset's files, for this process."""
         return self._here()[0]
 
     @property
     def local_cache(self) -> PieceCache | None:
-        """Its cache folder, as this process sees it; None where there is none."""
+        """Cache folder, for this process; None without one."""
         return self._here()[1]
 
     def _here(self) -> tuple[RangeReader, PieceCache | None]:
         found = self._opened.get(os.getpid())
         if found is not None:
             return found
-        # Not with this module: they need asyncio, which local datasets do without.
+        # Imported late: they need asyncio, which local datasets do not use.
         from fastdata.remote.cache import PieceCache
         from fastdata.remote.reader import RangeReader
 
@@ -283,7 +281,7 @@ class RemoteBlobs:
             cache = PieceCache(
                 self.cache, self.id, reader, self.options, self._cache_bytes, self.path, total
             )
-        # Another thread may have been faster. A lock might be copied locked by a fork.
+        # Another thread may have been faster. No lock: a fork could copy it locked.
         return self._opened.setdefault(os.getpid(), (reader, cache))
 
     def wanted(
@@ -293,13 +291,13 @@ class RemoteBlobs:
         draws: npt.NDArray[np.int64] | None = None,
         fetches: Fetches | None = None,
     ) -> dict[int, list[Wanted]]:
-        """What must be read for gathered samples, by their slots; corrupt ones left out.
+        """Return the byte ranges of gathered samples, by slot; skip corrupt samples.
 
         Args:
             extents: The samples.
             numbers: Their numbers in the dataset.
-            draws: With ``fetches``, the draws that they are: each has a crop of its own.
-            fetches: Of slots whose samples are read in part: a row of ``Extents.plan_fetches``.
+            draws: Their draws, needed with ``fetches``: each draw has its own crop.
+            fetches: A row of ``Extents.plan_fetches`` for each slot that is read in part.
         """
         columns = zip(
             numbers.tolist(),
@@ -328,14 +326,14 @@ class RemoteBlobs:
         return found
 
     def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
-        """The error for a sample that is damaged."""
+        """Return the error for a damaged sample."""
         return CorruptionError(
             f"{self.path}: sample {number} ({printable(row.key)}): {problem}", _HINT
         )
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:
-    """Whether an index that was left here is the manifest's; compared once in a process."""
+    """Return whether the index file on disk matches the manifest; check once per process."""
     try:
         stat = path.lstat()
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
@@ -346,23 +344,23 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
             if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
                 return False
             _sound[path] = state
-    except OSError:  # it is not there, or cannot be read: another takes its place
+    except OSError:  # missing or unreadable: the caller replaces it
         return False
     return True
 
 
-#: Indexes that this process has compared with their checksums, and what they were then.
+#: Indexes that this process has checked, and their state at that time.
 _sound: dict[Path, tuple[int, int, int, str]] = {}
-_LARGE = 256 << 20  # bytes from which on an index is compared by several threads
+_LARGE = 256 << 20  # bytes from which several threads check an index
 _CHECKING = 4
 
 
 def own_file(url: str, stop: int) -> FileRef:
-    """The file of a sample that has one for itself."""
-    # Not of the query: with another token, it is the same file.
+    """Return the reference to a file that holds a single sample."""
+    # Hash without the query: another token names the same file.
     name = split_query(url)[0]
     return FileRef(url, stop, "p" + hashlib.sha256(name.encode()).hexdigest()[:24])
 
 
-#: What is wrong with a sample whose bytes are not those that were packed.
-WRONG_BYTES = "its bytes have changed since it was packed, also when fetched again"
+#: Problem of a sample whose checksum is wrong.
+WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"

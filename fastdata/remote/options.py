@@ -1,4 +1,4 @@
-"""How a remote dataset is read: how much at once, how far ahead, how patiently."""
+"""Options and statistics of reading a remote dataset."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from fastdata.errors import UsageError
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """How a remote dataset is read; the ``remote`` of `fastdata.ImageDataset`.
+    """Options of reading a remote dataset; the ``remote`` of `fastdata.ImageDataset`.
 
     Attributes:
         concurrency: Most requests under way at once, in one process.
-        merge_gap: Neighbours are fetched by one request where at most so many bytes lie between
-            them, and where what lies between is at most 1/32 of what is needed.
-        max_request: Most bytes that neighbours are merged to. A single sample may be larger.
-        memory: Most bytes that are fetched ahead and held until their batch begins.
-            Half of it is how far neighbours are looked for.
-        piece_bytes: Size of the pieces that a cache folder holds.
-        timeout: Seconds after which a request that gives no whole answer is given up and made
-            again; a second is added for each 256 KiB that were asked for.
-        tries: How often a request is made in all before it is an error. Of answers that were cut,
-            two count as one.
-        patience: Seconds that requests of a pass may fail with no answer in between; each answer
-            gives one back. Then the pass ends with an OutageError, whatever ``on_error`` says.
-        progress: Whether the filling of a cache folder is reported on standard error.
+        merge_gap: Most bytes between two samples that share a request. All gaps of a request
+            together are at most 1/32 of its samples' bytes.
+        max_request: Most bytes of a request for several samples. A single sample may be larger.
+        memory: Most bytes prefetched and held until their batch begins.
+            The search for samples to merge looks half of it ahead.
+        piece_bytes: Size of the pieces in a cache folder.
+        timeout: Seconds after which an incomplete request is cancelled and retried; each
+            256 KiB requested add a second.
+        tries: Most tries of a request before it is an error. Two truncated responses count
+            as one try.
+        patience: Seconds for which a pass's requests may fail without a response between them;
+            each response restores one second. Then the pass ends with an OutageError, whatever
+            ``on_error`` is.
+        progress: Whether to report on standard error how far a cache folder is filled.
     """
 
     concurrency: int = 32
@@ -54,18 +55,18 @@ class RemoteOptions:
 
 
 class RemoteStats(NamedTuple):
-    """What was read remotely since the iteration began.
+    """Statistics of remote reads since the iteration began.
 
     Attributes:
-        requests: Byte ranges asked for, tried again ones included.
-        bytes_requested: Their lengths together.
-        bytes_needed: Bytes of the samples that were asked for.
-        retries: Requests that failed and were made again.
-        refetched: Samples whose checksum was wrong, so that they were fetched again.
-        memory_peak: Most bytes that were held or under way at once.
-        cache_reads: Pieces of the cache folder that were there when they were needed.
-        cache_fills: Pieces that this process has put there.
-        cache_bytes: What the pieces in the folder, of all datasets, came to when last counted.
+        requests: Byte ranges requested, retries included.
+        bytes_requested: Sum of their lengths.
+        bytes_needed: Bytes of the samples that batches needed.
+        retries: Requests that failed and were retried.
+        refetched: Samples fetched again because their checksum was wrong.
+        memory_peak: Most bytes held or under way at once.
+        cache_reads: Pieces read from the cache folder.
+        cache_fills: Pieces that this process added to the folder.
+        cache_bytes: Bytes of all datasets' pieces in the folder, when last counted.
     """
 
     requests: int = 0

@@ -1,4 +1,4 @@
-"""Prefetches one pass over a remote dataset, in the order in which batches will need it."""
+"""Prefetching of one pass over a remote dataset, in the order of its batches."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Indices = npt.NDArray[np.int64]
 
 
 class Parts(NamedTuple):
-    """The bytes of a JPEG that its crop needs, as `_native.Extents.attach_rows` takes them.
+    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
 
     Attributes:
-        header: Its first ones.
-        rows: Those of rows of MCUs.
-        at: Which byte of the JPEG ``rows`` begins with.
+        header: The JPEG's first bytes.
+        rows: The bytes of some rows of MCUs.
+        at: Offset of ``rows`` in the JPEG.
     """
 
     header: bytes
@@ -43,20 +43,20 @@ class Parts(NamedTuple):
     at: int
 
 
-#: What became of a range: its bytes, an error, or None where its bytes are wrong.
+#: Outcome of a range: its bytes, an error, or None if its bytes are wrong.
 Data = bytes | FastdataError | None
-#: What became of a sample.
+#: Outcome of a sample.
 Found = bytes | Parts | FastdataError | None
-#: Says what is fetched of samples that draws mean, where that is not all.
+#: Returns the parts to fetch of those draws' samples that are fetched in part.
 PlanFetches: TypeAlias = "Callable[[_native.Extents, Indices], Fetches]"
 
-#: Most bytes of samples that are held where a cache folder has them, too: more than the
-#: processor caches hold would make an image cost a sixth more.
+#: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
+#: hold makes an image cost a sixth more.
 _HELD_OF_CACHE = 16 << 20
 
 
 class _Held(Wanted):
-    """A range that was announced, is being fetched, or is here."""
+    """Range that was announced, is being fetched, or is in memory."""
 
     __slots__ = ("data", "done", "request", "uses", "waiting")
 
@@ -70,44 +70,44 @@ class _Held(Wanted):
 
 
 class Fetch:
-    """The bytes of one batch, being fetched.
+    """Pending bytes of one batch.
 
     Args:
-        held: The ranges of its samples, by their slots in the batch.
-        taken: Called when they are taken.
+        held: The ranges of its samples, by slot in the batch.
+        taken: Called when the consumer takes them.
     """
 
     def __init__(self, held: dict[int, list[_Held]], taken: Callable[[list[_Held]], None]) -> None:
         self._held = held
         self._taken = taken
         self._done = threading.Event()
-        #: Ranges that are still to come.
+        #: Ranges that have not arrived.
         self.missing = 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for so many seconds; whether everything is there or has failed."""
+        """Wait at most ``timeout`` seconds; return whether every range arrived or failed."""
         return self._done.wait(timeout)
 
     def done(self) -> bool:
-        """Whether everything is there or has failed."""
+        """Return whether every range arrived or failed."""
         return self._done.is_set()
 
     def cancel(self) -> None:
-        """Does nothing: other batches may want the same samples."""
+        """Do nothing: other batches may need the same samples."""
 
     def take(self) -> dict[int, Found]:
-        """What became of each sample, by its slot in the batch; once, when it is done."""
+        """Return the outcome of each sample, by slot; call it once, when the fetch is done."""
         found = {slot: _found(ranges) for slot, ranges in self._held.items()}
         self._taken([held for ranges in self._held.values() for held in ranges])
         return found
 
     def finish(self) -> None:
-        """Wakes the thread that waits."""
+        """Wake the waiting thread."""
         self._done.set()
 
 
 def _found(ranges: list[_Held]) -> Found:
-    """What became of a sample."""
+    """Return the outcome of a sample from those of its ranges."""
     for held in ranges:
         if not isinstance(held.data, bytes):
             return held.data
@@ -120,21 +120,21 @@ def _found(ranges: list[_Held]) -> Found:
 
 
 class RemotePass:
-    """Prefetches the samples of one pass, in memory. Made and used in one process.
+    """Prefetcher of one pass's samples into memory; for one process.
 
-    What is fetched next is what is needed next, together with its neighbours among the samples
-    announced. Fetching stops where ``memory`` bytes are held, unless a batch waits. The samples
-    announced reach half of that further, so that even then there are neighbours to be found.
-    With a cache folder, the pieces of all samples announced are filled, and few samples are held;
-    without, of large JPEGs no more is fetched than the rows that their crops need.
+    It fetches the sample needed next, together with its neighbours among the announced
+    samples. It pauses when ``memory`` bytes are held, unless a batch waits. It announces half
+    as many bytes more, so that it finds neighbours even then. With a cache folder, it fills the
+    pieces of all announced samples and holds few samples. Without one, it fetches only those
+    rows of large JPEGs that their crops need.
 
     Args:
         blobs: The dataset.
         table: Its index.
         batches: (draws, position after) of each batch to come.
-        number: Takes draws to sample numbers of the dataset.
-        bad: Sample numbers that no batch will have; grows.
-        plan_fetches: Says which rows of images crops need; None: whole samples are needed.
+        number: Maps draws to sample numbers of the dataset.
+        bad: Numbers of samples that batches skip; grows.
+        plan_fetches: Returns the rows of images that crops need; None to fetch whole samples.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class RemotePass:
         self._reader = blobs.reader
         self._reader.patience.begin()
         self._cache = blobs.local_cache
-        # A cache folder holds whole pieces of files, whatever is read of them.
+        # A cache folder holds whole pieces, so fetching rows alone saves nothing.
         self._plan_fetches = plan_fetches if self._cache is None else None
         self._options = blobs.options
         self._table = table
@@ -162,10 +162,10 @@ class RemotePass:
         self._most_pieces = 0
         self._most_requests: float = self._options.concurrency
         if self._cache is not None:
-            self._most_requests = math.inf  # downloads are limited by the cache and the reader
+            self._most_requests = math.inf  # the cache and the reader limit downloads
             self._reach = min(self._memory, self._cache.limit // 4)
             self._memory = min(self._reach, _HELD_OF_CACHE)
-            # Pieces to come are not to evict each other.
+            # Prefetched pieces must not evict each other.
             self._most_pieces = max(self._cache.limit // (2 * self._options.piece_bytes), 2)
         self._lock = threading.Lock()
         self._closed = False
@@ -176,35 +176,35 @@ class RemotePass:
         self._before = replace(self._reader.counts)
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
         self._needed = 0
-        # Bad samples that nothing is kept of any more.
+        # Bad samples that were already released.
         self._gone = set(bad)
-        #: Bytes of samples that were announced and not yet taken.
+        #: Bytes of samples that are announced and not taken.
         self._announced = 0
         self._peak = 0
-        # By their keys.
+        # By key.
         self._known: dict[Hashable, _Held] = {}
-        # In the order in which they will be needed.
+        # In the order in which batches need them.
         self._unplanned: dict[Hashable, _Held] = {}
         self._queue: deque[Request] = deque()
         self._urgent: list[_Held] = []
         self._begun: list[Request] = []
         self._under_way = 0
-        #: Bytes under way or here.
+        #: Bytes under way or in memory.
         self._outstanding = 0
-        # How many of the samples that are known lie in each piece of the cache folder.
+        # Known samples in each piece of the cache folder.
         self._pieces: Counter[Piece] = Counter()
         self._new_pieces: list[Piece] = []
 
-    # What the consumer's thread calls.
+    # Called in the consumer's thread.
 
     def __iter__(self) -> RemotePass:
         return self
 
     def __next__(self) -> tuple[Indices, int]:
-        """The next batch: (draws, position after). What comes after it is announced."""
+        """Return the next batch as (draws, position after), and announce later ones."""
         if len(self._bad) != len(self._gone):
             self._leave_out(set(self._bad) - self._gone)
-        # A sampler's code runs here, in the consumer's thread, as it may not expect another.
+        # Run the sampler in the consumer's thread: it may not expect another.
         while not self._ended and (self._is_near() or not self._coming):
             self._pull()
         self._wake()
@@ -215,7 +215,7 @@ class RemotePass:
         raise StopIteration
 
     def _is_near(self) -> bool:
-        """Whether more batches are to be announced."""
+        """Return whether to announce more batches."""
         few = self._cache is None or len(self._pieces) < self._most_pieces
         return few and self._announced < self._reach
 
@@ -223,7 +223,7 @@ class RemotePass:
         try:
             found = next(self._source, None)
         except Exception as error:
-            # It is raised when the batches before it have been handed out.
+            # Raised after the batches before it.
             self._error = error
             found = None
         if found is None:
@@ -237,7 +237,7 @@ class RemotePass:
         try:
             extents = self._table.gather(self._number(draws))
         except FastdataError:
-            return  # the batch will say so
+            return  # the batch itself will raise it
         wanted = self._wanted(extents, draws)
         with self._lock:
             for ranges in wanted.values():
@@ -245,12 +245,12 @@ class RemotePass:
                     self._announce(one)
 
     def _wanted(self, extents: _native.Extents, draws: Indices) -> dict[int, list[Wanted]]:
-        """The ranges that draws need, by their places."""
+        """Return the ranges that draws need, by slot."""
         fetches = None if self._plan_fetches is None else self._plan_fetches(extents, draws)
         return self._blobs.wanted(extents, self._number(draws), draws, fetches)
 
     def _announce(self, one: Wanted) -> _Held:
-        """Notes that a batch will need a range; the lock is held."""
+        """Note that a batch will need a range; the caller holds the lock."""
         held = self._known.get(one.key)
         if held is None:
             held = self._known[one.key] = self._unplanned[one.key] = _Held(one)
@@ -264,14 +264,14 @@ class RemotePass:
         return held
 
     def _leave_out(self, bad: set[int]) -> None:
-        """Forgets samples that were announced and have turned out bad: none will be taken."""
+        """Release announced samples that have turned out bad: batches skip them."""
         self._gone |= bad
         with self._lock:
             for held in [held for held in self._known.values() if held.number in bad]:
                 self._release(held, held.uses)
 
     def _release(self, held: _Held, uses: int) -> None:
-        """Notes that a range is needed less often; the lock is held."""
+        """Drop uses of a range, and free it after the last; the caller holds the lock."""
         held.uses -= uses
         self._announced -= uses * held.size
         if held.uses:
@@ -287,7 +287,7 @@ class RemotePass:
                     del self._pieces[piece]
 
     def fetch(self, extents: _native.Extents, draws: Indices) -> Fetch:
-        """Asks for a batch's bytes.
+        """Request a batch's bytes.
 
         Args:
             extents: Its gathered extents.
@@ -314,12 +314,12 @@ class RemotePass:
     def _taken(self, of_batch: list[_Held]) -> None:
         with self._lock:
             for held in of_batch:
-                if held.uses:  # or it has turned out bad meanwhile
+                if held.uses:  # none if it has turned out bad meanwhile
                     self._release(held, 1)
         self._wake()
 
     def stats(self) -> RemoteStats:
-        """What was read since the pass began."""
+        """Return the statistics of this pass."""
         now, before = self._reader.counts, self._before
         stats = RemoteStats(
             requests=now.requests - before.requests,
@@ -335,7 +335,7 @@ class RemotePass:
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancel all requests under way."""
         with self._lock:
             self._closed = True
             self._known.clear()
@@ -344,7 +344,7 @@ class RemotePass:
             self._urgent.clear()
         self._reader.loop.call_soon_threadsafe(self._cancel)
 
-    # What runs on the event loop.
+    # Run on the event loop.
 
     def _wake(self) -> None:
         self._reader.loop.call_soon_threadsafe(self._pump)
@@ -355,11 +355,11 @@ class RemotePass:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._reader.loop.create_task(work)
-        self._tasks.add(task)  # or nothing would keep it
+        self._tasks.add(task)  # asyncio holds only a weak reference
         task.add_done_callback(self._tasks.discard)
 
     def _pump(self) -> None:
-        """Starts what can be started."""
+        """Start as many requests as limits allow."""
         with self._lock:
             if self._closed:
                 return
@@ -378,11 +378,11 @@ class RemotePass:
 
     async def _fill(self, piece: Piece) -> None:
         assert self._cache is not None
-        with suppress(Exception):  # whoever needs it will be told
+        with suppress(Exception):  # reading the piece raises the error again
             await self._cache.ensure(piece)
 
     def _start_urgent(self) -> None:
-        """Begins what a batch waits for and was not begun, whatever is held."""
+        """Start requests that a batch waits for, even beyond the memory limit."""
         urgent, self._urgent = self._urgent, []
         unplanned = {held.key for held in urgent if held.key in self._unplanned}
         if unplanned:
@@ -394,10 +394,10 @@ class RemotePass:
                 self._begin(request)
 
     def _plan(self, needed: Set[Hashable] = frozenset()) -> bool:
-        """Makes requests of what was announced; whether there are any now.
+        """Plan requests for announced ranges; return whether any are queued.
 
         Args:
-            needed: Keys of ranges whose requests are to be made, in any case.
+            needed: Keys of ranges that must be requested now.
         """
         options = self._options
         far = [self._unplanned[key] for key in needed]
@@ -416,9 +416,9 @@ class RemotePass:
         self._begun.append(request)
 
     async def _run_all(self, requests: list[Request]) -> None:
-        """Runs requests side by side; what the cache folder has of them is read by one thread.
+        """Run requests concurrently; one thread reads those that the cache folder has.
 
-        A thread for each would cost a tenth of all that an image costs.
+        A thread per request would cost a tenth of an image's total time.
         """
         present: list[bytes | None] = [None] * len(requests)
         cache = self._cache
@@ -440,7 +440,7 @@ class RemotePass:
             wrong = await self._reader.read_checked(request, found, self._cache, present)
         except FastdataError as raised:
             error = raised
-        except Exception as raised:  # or a batch would wait for ever
+        except Exception as raised:  # else the batch would wait for ever
             what = f"fetching failed: {describe_error(raised)}"
             error = RemoteError(what, "Please report this.")
         with self._lock:

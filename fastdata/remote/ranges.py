@@ -1,4 +1,4 @@
-"""Which byte ranges of remote files are asked for: neighbours are merged, the next ones first."""
+"""Plans of requests: neighbouring byte ranges are merged, and the next ones come first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 from fastdata.storage.checksum import crc32c
 
-#: What lies between merged neighbours is at most this part of what is needed.
+#: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
 
 
 class FileRef(NamedTuple):
-    """A remote file that samples lie in.
+    """Remote file that holds samples.
 
     Attributes:
-        url: Where it is.
+        url: Its URL.
         size: Its size in bytes.
-        tag: What its pieces are called in a cache folder.
+        tag: Prefix of its pieces' names in a cache folder.
     """
 
     url: str
@@ -27,15 +27,15 @@ class FileRef(NamedTuple):
 
 
 class Wanted:
-    """A sample whose bytes are wanted, or a part of one.
+    """Byte range to read: a sample, or a part of one.
 
     Attributes:
         number: The sample's number in the dataset.
-        file: The file that it lies in.
+        file: The file that holds it.
         start: Its first byte there.
-        stop: One past its last.
-        check: Its CRC-32C; or what says whether bytes are the right ones.
-        key: What tells it from all others: a whole sample's number, or a draw's part.
+        stop: One past its last byte.
+        check: Its CRC-32C; or a function that returns whether bytes are right.
+        key: Its identity: the number of a whole sample, or a draw and a part.
     """
 
     __slots__ = ("check", "file", "key", "number", "start", "stop")
@@ -54,7 +54,7 @@ class Wanted:
         self.key = number if key is None else key
 
     def is_right(self, data: bytes) -> bool:
-        """Whether these bytes are those that were packed."""
+        """Return whether these bytes equal those that were packed."""
         return crc32c(data) == self.check if isinstance(self.check, int) else self.check(data)
 
     @property
@@ -65,13 +65,13 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A byte range to ask for: what several neighbours lie in.
+    """Byte range to request, which holds one or more neighbours.
 
     Attributes:
         file: The file.
         start: First byte.
-        stop: One past the last.
-        members: What lies in it.
+        stop: One past the last byte.
+        members: The `Wanted` in it.
     """
 
     file: FileRef
@@ -88,13 +88,13 @@ class Request:
 def merge(
     wanted: Iterable[Any], merge_gap: int, max_request: int, waste: float = _WASTE
 ) -> list[Request]:
-    """The requests for some samples: neighbours by one, where little lies between them.
+    """Return the requests for some samples; neighbours with small gaps share one.
 
     Args:
         wanted: `Wanted`, in any order.
         merge_gap: Most bytes between two neighbours of a request.
         max_request: Most bytes of a request for more than one sample.
-        waste: Most bytes between a request's neighbours, as a part of what is needed of it.
+        waste: Most bytes between a request's neighbours, as a part of the bytes needed.
     """
     requests: list[Request] = []
     needed = wasted = 0
@@ -124,16 +124,16 @@ def plan(
     max_request: int,
     needed: Iterable[Any] = (),
 ) -> list[Request]:
-    """The requests to make next, those that are needed first in front.
+    """Return the next requests, in the order in which batches need them.
 
-    They are for the next quarter of ``reach``, and have the neighbours that are in all of it.
+    The requests cover the next quarter of ``reach``, with neighbours from all of it.
 
     Args:
-        coming: `Wanted`, in the order in which they will be needed.
-        reach: How many bytes of them are looked at.
+        coming: `Wanted`, in the order in which batches need them.
+        reach: Bytes of ``coming`` to consider.
         merge_gap: See `merge`.
         max_request: See `merge`.
-        needed: Some of them whose requests are to be made in any case, in front.
+        needed: Ranges that must be requested, before all others.
     """
     places: dict[Hashable, int] = {}
     near: list[Any] = []

@@ -1,4 +1,4 @@
-"""Reads byte ranges of remote files: many at a time, checked and retried."""
+"""Reader of remote byte ranges: concurrent, checked and retried."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fastdata.remote.urls import redact
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
 
-#: Slowest transfer that is not taken for a stalled one, in bytes a second.
+#: Bytes a second below which a transfer counts as stalled.
 _SLOWEST = 256 << 10
 
 
 @dataclass
 class RangeCounts:
-    """Counted on the event loop's thread alone."""
+    """Counters of a reader, updated on the event loop's thread alone."""
 
     requests: int = 0
     bytes: int = 0
@@ -33,14 +33,14 @@ class RangeCounts:
 
 
 class RangeReader:
-    """Reads byte ranges of remote files, several at once; for one process.
+    """Reader of byte ranges of remote files, several at once; for one process.
 
-    Requests run on fsspec's event loop, in a thread of its own, and share the driver's
-    connections. Where a driver is not asynchronous, they run in threads.
+    Requests run on fsspec's event loop, in its own thread, and share the driver's
+    connections. Requests of drivers that are not asynchronous run in threads.
 
     Args:
         url: The dataset.
-        options: How much at once, how patiently.
+        options: Concurrency, time-outs and retries.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
     """
 
@@ -54,19 +54,19 @@ class RangeReader:
 
         self.options = options
         self.counts = RangeCounts()
-        #: Shared by all passes under way; each begins it.
+        #: Shared by all passes under way; each new pass resets it.
         self.patience = Patience(options.patience)
         self._fs, _ = open_filesystem(url, storage_options)
-        #: Runs all requests.
+        #: Event loop of all requests.
         self.loop: asyncio.AbstractEventLoop = getattr(self._fs, "loop", None) or get_loop()
         self._async = bool(getattr(self._fs, "async_impl", False))
         self._slots = asyncio.Semaphore(options.concurrency)
 
     async def read(self, url: str, start: int, stop: int) -> bytes:
-        """One range, tried again while that may help; on `loop`.
+        """Read one range, and retry temporary errors; runs on `loop`.
 
         Raises:
-            RemoteError: It cannot be had; or its server knows no ranges.
+            RemoteError: The range cannot be read, or the server ignores ranges.
             OutageError: Requests have failed for too long.
         """
         if start == stop:
@@ -86,8 +86,8 @@ class RangeReader:
                 return data
             except FileNotFoundError:
                 raise RemoteError(
-                    f"{what}: there is no such file, though the index names it",
-                    "Put it back: upload the dataset again.",
+                    f"{what}: the file is missing, though the index names it",
+                    "Upload the dataset again.",
                 ) from None
             except Exception as error:
                 seconds = retries.wait_after(error)
@@ -101,21 +101,21 @@ class RangeReader:
         cache: PieceCache | None = None,
         present: bytes | None = None,
     ) -> list[Any]:
-        """Reads a request's samples and compares each with its checksum; on `loop`.
+        """Read a request's samples and compare each with its checksum; runs on `loop`.
 
-        Wrong ones are dropped from the cache and fetched again, without the others.
+        Wrong samples are evicted from the cache and fetched again, without the others.
 
         Args:
-            request: What to read; its members are `Wanted`.
+            request: The request; its members are `Wanted`.
             found: Called with each member that is right, and its bytes.
             cache: The cache folder to read from first; None for none.
             present: The request's bytes, if that folder had them.
 
         Returns:
-            The members that were wrong however often they were fetched.
+            The members that were wrong at every try.
 
         Raises:
-            RemoteError: It cannot be had.
+            RemoteError: The request failed for good.
         """
         for number in range(0 if cache is not None else 1, self.options.tries + 1):
             file, start, stop = request.file, request.start, request.stop
@@ -125,7 +125,7 @@ class RangeReader:
                 data = memoryview(await self.read(file.url, start, stop))
             wrong = []
             for one in request.members:
-                # Copied, so that memory is freed sample by sample.
+                # Copy, so that memory is freed sample by sample.
                 part = bytes(data[one.start - start : one.stop - start])
                 if one.is_right(part):
                     found(one, part)
@@ -143,7 +143,7 @@ class RangeReader:
         return wrong
 
     def run(self, work: Any) -> Any:
-        """Runs a coroutine on `loop`, and waits for it."""
+        """Run a coroutine on `loop`, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     async def _get(self, url: str, start: int, stop: int) -> bytes:

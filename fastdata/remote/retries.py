@@ -1,4 +1,4 @@
-"""Retries: which errors of a driver are temporary, how long to wait, when to give up."""
+"""Retry policy: which errors are temporary, how long to wait, and when to stop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: How often something is tried in all, by default.
+#: Most tries of a request, by default.
 TRIES = 6
 _FIRST_WAIT = 0.2  # seconds
 _LONGEST_WAIT = 20.0
-#: Seconds after which it is logged that something is tried again.
+#: Seconds after which a retry is logged.
 _SILENT = 5.0
-#: Seconds after which `_ENOUGH` tries suffice: some drivers retry for half a minute on their own
+#: Seconds after which `_ENOUGH` tries suffice. Some drivers retry on their own for half a minute
 #: before they report an error.
 _LONG = 90.0
 _ENOUGH = 3
@@ -35,7 +35,7 @@ PATIENCE = 300.0
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509}
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
 _PASSING_ERRNO = {
-    None,  # drivers raise a bare OSError for what the server said
+    None,  # drivers raise a bare OSError for a server's message
     errno.EAGAIN,
     errno.EBUSY,
     errno.EIO,
@@ -50,7 +50,7 @@ _PASSING_ERRNO = {
     errno.ENETUNREACH,
     errno.ETIMEDOUT,
 }
-#: Packages whose connection errors are no OSError; answers with a status are judged by that.
+#: Packages whose connection errors are no OSError. A status, if there is one, decides first.
 _NETWORK_PACKAGES = {
     "aiohttp",
     "http",
@@ -64,8 +64,8 @@ _NETWORK_PACKAGES = {
     "socket",
     "ssl",
 }
-#: Errors about an answer that was cut or garbled on its way. aiohttp's have a status of their own,
-#: 400, which no server has sent.
+#: Errors about a truncated or garbled response. aiohttp's carry the status 400, which no server
+#: has sent.
 _BROKEN = {
     "TruncatedError",
     "ClientPayloadError",
@@ -80,23 +80,23 @@ _BROKEN = {
 }
 _MISSING_STATUS = {404, 410}
 _REFUSED_STATUS = {401, 403}
-#: Most seconds that a server may ask for (Retry-After) before the next try.
+#: Most seconds of a server's Retry-After that are respected.
 _MOST_ASKED = 60.0
-#: Characters of a driver's message: it may hold a whole answer.
+#: Most characters of a driver's message, which may contain a whole response.
 _MOST_TEXT = 500
 
 
 class TruncatedError(OSError):
-    """A server sent fewer bytes than it has, or than were asked for."""
+    """Error of a response with fewer bytes than the server has, or than requested."""
 
 
 class StatusError(OSError):
-    """A server's answer is an error that may be temporary.
+    """Error of a response whose status may be temporary.
 
     Args:
-        status: Its status.
+        status: The response's status.
         headers: Its headers.
-        text: What it says.
+        text: Its text.
     """
 
     def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
@@ -105,14 +105,13 @@ class StatusError(OSError):
 
 
 class Patience:
-    """Seconds that the requests of a pass, or of a file, may fail with no answer in between.
+    """Seconds for which the requests of a pass, or of a file, may fail without a response.
 
-    What several wait for side by side counts once, and each answer gives a second back. So a
-    server that fails now and then never uses them up, and one that stalls soon does, however many
-    requests there are.
+    Concurrent waits count once, and each response restores one second. A server that fails
+    now and then never exhausts them. A server that stalls soon does, for any number of requests.
 
     Args:
-        seconds: How many.
+        seconds: Seconds until `failed` raises.
     """
 
     def __init__(self, seconds: float = PATIENCE) -> None:
@@ -120,31 +119,31 @@ class Patience:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what was lost."""
+        """Restore all seconds."""
         self._lost = 0.0
         self._failures = 0
         self._last = time.monotonic()
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Remaining seconds."""
         return self.seconds - self._lost
 
     def answered(self) -> None:
-        """Notes an answer."""
+        """Record a response."""
         self._last = time.monotonic()
         self._lost = max(self._lost - 1.0, 0.0)
 
     def failed(self, begun: float, what: str, error: Exception) -> None:
-        """Notes a failure.
+        """Record a failure.
 
         Args:
-            begun: When its request was first made, by `time.monotonic`.
+            begun: Time of the request's first try, by `time.monotonic`.
             what: See `Retries`.
-            error: What it raised.
+            error: The error of the last try.
 
         Raises:
-            OutageError: There are no seconds left.
+            OutageError: No seconds are left.
         """
         now = time.monotonic()
         self._lost += max(now - max(begun, self._last), 0.0)
@@ -152,29 +151,29 @@ class Patience:
         self._failures += 1
         if self._lost > self.seconds:
             raise OutageError(
-                f"{what}: the server fails: {self._lost:.0f} s were lost in {self._failures} "
-                f"failures; the last: {describe_error(error)}",
+                f"{what}: the server fails: {self._failures} failures cost {self._lost:.0f} s; "
+                f"the last: {describe_error(error)}",
                 "Check the network and the service's status, then run the same command again; "
-                "training goes on from its last checkpoint; RemoteOptions(patience=…) waits "
+                "training resumes from its last checkpoint. RemoteOptions(patience=…) waits "
                 "longer.",
             ) from None
 
 
 class Retries:
-    """The one policy for failing requests: which are made again, after how long, how often.
+    """Retry policy of one request: which errors to retry, after how long, and how often.
 
-    The wait before try ``n + 1`` is drawn from 50% to 100% of 0.2 s times ``2**(n - 1)``, and
-    at most 20 s, so that many readers do not come back at the same moment; longer, up to 60 s and
-    to the patience that is left, where the server asks for it (Retry-After). Of answers that were
-    cut, two count as one try, for the server is there. When 90 s have gone by, ``enough`` tries are
-    enough. What is still tried after 5 s is logged as a warning, once.
+    The wait before try ``n + 1`` is 0.2 s times ``2**(n - 1)``, at most 20 s. It is scaled
+    by a random 50% to 100%, so that many readers do not retry at the same moment. A server's
+    Retry-After extends it, up to 60 s and to the remaining patience. Two truncated responses
+    count as one try, because the server works. After 90 s, ``enough`` tries suffice. The first
+    retry after 5 s is logged as a warning.
 
     Args:
-        what: What is being done and where, for messages; no credentials in it
+        what: The operation and its URL, for messages; without credentials
             (`fastdata.remote.urls.redact`).
-        tries: How often it is tried in all.
-        enough: How often it is tried when that takes longer than 90 s.
-        patience: Notes failures; None for none.
+        tries: Most tries in all.
+        enough: Most tries once they take longer than 90 s.
+        patience: Counts failures; None for no limit.
     """
 
     def __init__(
@@ -189,18 +188,18 @@ class Retries:
         self._enough = enough
         self._patience = patience
         self._failed = self._cut = 0
-        self._told = False
+        self._logged = False
         self._begun = time.monotonic()
 
     def wait_after(self, error: Exception) -> float:
-        """Seconds to wait before the next try; raises where there is none.
+        """Return the seconds to wait before the next try; raise if there is none.
 
         Args:
-            error: What the last try raised.
+            error: The error of the last try.
 
         Raises:
-            FileNotFoundError: The server says that there is no such thing; its text is ``what``.
-            RemoteError: It failed for good, or too often.
+            FileNotFoundError: The server reports that the file is missing; its text is ``what``.
+            RemoteError: The request failed for good, or too often.
             OutageError: No patience is left.
             FastdataError: ``error`` itself.
         """
@@ -208,7 +207,7 @@ class Retries:
         self._cut += _is_cut(error)
         counted = self._failed - self._cut // 2
         seconds = time.monotonic() - self._begun
-        # `from None`: a driver's own traceback may print credentials.
+        # `from None`: a driver's traceback may contain credentials.
         if not may_pass(error):
             raise _final(error, self._what) from None
         if self._patience is not None:
@@ -218,11 +217,11 @@ class Retries:
                 f"{self._what}: failed {self._failed} times in {seconds:.0f} s; the last time: "
                 f"{describe_error(error)}",
                 "Check the network and the service's status, then run the same command again; "
-                "training goes on from its last checkpoint.",
+                "training resumes from its last checkpoint.",
             ) from None
-        if not self._told and seconds > _SILENT:
-            self._told = True
-            _log.warning("%s: %s; trying again", self._what, describe_error(error))
+        if not self._logged and seconds > _SILENT:
+            self._logged = True
+            _log.warning("%s: %s; retrying", self._what, describe_error(error))
         asked = min(_asked_wait(error), _MOST_ASKED)
         if self._patience is not None:
             asked = min(asked, self._patience.left)
@@ -237,13 +236,13 @@ def retrying(
     pause: Callable[[float], object] = time.sleep,
     patience: Patience | None = None,
 ) -> T:
-    """Calls a function until it succeeds, as `Retries` has it.
+    """Call a function until it succeeds, under the policy of `Retries`; return its result.
 
     Args:
         call: The function.
         what: See `Retries`.
         tries: See `Retries`.
-        pause: Waits for so many seconds; what it raises ends the trying.
+        pause: Waits for so many seconds; its exceptions end the retries.
         patience: See `Retries`.
 
     Raises:
@@ -262,8 +261,8 @@ def retrying(
 
 
 def wait_before(retry: int) -> float:
-    """Seconds to wait before retry ``retry``, counted from 1."""
-    # The system's generator: the user's seeded ones stay as they are.
+    """Return the seconds to wait before retry ``retry``, counted from 1."""
+    # The system's generator: drawing from it leaves the user's seeded ones unchanged.
     longest: float = min(_FIRST_WAIT * 2.0 ** (retry - 1), _LONGEST_WAIT)
     return longest * _jitter.uniform(0.5, 1.0)
 
@@ -272,12 +271,12 @@ _jitter = random.SystemRandom()
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error of a driver may be temporary.
+    """Return whether an error of a driver may be temporary.
 
-    Such are time-outs, refused and reset connections, answers that were cut, and the statuses
-    408, 425, 429 and 5xx.
+    Temporary are time-outs, refused and reset connections, truncated responses, and the
+    statuses 408, 425, 429 and 5xx.
     """
-    error = _told(error)
+    error = _real_error(error)
     if isinstance(error, FastdataError) or is_no_space(error) or _lacks_credentials(error):
         return False
     if isinstance(error, (TimeoutError, ConnectionError)) or _is_cut(error):
@@ -297,11 +296,11 @@ def may_pass(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line about an error, fit for messages: short, and credentials are redacted."""
-    # Redacted before it is cut to its length, or a part of a credential would stay.
+    """Return one short line about an error, without credentials."""
+    # Redact before truncating, or a part of a credential would remain.
     text = " ".join(redact_text(str(error)[: 20 * _MOST_TEXT]).split())
     if not text and "TimeoutError" in type(error).__name__:  # asyncio's has no text
-        text = "no whole answer came in time"
+        text = "no complete response in time"
     if len(text) > _MOST_TEXT:
         text = text[:_MOST_TEXT] + " …"
     name = type(error).__name__
@@ -309,30 +308,30 @@ def describe_error(error: BaseException) -> str:
 
 
 def _final(error: Exception, what: str) -> Exception:
-    told = _told(error)
+    real = _real_error(error)
     if isinstance(error, (FastdataError, AttributeError, TypeError, NameError)):
         return error
-    if isinstance(told, FileNotFoundError) or _status(told) in _MISSING_STATUS:
-        return FileNotFoundError(errno.ENOENT, "it is not there", what)
+    if isinstance(real, FileNotFoundError) or _status(real) in _MISSING_STATUS:
+        return FileNotFoundError(errno.ENOENT, "it does not exist", what)
     if is_no_space(error):
         return error
     hint = "Check the URL, and --storage-option or the driver's environment variables."
-    refused = isinstance(told, PermissionError) or "Forbidden" in str(told)
-    if refused or _status(told) in _REFUSED_STATUS or _lacks_credentials(told):
+    refused = isinstance(real, PermissionError) or "Forbidden" in str(real)
+    if refused or _status(real) in _REFUSED_STATUS or _lacks_credentials(real):
         hint = (
             "Check the credentials (gcloud auth application-default login; aws configure) and "
-            "what they may do, or give others by --storage-option."
+            "their permissions, or give others by --storage-option."
         )
-    return RemoteError(f"{what}: {describe_error(told)}", hint)
+    return RemoteError(f"{what}: {describe_error(real)}", hint)
 
 
 def _lacks_credentials(error: BaseException) -> bool:
-    """Whether botocore found none: it has not asked anybody."""
+    """Return whether botocore found no credentials, so it sent no request."""
     return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes."""
+    """Yield an error and its causes."""
     found: BaseException | None = error
     for _ in range(_MOST_CAUSES):
         if found is None:
@@ -344,20 +343,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 _MOST_CAUSES = 8
 
 
-def _told(error: BaseException) -> BaseException:
-    """An error, or its cause: fsspec's HTTP driver says of every error that the file is missing."""
+def _real_error(error: BaseException) -> BaseException:
+    """Return an error's cause if it is a FileNotFoundError, else the error.
+
+    fsspec's HTTP driver turns every error into a FileNotFoundError.
+    """
     causes = (found for found in _chain(error) if not isinstance(found, FileNotFoundError))
     return next(causes, error) if isinstance(error, FileNotFoundError) else error
 
 
 def _is_cut(error: BaseException) -> bool:
-    """Whether an answer came, but not whole or not in HTTP's form."""
+    """Return whether a response came, but truncated or not valid HTTP."""
     names = {base.__name__ for found in _chain(error) for base in type(found).__mro__}
     return not names.isdisjoint(_BROKEN)
 
 
 def _status(error: BaseException) -> int | None:
-    """The status that a server has sent; None where there is none."""
+    """Return the status of a server's response; None if there is none."""
     for found in _chain(error):
         status = _response(found).get("ResponseMetadata", {}).get("HTTPStatusCode")
         if isinstance(status, int):
@@ -376,21 +378,21 @@ def _code(error: BaseException) -> str | None:
 
 
 def _asked_wait(error: BaseException) -> float:
-    """Seconds that a server has asked to wait for; 0 where it has not."""
+    """Return the seconds of a server's Retry-After; 0 without one."""
     for found in _chain(error):
-        headers = getattr(found, "headers", None)  # aiohttp's find a name in any case
+        headers = getattr(found, "headers", None)  # aiohttp's ignore case
         if headers is None:
             headers = _response(found).get("ResponseMetadata", {}).get("HTTPHeaders", {})
         with suppress(AttributeError):
             given = str(headers.get("Retry-After") or headers.get("retry-after") or "")
             if given.isdecimal():
                 return float(given)
-            with suppress(ValueError, TypeError, OverflowError):  # no date either
+            with suppress(ValueError, TypeError, OverflowError):  # not a date
                 return max(parsedate_to_datetime(given).timestamp() - time.time(), 0.0)
     return 0.0
 
 
 def _response(error: BaseException) -> dict[str, Any]:
-    """The answer that botocore keeps with an error; empty where there is none."""
+    """Return the response that botocore stores in an error; empty if there is none."""
     response = getattr(error, "response", None)
     return response if isinstance(response, dict) else {}

@@ -1,4 +1,4 @@
-"""URLs: telling them from paths, taking them apart, and keeping credentials out of messages."""
+"""URLs: recognition, parsing, and redaction of credentials in messages."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from urllib.parse import parse_qsl, unquote
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
-#: Where ``?`` begins a query, and ``%`` quotes; in a bucket's names they are characters.
+#: Schemes in which ``?`` begins a query and ``%`` quotes; buckets take both literally.
 _WITH_QUERY = ("http", "https")
 
 _SECRET_NAME = re.compile(
     r"token|key|secret|pass|credential|auth|sas|sign|account|connection|cookie|header|user", re.I
 )
-#: Values of such options that are a way to find credentials, and no credential.
+#: Values of such options that name a method of authentication, not a credential.
 _NO_SECRETS = {"anon", "cloud", "browser", "cache", "google_default", "default", "true", "false"}
-_SHORTEST_SECRET = 4  # less would be found in innocent words
+_SHORTEST_SECRET = 4  # shorter values occur in ordinary words
 
-# No lock, which a fork might copy locked: adding to a dictionary is atomic.
+# No lock, which a fork could copy locked: adding to a dictionary is atomic.
 _secrets: dict[str, None] = {}
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names something that fsspec reaches, ``scheme://…``."""
+    """Return whether a path is a URL for fsspec, ``scheme://…``."""
     return bool(_URL.match(os.fspath(path)))
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL in lower case: ``gs`` of ``gs://bucket/dataset``."""
+    """Return the scheme of a URL in lower case: ``gs`` of ``gs://bucket/dataset``."""
     return url.partition(":")[0].lower()
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """A URL's part before its query, and the query or fragment with its mark; of http only."""
+    """Return a URL up to its query, and the query or fragment with its mark.
+
+    Only http URLs have one.
+    """
     if scheme_of(url) not in _WITH_QUERY:
         return url, ""
     at = min((at for at in (url.find("?"), url.find("#")) if at >= 0), default=len(url))
@@ -44,37 +47,37 @@ def split_query(url: str) -> tuple[str, str]:
 
 
 def join_url(url: str, name: str) -> str:
-    """The URL of a file in a folder."""
+    """Return the URL of a file in a folder."""
     base, query = split_query(url)
     return f"{base.rstrip('/')}/{name}{query}"
 
 
 def folder_of(url: str) -> str:
-    """The URL of the folder that a file lies in."""
+    """Return the URL of a file's folder."""
     base, query = split_query(url)
     return base.rstrip("/").rpartition("/")[0] + query
 
 
 def resolve_url(url: str, path: str) -> str:
-    """The URL of a folder that is named relative to another one, with ``..`` resolved."""
+    """Return the URL of a folder given relative to another one, with ``..`` resolved."""
     base, query = split_query(url)
     scheme, separator, rest = base.partition("://")
     return scheme + separator + posixpath.normpath(posixpath.join(rest, path)) + query
 
 
 def name_of(url: str) -> str:
-    """The last part of a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
+    """Return the last part of a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
     path = split_query(url)[0].partition("://")[2].rstrip("/")
     return path.rpartition("/")[2]
 
 
 def listed_name(url: str, name: str) -> str:
-    """A path in the listing of a URL as a disk has it: those of web servers are quoted."""
+    """Return a path of a listing as it is on disk: web servers quote paths."""
     return unquote(name) if scheme_of(url) in _WITH_QUERY else name
 
 
 def redact(url: str) -> str:
-    """A URL as messages may hold it: without user, password, query and fragment."""
+    """Return a URL fit for messages: without user, password, query and fragment."""
     base, query = split_query(str(url))
     scheme, separator, rest = base.partition("://")
     if not separator:
@@ -89,7 +92,7 @@ def redact(url: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A driver's message as ours may hold it: URLs redacted, known credentials left out."""
+    """Return a driver's message without credentials: URLs redacted, known secrets removed."""
     text = _IN_TEXT.sub(lambda found: _redact_any(found[0]), text)
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
@@ -97,12 +100,12 @@ def redact_text(text: str) -> str:
 
 
 def remember_secrets(options: Mapping[str, Any]) -> None:
-    """Has `redact_text` leave out the values of a driver's options that may be credentials."""
+    """Have `redact_text` leave out the values of a driver's options that may be credentials."""
     _secrets.update(dict.fromkeys(_secret_values(options, False)))
 
 
 def remember_query(url: str) -> None:
-    """Has `redact_text` leave out a URL's query, which drivers may print without the URL."""
+    """Have `redact_text` leave out a URL's query, which drivers may print without the URL."""
     query = split_query(url)[1].partition("#")[0][1:]
     named = dict(parse_qsl(query))
     found = (query, *_secret_values(named, False))
@@ -126,6 +129,6 @@ def _secret_values(value: Any, secret: bool) -> Iterable[str]:
 
 
 def _redact_any(url: str) -> str:
-    """Redacts a URL of a driver's own, whose ``?`` begins a query whatever its scheme is."""
+    """Redact a URL in a driver's message, where ``?`` begins a query in any scheme."""
     base, mark, _ = url.partition("?")
     return redact(base) + ("?***" if mark else "")

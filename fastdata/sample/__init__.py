@@ -1,7 +1,7 @@
-"""Make a sample data set of made photographs, laid out and coded as ImageNet is.
+"""Generator of a sample dataset: synthetic photographs in ImageNet's layout and encoding.
 
-Nothing in it is copied from anywhere. A decoder meets the sizes, the chroma samplings, the bits a
-pixel and the oddities of ImageNet's files; a model can learn the classes.
+All files are generated, none is copied. They have the sizes, chroma samplings, bits a pixel and
+oddities of ImageNet's files, and a model can learn the classes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOCK_NAME = ".sample.lock"
 
 @dataclass(frozen=True)
 class SampleSummary:
-    """What was written.
+    """Summary of a generated sample.
 
     Attributes:
         out: The folder that holds train/ and val/.
@@ -39,9 +39,9 @@ class SampleSummary:
         classes: Number of classes.
         bytes: Size of all files together, in bytes.
         pixels: Pixels of all pictures together.
-        kinds: How many files of each sampling ("4:4:4", "4:2:0", "4:2:2", "4:4:0", "grey",
-            "cmyk", "png") and of each oddity ("progressive", "broken-exif", "standard-huffman",
-            "large") there are; a file may count as both.
+        kinds: Number of files by sampling ("4:4:4", "4:2:0", "4:2:2", "4:4:0", "grey",
+            "cmyk", "png") and by oddity ("progressive", "broken-exif", "standard-huffman",
+            "large"); a file may count for both.
     """
 
     out: Path
@@ -54,7 +54,7 @@ class SampleSummary:
 
 
 def wnid(class_index: int) -> str:
-    """Return the made name of a class's folder, "n" and eight digits, rising with the index."""
+    """Return the name of a class's folder: "n" and eight digits that rise with the index."""
     return f"n{1_440_000 + 12_347 * class_index:08d}"
 
 
@@ -70,32 +70,32 @@ def make_sample(
 ) -> SampleSummary:
     """Write <out>/train/<wnid>/<wnid>_<n>.JPEG and <out>/val/<wnid>/ILSVRC2012_val_<n>.JPEG.
 
-    The same options and seed give the same bytes in every file (with the same release of Pillow,
-    whose encoder writes them), whatever the number of workers. Until it is done, files lie in
-    <out>/.sample-<digits of the options>.partial; if it is interrupted, the same call resumes.
+    The same options and seed give the same bytes in every file, for any number of workers, with
+    the same release of Pillow, whose encoder writes them. Unfinished files are in
+    <out>/.sample-<digits of the options>.partial; after an interruption, the same call resumes.
 
     Args:
-        out: Folder to write to, empty; made if missing.
+        out: Folder to write to, empty; created if missing.
         images: Files under train/: 0, or at least one a class.
         val_images: Files under val/: 0, or at least one a class.
-        classes: Number of classes, 1 to 1000; pictures are dealt to them in turn.
+        classes: Number of classes, 1 to 1000; consecutive pictures belong to consecutive classes.
         seed: Any whole number from 0.
-        workers: Processes to share the work. More than one starts new interpreters, so a script
-            that asks for them needs the usual `if __name__ == "__main__":`.
+        workers: Processes to share the work. More than one starts new interpreters, so the
+            calling script needs the usual `if __name__ == "__main__":`.
         progress: Called in this process with the number of files written so far.
 
     Returns:
-        What was written.
+        Counts of the files written.
 
     Raises:
-        UsageError: An option is out of range; or out is no empty folder, or cannot be written to.
+        UsageError: An option is out of range; or ``out`` is not empty, or cannot be written.
         SpaceError: The disk is full.
-        BusyError: Another process is making a sample there.
+        BusyError: Another process is writing a sample there.
     """
     out = Path(out)
     _check_numbers(images, val_images, classes, seed)
     processes = local_executor(workers)
-    # The bytes depend on these, and on the releases.
+    # Everything that the bytes depend on.
     options = images, val_images, classes, seed, VERSION, PIL.__version__
     digits = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     partial = out / f".sample-{digits}{PARTIAL_SUFFIX}"
@@ -108,7 +108,7 @@ def make_sample(
     size = pixels = 0
     kinds: Counter[str] = Counter()
     busy = BusyError(
-        f"{out}: another process is making a sample there", "Wait for it, or choose another --out."
+        f"{out}: another process is writing a sample there", "Wait for it, or choose another --out."
     )
     with _writing_to(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -157,9 +157,7 @@ class _Written:
 
 def _check_numbers(images: int, val_images: int, classes: int, seed: int) -> None:
     if not 1 <= classes <= MAX_CLASSES:
-        raise UsageError(
-            f"--classes {classes}: not a number of classes", f"Use 1 to {MAX_CLASSES}."
-        )
+        raise UsageError(f"--classes {classes}: out of range", f"Use 1 to {MAX_CLASSES}.")
     for flag, count in (("--images", images), ("--val-images", val_images)):
         if count != 0 and count < classes:
             raise UsageError(
@@ -167,30 +165,30 @@ def _check_numbers(images: int, val_images: int, classes: int, seed: int) -> Non
                 f"Use 0, or {classes} or more, or fewer --classes.",
             )
     if seed < 0:
-        raise UsageError(f"--seed {seed}: not a seed", "Use a whole number from 0.")
+        raise UsageError(f"--seed {seed}: out of range", "Use a whole number from 0.")
 
 
 @contextmanager
 def _writing_to(out: Path) -> Iterator[None]:
-    """Say what a failure to write there means for the sample."""
+    """Turn write errors into errors that name the folder and the fix."""
     try:
         if out.exists() and not out.is_dir():
             raise UsageError(f"{out}: is a file", "Choose a folder for the sample with --out.")
         yield
-    except BrokenPipeError:  # of who is told of the progress
+    except BrokenPipeError:  # of the progress output, not of the folder
         raise
     except OSError as error:
         if is_no_space(error):
-            hint = "Make room and run the same command again; it goes on from here."
+            hint = "Make room and run the same command again; it resumes."
             raise no_space(out, error, hint) from error
         raise UsageError(
             f"{error.filename or out}: cannot be written: {error.strerror}",
-            "Choose another folder with --out, or check that you may write there (ls -ld).",
+            "Choose another folder with --out, or check its permissions (ls -ld).",
         ) from error
 
 
 def _begin(out: Path, partial: Path) -> None:
-    """Removes what a sample of other options has left unfinished."""
+    """Remove unfinished samples of other options; refuse a folder with other files."""
     for path in out.iterdir():
         if path.match(f".sample-*{PARTIAL_SUFFIX}"):
             if path != partial:
@@ -202,12 +200,12 @@ def _begin(out: Path, partial: Path) -> None:
 def _write(task: _Task) -> _Written:
     what = task.seed, task.split, task.class_index, task.number, task.classes
     try:
-        size = task.path.stat().st_size  # an earlier run has made it, and files appear whole
+        size = task.path.stat().st_size  # an earlier run wrote it; files appear only when complete
         shot, _ = make_shot(*what, plan_only=True)
     except FileNotFoundError:
         shot, file = make_shot(*what)
         size = len(file)
-        # Always the same name: what a killed run leaves of it, the next one uses.
+        # A fixed temporary name: the next run overwrites what a killed run left.
         temporary = task.path.with_name(task.path.name + PARTIAL_SUFFIX)
         temporary.write_bytes(file)
         os.replace(temporary, task.path)

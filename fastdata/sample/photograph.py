@@ -1,9 +1,9 @@
-"""Paint one made photograph: the picture itself, before any file format.
+"""Painter of synthetic photographs: the pixels, before any file format.
 
 Overlapping shapes, noise in octaves and grain give the picture a photograph's bits a pixel. The
-colour of its subject and a tint of the background tell its class.
+colours of its subject and background depend on its class.
 
-Pixels are computed in whole numbers, so that the same draws give the same pixels on every machine.
+Pixels are computed in integers, so that the same draws give the same pixels on every machine.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ _HUES = 25
 _SHAPES = 30
 #: Strength of the noise by octave, the finest (one value a pixel) first, for a detail of 256.
 _STRENGTHS = (44, 58, 54, 48, 44, 44, 44)
-#: Octaves that `detail` scales; those below are the picture's slow changes of light.
+#: Octaves that `detail` scales; the coarser ones are the picture's slow changes of light.
 _FINE = 3
 
 
 def paint(
     rng: np.random.Generator, width: int, height: int, class_index: int, detail: int
 ) -> Image.Image:
-    """Paint the photograph that the generator's draws decide.
+    """Paint a random photograph.
 
     Args:
-        rng: Where every random choice is drawn from.
+        rng: Generator of every random choice.
         width: Pixels across, at least 16.
         height: Pixels down, at least 16.
-        class_index: What the picture shows, 0 to MAX_CLASSES - 1.
-        detail: Strength of texture and grain: 0 none, 128 that of a usual photograph, 1024 the
-            most.
+        class_index: The picture's class, 0 to MAX_CLASSES - 1.
+        detail: Strength of texture and grain: 0 is none, 128 a usual photograph, 1024 the most.
 
     Returns:
         An image of mode YCbCr and size (width, height), full range.
@@ -56,7 +55,7 @@ def paint(
     pens = [ImageDraw.Draw(plane) for plane in planes]
 
     def lay(box: tuple[int, int, int, int], corners: int, levels: list[int]) -> None:
-        """Draws an ellipse, or a polygon in it."""
+        """Draw a polygon with corners on an ellipse."""
         left, top, across, down = box
         points = [
             (
@@ -89,7 +88,7 @@ def paint(
     luma += _octaves(rng, width, height, detail, contrast)
     grain = _noise(rng, width, height) * (12 * detail // 256) >> 8
     cb += grain
-    cr += grain[::-1, ::-1]  # one drawing of grain serves both colours, for drawing is slow
+    cr += grain[::-1, ::-1]  # reuse the grain: drawing it is slow
     return Image.merge(
         "YCbCr",
         [Image.fromarray(np.clip(p, 0, 255).astype(np.uint8)) for p in (luma, cb, cr)],
@@ -97,7 +96,7 @@ def paint(
 
 
 def _noise(rng: np.random.Generator, width: int, height: int) -> NDArray[np.int16]:
-    """int16 of shape (height, width), each from -128 to 127 alike."""
+    """Return uniform noise from -128 to 127, int16 of shape (height, width)."""
     drawn = np.frombuffer(rng.bytes(width * height), np.int8)
     return drawn.astype(np.int16).reshape(height, width)
 
@@ -105,14 +104,14 @@ def _noise(rng: np.random.Generator, width: int, height: int) -> NDArray[np.int1
 def _octaves(
     rng: np.random.Generator, width: int, height: int, detail: int, contrast: int
 ) -> NDArray[np.int16]:
-    """Noise of several sizes, in grey levels about 0, int16 of shape (height, width).
+    """Return noise of several scales, in grey levels about 0, int16 of shape (height, width).
 
     Args:
-        rng: Where it is drawn from.
+        rng: Generator of the noise.
         width: Columns.
         height: Rows.
-        detail: Strength of the finer octaves, 256 is strong.
-        contrast: Strength of the coarser ones, in per cent.
+        detail: Strength of the finer octaves; 256 is strong.
+        contrast: Strength of the coarser octaves, in per cent.
     """
     total = np.zeros((height, width), np.int16)
     for octave, usual in enumerate(_STRENGTHS):

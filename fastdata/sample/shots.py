@@ -1,9 +1,9 @@
-"""Decide what each file of the made sample is, and encode it.
+"""Parameters and encoding of each file of the generated sample.
 
-The shares are those measured on real ImageNet training photographs: most are 4:4:4 at quality 96
-within 500 x 500 pixels, a fifth are 4:2:0 of all sizes and lower qualities, nearly all have
-Huffman tables of their own. ImageNet's rare oddities stand at fixed places in each split, so that
-a sample of 50 has one of each and a sample of 1000 two.
+The shares are measured on real ImageNet training photographs. Most are 4:4:4 at quality 96
+within 500 x 500 pixels. A fifth are 4:2:0 of all sizes and lower qualities. Nearly all have
+their own Huffman tables. ImageNet's rare oddities have fixed places in each split, so that a
+sample of 50 has one of each and a sample of 1000 two.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from PIL import Image
 
 from fastdata.sample.photograph import paint
 
-# Where the oddities stand: place in the split, counted from 0, modulo _ODDITY_PERIOD. The places
-# differ modulo 10, so that with ten classes no class gets two.
+# Oddities by place in the split, counted from 0, modulo _ODDITY_PERIOD. The places differ
+# modulo 10, so that with ten classes no class gets two.
 ODDITIES = {
     1: "progressive",
     6: "cmyk",
@@ -48,7 +48,7 @@ _USUAL_SIZES = (
 )
 _LARGE_SIZES = (((1600, 1200), 2), ((1200, 1600), 1), ((2000, 1500), 1))
 _ASPECTS = (((4, 3), 8), ((3, 4), 4), ((3, 2), 5), ((2, 3), 3), ((1, 1), 4), ((16, 9), 1))
-# Root of the area in pixels at evenly spaced quantiles, for pictures off the usual sizes.
+# Root of the area in pixels at evenly spaced quantiles, for pictures of unusual sizes.
 _RESCALED_SIDES = (150, 180, 220, 250, 290, 345, 440, 550, 640, 720, 1100)
 _ORIGINAL_SIDES = (64, 160, 215, 270, 340, 390, 450, 520, 600, 740, 1500)
 # Strength of texture at evenly spaced quantiles; 256 is strong (see paint).
@@ -56,13 +56,13 @@ _DETAILS = (0, 48, 66, 82, 98, 114, 134, 158, 188, 228, 360)
 
 _MOST_DETAIL_OFF_96 = 256
 
-# A camera's header whose directory claims 65535 entries and ends at the first.
+# A camera's Exif header whose directory claims 65535 entries and ends at the first.
 _BROKEN_EXIF = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x0f\0\x02\0\0\0\x06"
 
 
 @dataclass(frozen=True)
 class Shot:
-    """What one file is.
+    """Parameters of one file.
 
     Attributes:
         kind: The oddity, a value of ODDITIES, or "usual".
@@ -71,8 +71,8 @@ class Shot:
         height: Pixels down.
         quality: libjpeg's quality, 1 to 100.
         detail: Strength of texture, see paint.
-        exif: An Exif block to write, or nothing.
-        comment: A JPEG comment to write, or nothing.
+        exif: An Exif block to write; empty for none.
+        comment: A JPEG comment to write; empty for none.
     """
 
     kind: str
@@ -96,10 +96,10 @@ def make_shot(
         class_index: The class, 0 to classes - 1.
         number: The picture's number within its class and split, from 0.
         classes: Number of classes.
-        plan_only: Say what the file is without making it.
+        plan_only: Whether to skip painting and encoding.
 
     Returns:
-        What the file is, and its bytes; none if it is only planned.
+        The file's parameters and its bytes; no bytes with ``plan_only``.
     """
     rng = np.random.default_rng([seed, split, class_index, number])
     shot = _plan(rng, seed, split, number * classes + class_index)
@@ -110,9 +110,8 @@ def make_shot(
 
 
 def _plan(rng: np.random.Generator, seed: int, split: int, ordinal: int) -> Shot:
-    # Four numbers that fill the unit cube evenly as the ordinal counts up, so that the shares of a
-    # small sample are those of a large one: each moves on by a fixed irrational step (Roberts' R4
-    # sequence, in 32-bit fractions).
+    # Roberts' R4 sequence, in 32-bit fractions: each number advances by a fixed irrational step.
+    # The four fill the unit cube evenly, so a small sample has the shares of a large one.
     starts = np.random.SeedSequence([seed, split]).generate_state(4).tolist()
     steps = (3679390609, 3152041523, 2700274806, 2313257605)
     at_sampling, at_size, at_quality, at_detail = (
@@ -128,7 +127,7 @@ def _plan(rng: np.random.Generator, seed: int, split: int, ordinal: int) -> Shot
         sampling = "4:2:0"
     else:
         sampling = _pick(_SAMPLINGS, at_sampling)
-    # ImageNet's 4:2:0 and 4:2:2 files are as they were found; the others were made smaller.
+    # ImageNet's 4:2:0 and 4:2:2 files are unchanged originals; the others were rescaled.
     original = sampling in ("4:2:0", "4:2:2", "4:4:0")
     usual_share = 0.1 if original else 0.87
     if kind == "large":
@@ -153,14 +152,14 @@ def _plan(rng: np.random.Generator, seed: int, split: int, ordinal: int) -> Shot
     quality = _pick(_ORIGINAL_QUALITIES if original else _RESCALED_QUALITIES, at_quality)
     detail = round(_quantile(_DETAILS, at_detail))
     if quality != 96:
-        # Pillow gives an optimised file one byte a pixel below quality 95, two from there on, and
-        # fails where that is too little. Strong grain at quality 94 and 99 comes near it.
+        # Pillow's buffer for an optimised file has one byte a pixel below quality 95, and two
+        # from there on. Encoding fails beyond it, and strong grain at 94 and 99 comes close.
         detail = min(detail, _MOST_DETAIL_OFF_96)
     return Shot(kind, sampling, width, height, quality, detail, exif, comment)
 
 
 def _pick(table: tuple[tuple[_T, int], ...], where: float) -> _T:
-    """Return the entry that stands at where, 0 to 1, when entries are as long as their weights."""
+    """Return the entry at ``where``, 0 to 1, if entries are as long as their weights."""
     left = where * sum(weight for _, weight in table)
     for value, weight in table:
         left -= weight
@@ -183,7 +182,7 @@ def _orientation_exif(orientation: int) -> bytes:
 
 
 def encode(photograph: Image.Image, shot: Shot) -> bytes:
-    """Return the file that shot describes of a picture of mode YCbCr and shot's size."""
+    """Encode a picture, of mode YCbCr and the shot's size, with the shot's parameters."""
     file = io.BytesIO()
     if shot.sampling == "png":
         photograph.convert("RGB").save(file, "PNG", compress_level=1)
@@ -211,12 +210,12 @@ def encode(photograph: Image.Image, shot: Shot) -> bytes:
 
 
 def _turn_blocks(photograph: Image.Image) -> Image.Image:
-    """Return a picture that, encoded 4:2:2, holds the blocks of photograph encoded 4:4:0.
+    """Return a picture whose 4:2:2 file has the blocks of the photograph's 4:4:0 file.
 
-    Pillow cannot write 4:4:0, but a 4:2:2 file differs from it only in its header: both send two
-    brightness blocks and one of each colour at a time, side by side in one and stacked in the
-    other. So stacked pairs of 8 x 8 blocks are laid side by side, and colours, which the encoder
-    will average across, are averaged down here and doubled across.
+    Pillow cannot write 4:4:0. Both formats store two brightness blocks, then one of each colour;
+    the pair is side by side in 4:2:2 and stacked in 4:4:0. So this lays stacked pairs of 8 x 8
+    blocks side by side. It averages colours down and doubles them across, because the encoder
+    averages them across.
     """
     width, height = photograph.size
     columns, rows = -(-width // 8), -(-height // 16)

@@ -1,7 +1,7 @@
-"""Copying files in blocks by several threads, checking the copy.
+"""Checked copies of files, made in blocks by several threads.
 
-A journal notes each copied block of a large file with its checksum, so that a killed run resumes
-within the file.
+A journal records each copied block of a large file with its checksum, so that a killed run
+resumes within the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fastdata.storage.files import open_descriptor, read_exactly
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.trust import make_own_folder
 
-#: Name of the journal, in the copy while it is partial.
+#: Name of the journal in a partial copy.
 JOURNAL_NAME = "copied-blocks"
 
-_BLOCK = 64 << 20  # bytes that one thread copies at a time: the unit of resuming
-_CHUNK = 256 << 10  # bytes between two looks at the stop flag; stays in the L2 cache
+_BLOCK = 64 << 20  # bytes that a thread copies at a time; an interrupted run resumes at a block
+_CHUNK = 256 << 10  # bytes between two checks of the stop flag; fits the L2 cache
 #: Bytes of one request to a bucket: enough to make its latency small in comparison.
 _FETCHED = 8 << 20
 _TICK = 0.1  # seconds between two calls of `progress`
@@ -32,13 +32,13 @@ _TICK = 0.1  # seconds between two calls of `progress`
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file to copy.
+    """File to copy.
 
     Attributes:
         entry: Its name, size and checksum.
-        source: The original; of a URL its text without credentials.
+        source: The original; a URL is text without credentials.
         target: The copy.
-        fetch: Reads the bytes from one offset to before another, where ``source`` is a URL.
+        fetch: Reads the bytes from one offset to before another, if ``source`` is a URL.
     """
 
     entry: FileEntry
@@ -52,21 +52,21 @@ class CopiedFile:
         return int(self.entry.crc32c, 16)
 
     def blocks(self) -> range:
-        """Offsets of its blocks; an empty file has one."""
+        """Return the offsets of its blocks; an empty file has one."""
         return range(0, max(self.entry.size, 1), _BLOCK)
 
 
 class _StoppedError(Exception):
-    """Another thread has failed, or the user has interrupted."""
+    """Signal that another thread failed, or the user interrupted the run."""
 
 
 class Copying:
-    """Copies files in blocks, by several threads.
+    """Copy of several files, in blocks and by several threads.
 
-    Blocks of files that have several are noted in the journal.
+    The journal records the blocks of files that have more than one.
 
     Attributes:
-        copied: Bytes copied so far; those found in the copy do not count.
+        copied: Bytes copied so far, without those that the copy already had.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Copying:
         self._work = ((file, offset) for file in files for offset in file.blocks())
         self._journal = journal
         self._noted = _read_journal(journal)
-        self._crcs: dict[Path, dict[int, int]] = {}  # by target, of its blocks copied so far
+        self._crcs: dict[Path, dict[int, int]] = {}  # of the blocks copied so far, by target
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
     def run(self, threads: int) -> None:
-        """Copies everything.
+        """Copy everything.
 
         Raises:
             CorruptionError: A file does not match its checksum.
@@ -100,14 +100,14 @@ class Copying:
             try:
                 running = [pool.submit(self._copy_blocks) for _ in range(threads)]
                 while wait(running, _TICK).not_done:
-                    self._tell()
+                    self._report()
             finally:
-                self._stop.set()  # after Ctrl-C, threads end within a chunk
+                self._stop.set()  # after Ctrl-C, threads stop within a chunk
         for thread in running:
             thread.result()
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress is not None:
             self._progress(self._done, self._total)
 
@@ -126,7 +126,7 @@ class Copying:
             raise
 
     def _do(self, file: CopiedFile, offset: int) -> None:
-        """Copies a block unless it is there; checks the file after its last one."""
+        """Copy a block unless the copy has it; check the file after its last block."""
         blocks = file.blocks()
         length = min(_BLOCK, file.entry.size - offset)
         line = f"{offset} {file.entry.name}"
@@ -161,7 +161,7 @@ class Copying:
             return self._crc(file.target, target, offset, length) == crc
 
     def _copy(self, file: CopiedFile, offset: int, length: int) -> int:
-        """Copies a block; returns its CRC-32C, as read back from the copy."""
+        """Copy a block; return its CRC-32C, as read back from the copy."""
         if file.fetch is not None:
             return self._write_all(file, self._fetch(file, offset, length), offset)
         with _source(file) as source:
@@ -172,7 +172,7 @@ class Copying:
         with _target(file) as target:
             for chunk in chunks:
                 _write(target, chunk, offset)
-                # Read back, at a tenth of the speed: this checks the copy.
+                # Checksum what the copy holds, not what was written to it.
                 crc = crc32c(read_exactly(target, offset, len(chunk)), crc)
                 offset += len(chunk)
                 self._count(len(chunk), len(chunk))
@@ -184,7 +184,7 @@ class Copying:
             self.copied += copied
 
     def _fetch(self, file: CopiedFile, offset: int, length: int) -> Iterator[bytes]:
-        """Yields a block of a remote file, a piece per request."""
+        """Yield the bytes of a remote file's block, one request at a time."""
         assert file.fetch is not None
         for start in range(offset, offset + length, _FETCHED):
             if self._stop.is_set():
@@ -195,7 +195,7 @@ class Copying:
                 raise _damaged(file, "it is missing") from None
 
     def _read(self, path: Path | str, descriptor: int, offset: int, length: int) -> Iterator[bytes]:
-        """Yields the chunks of a block; fewer where the file ends."""
+        """Yield the chunks of a block; fewer at the end of the file."""
         end = offset + length
         while offset < end:
             if self._stop.is_set():
@@ -216,11 +216,11 @@ class Copying:
         return crc
 
     def _check(self, file: CopiedFile, crcs: dict[int, int]) -> None:
-        """Checks a copied file; if it is wrong, reads the original again to tell which one is."""
+        """Check a copied file; if it is wrong, read the original again to find which is."""
         if _combined(file, crcs) == file.crc:
             return
         if file.fetch is not None:
-            # It may have been damaged on the way.
+            # The transfer may have damaged it.
             self._fetch_again(file, crcs)
             if _combined(file, crcs) == file.crc:
                 return
@@ -229,7 +229,7 @@ class Copying:
             if self._crc(file.source, source, 0, file.entry.size) != file.crc:
                 raise _damaged(file, "its checksum is wrong")
         raise CorruptionError(
-            f"{file.target}: the copy does not have the checksum of {file.source}, which is sound",
+            f"{file.target}: the copy's checksum is wrong, though {file.source} is intact",
             "Run the same command again; if it happens again, check this machine's memory.",
         )
 
@@ -239,13 +239,13 @@ class Copying:
             length = min(_BLOCK, file.entry.size - offset)
             crcs[offset] = self._copy(file, offset, length)
             with self._lock:
-                self._done -= length  # it was counted when it came first
+                self._done -= length  # it was already counted
             if len(blocks) > 1:
                 self._note(crcs[offset], f"{offset} {file.entry.name}")
 
 
 def _combined(file: CopiedFile, crcs: dict[int, int]) -> int:
-    """The CRC-32C of a file, of those of its blocks."""
+    """Return the CRC-32C of a file, combined from those of its blocks."""
     crc = crcs[0]
     for offset in file.blocks()[1:]:
         length = min(_BLOCK, file.entry.size - offset)
@@ -254,7 +254,7 @@ def _combined(file: CopiedFile, crcs: dict[int, int]) -> int:
 
 
 def _read_journal(path: Path) -> dict[str, int]:
-    """The CRC-32C of every block that was copied, by offset and file name."""
+    """Return the CRC-32C of every block that was copied, by offset and file name."""
     noted: dict[str, int] = {}
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
@@ -286,7 +286,7 @@ def _source(file: CopiedFile) -> Iterator[int]:
 
 @contextmanager
 def _target(file: CopiedFile) -> Iterator[int]:
-    """A file of the copy, of its full size, to write and to read."""
+    """Yield the descriptor of a file of the copy, with its full size, to write and read."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(file.target, flags, 0o644)
@@ -294,7 +294,7 @@ def _target(file: CopiedFile) -> Iterator[int]:
         make_own_folder(file.target.parent)
         descriptor = os.open(file.target, flags, 0o644)
     try:
-        os.fchmod(descriptor, 0o644)  # whatever the umask
+        os.fchmod(descriptor, 0o644)  # regardless of the umask
         os.ftruncate(descriptor, file.entry.size)
         yield descriptor
     finally:
@@ -302,7 +302,7 @@ def _target(file: CopiedFile) -> Iterator[int]:
 
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:
-    """``pwrite`` until all is written."""
+    """Write all bytes at an offset."""
     written = os.pwrite(descriptor, data, offset)
     while written < len(data):
         written += os.pwrite(descriptor, data[written:], offset + written)
@@ -311,7 +311,7 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
 def _damaged(file: CopiedFile, problem: str) -> CorruptionError:
     return CorruptionError(
         f"{file.source}: the original is damaged, or was changed after packing: {problem}",
-        "See what else is with fastdata verify; copy or pack the dataset again.",
+        "Run fastdata verify to find further damage; then copy or pack the dataset again.",
     )
 
 

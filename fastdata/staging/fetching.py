@@ -1,4 +1,4 @@
-"""Fetching a remote dataset a file at a time, to verify or describe it."""
+"""Download of a remote dataset, one file at a time, to verify or describe it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, with_r
 from fastdata.storage.paths import is_inside
 
 _THREADS = 16
-_LOOSE_ROWS = 1024  # loose images that lie here at a time
+_LOOSE_ROWS = 1024  # loose images in a view
 _IMAGES_NAME = "images"
 
 
 class View(NamedTuple):
-    """A folder that looks like the dataset but holds some of its files.
+    """Folder that looks like the dataset but holds only some of its files.
 
     Attributes:
         folder: The folder.
-        files: Which of the manifest's files are in it.
+        files: Numbers of the manifest's files in it.
         start: The first sample whose blob is in it.
-        stop: One past the last.
+        stop: One past the last sample.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class View(NamedTuple):
 
 
 class Fetching:
-    """A remote dataset whose manifest and index are fetched first, its files one by one.
+    """Remote dataset whose manifest and index are fetched first, then its files one by one.
 
     Args:
         url: The dataset's URL.
@@ -51,12 +51,12 @@ class Fetching:
 
     Attributes:
         name: The URL without credentials.
-        blobs: The manifest and the index; blobs cannot be read from it.
+        blobs: The manifest and the index, without files to read blobs from.
 
     Raises:
         DatasetError: There is no finished dataset.
-        CorruptionError: Its index is missing or damaged.
-        RemoteError: It cannot be reached.
+        CorruptionError: The index is missing or damaged.
+        RemoteError: The server cannot be reached.
     """
 
     blobs: Blobs
@@ -95,10 +95,10 @@ class Fetching:
         self.blobs = Blobs(self._folder)
 
     def size_problems(self, *, loose: bool) -> Iterator[tuple[str, str]]:
-        """Files that are missing or of another size: each with what is wrong with it.
+        """Yield (file, problem) for each file that is missing or has the wrong size.
 
         Args:
-            loose: Whether to look at the images of a ``folder`` dataset, too.
+            loose: Whether to check the images of a ``folder`` dataset, too.
         """
         manifest = self.blobs.manifest
         sizes = self._place.sizes(entry.name for entry in manifest.files)
@@ -117,9 +117,9 @@ class Fetching:
                 yield root.shown(row.path or ""), _size_problem(found, row.length, "index")
 
     def views(self) -> Iterator[View]:
-        """Yields the dataset in parts, each removed when the next is asked for.
+        """Yield the dataset in parts; each is removed when the next is requested.
 
-        The next part is fetched while one is in use.
+        The next part is prefetched while one is in use.
 
         Raises:
             RemoteError: A file cannot be fetched.
@@ -157,7 +157,7 @@ class Fetching:
         for number in files:
             entry = manifest.files[number]
             self._require_space(entry.size)
-            # Checking the part will report the missing file.
+            # The check of the part reports the missing file.
             with suppress(FileNotFoundError):
                 self._fetch_file(entry, folder / entry.name)
         if manifest.root is not None:
@@ -165,7 +165,7 @@ class Fetching:
         return View(folder, files, start, stop)
 
     def _fetch_file(self, entry: FileEntry, path: Path) -> None:
-        """Fetches a file, also a damaged one: checking the part will report it."""
+        """Fetch a file, even a damaged one: the check of the part reports it."""
         url = join_url(self._url, entry.name)
         if file_info(url, self._options).size != entry.size:
             return
@@ -191,9 +191,9 @@ class Fetching:
         free = free_space(self._folder)
         if needed > free:
             raise SpaceError(
-                f"{self._folder}: {human_bytes(needed)} of {self.name} are to be fetched here, "
+                f"{self._folder}: downloading a file of {self.name} needs {human_bytes(needed)}, "
                 f"{human_bytes(free)} are free",
-                "Make room, or name another folder by $TMPDIR; or fastdata stage … --to a larger "
+                "Make room, or set $TMPDIR to another folder; or fastdata stage … --to a larger "
                 "disk, and verify the copy.",
             )
 

@@ -1,4 +1,4 @@
-"""Where a dataset is copied from: a local folder, or a URL."""
+"""Sources of a staged copy: a local folder, or a URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastdata.storage.manifest import FileEntry
 
 
 class Place:
-    """A local folder that files are read from; `RemotePlace` is one behind a URL."""
+    """Local folder to copy from; `RemotePlace` is its counterpart behind a URL."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -27,39 +27,39 @@ class Place:
         return str(self._folder)
 
     def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
-        """A file of it that is to be copied; ``name`` where it is not the entry's."""
+        """Return a file to copy; ``name`` overrides the entry's name in this place."""
         return CopiedFile(entry, self._folder / (name or entry.name), target)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """Sizes in bytes of the files that exist, by name."""
+        """Return the sizes in bytes of the files that exist, by name."""
         paths = {name: self._folder / name for name in names}
         return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
     def shown(self, name: str) -> str:
-        """A file's name for messages."""
+        """Return a file's name for messages."""
         return str(self._folder / name)
 
     def read(self, name: str) -> bytes:
-        """A small file's bytes."""
+        """Return a small file's bytes."""
         return read_file(self._folder / name)
 
     def root(self, root: str) -> Place:
-        """The folder of loose images that a manifest names.
+        """Return the folder of loose images that a manifest names.
 
         Raises:
-            DatasetError: The images lie on some machine, the manifest in a bucket.
+            DatasetError: The manifest is in a bucket, but the images are on some machine.
         """
         return Place(self._folder / root)
 
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """The index as a local file; ``copy`` is the folder that it is copied to."""
+        """Return the index as a local file; ``copy`` is the folder of the copy."""
         return self._folder / entry.name
 
     def require_sizes(self, entries: Iterable[FileEntry]) -> None:
-        """Checks that files exist and have the right sizes.
+        """Check that files exist and have the right sizes.
 
         Raises:
-            CorruptionError: One is not.
+            CorruptionError: A file is missing or has another size.
         """
         entries = list(entries)
         sizes = self.sizes([entry.name for entry in entries])
@@ -70,12 +70,13 @@ class Place:
                 raise CorruptionError(
                     f"{self.shown(entry.name)}: the original is damaged, or was changed after "
                     f"packing: it {what}",
-                    "See what else is with fastdata verify; copy or pack the dataset again.",
+                    "Run fastdata verify to find further damage; then copy or pack the dataset "
+                    "again.",
                 )
 
 
 class RemotePlace(Place):
-    """A folder behind a URL."""
+    """Folder behind a URL."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self.url = url
@@ -107,13 +108,13 @@ class RemotePlace(Place):
             return RemotePlace(root, self._options)
         if root.startswith("/"):
             raise DatasetError(
-                f"{self}: its images are files in {root} of the machine that indexed them",
+                f"{self}: its images are files in {root} on the machine that indexed them",
                 "Pack them there: fastdata convert … --to shards.",
             )
         return RemotePlace(resolve_url(self.url, root), self._options)
 
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """See `Place.local_index`; fetches it, if it is not there."""
+        """See `Place.local_index`; download it unless ``copy`` has it."""
         target = copy / entry.name
         if not (target.exists() and f"{crc32c_file(target):08x}" == entry.crc32c):
             url = join_url(self.url, entry.name)
@@ -130,7 +131,7 @@ class RemotePlace(Place):
 def place_of(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Place:
-    """The place that a path or URL names."""
+    """Return the place of a path or URL."""
     if is_url(location):
         return RemotePlace(os.fspath(location), storage_options)
     return Place(Path(location))

@@ -46,7 +46,7 @@ from fastdata.storage.manifest import (
 from fastdata.storage.paths import is_inside
 from fastdata.storage.trust import distrust, make_own_folder
 
-_PAGE = 4096  # what a file is rounded up to
+_PAGE = 4096  # a file occupies a multiple of it
 _MOST_THREADS = 1024
 
 _SPACE_HINT = (
@@ -56,12 +56,12 @@ _SPACE_HINT = (
 
 
 class Staged(NamedTuple):
-    """The result of staging.
+    """Result of staging.
 
     Attributes:
         path: The copy's folder.
         copied_bytes: Bytes copied in this run.
-        reused: Whether a complete and current copy existed.
+        reused: Whether a complete and current copy already existed.
         freed_bytes: Bytes freed by removing copies of an older state of the dataset.
     """
 
@@ -72,10 +72,10 @@ class Staged(NamedTuple):
 
 
 class Unstaged(NamedTuple):
-    """The result of unstaging.
+    """Result of unstaging.
 
     Attributes:
-        paths: The folders that were removed; empty if there were none.
+        paths: The removed folders.
         freed_bytes: Bytes freed.
     """
 
@@ -92,29 +92,30 @@ def stage(
     waiting: Callable[[], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Staged:
-    """Copies a dataset to a faster place, where `find_staged` finds it.
+    """Copy a dataset to a faster place, where `find_staged` finds it.
 
-    Every file is checked against the manifest, and every loose image of a ``folder`` dataset
-    against the index, by reading the copy. An interrupted run leaves a partial copy that the
-    next one completes. If several processes stage the same dataset, one does and the others
-    wait for it. Copies of an older state of the dataset in the same place are removed first.
+    The copy is read back and checked: files against the manifest, loose images of a ``folder``
+    dataset against the index. An interrupted run leaves a partial copy, which the next run
+    completes. If several processes stage the same dataset, one copies and the others wait.
+    Copies of an older state of the dataset in the same place are removed first.
 
     Args:
         dataset: The dataset's folder, or its URL.
         to: The place, a folder that exists or whose parent does; None for `default_place`.
         threads: Number of copying threads; None for 2 a CPU, within 4 to 16.
         progress: Called in this thread with the bytes done and the total.
-        waiting: Called once, before waiting for another process that is staging it.
+        waiting: Called once, before waiting for another process that stages the dataset.
         storage_options: Options of the driver of a URL.
 
     Raises:
-        RemoteError: The URL cannot be reached; what was copied is kept for the next run.
+        RemoteError: The URL cannot be reached; the next run resumes the partial copy.
         UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
         DatasetError: There is no finished dataset, or it cannot be read.
         CorruptionError: A file does not match its checksum: nothing is staged.
-        SpaceError: There is no room; nothing was written, unless room vanished meanwhile.
-        BusyError: Another process is staging an older state of the dataset; or this one, and
-            has made no progress for ten minutes.
+        SpaceError: The place has too little room. Nothing was written, unless room ran out
+            meanwhile.
+        BusyError: Another process stages an older state of the dataset; or the same state,
+            without progress for ten minutes.
         DataError: The copy cannot be written.
     """
     if threads is not None and threads < 1:
@@ -129,7 +130,7 @@ def stage(
     manifest, original = _open(dataset, storage_options)
     if original.path in (place, *place.parents):
         raise UsageError(
-            f"--to {place}: is in the dataset itself",
+            f"--to {place}: lies inside the dataset",
             "Choose a folder outside it, best on a faster disk or in memory.",
         )
     source = place_of(original.path, storage_options)
@@ -156,23 +157,23 @@ def stage(
 
 
 def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None = None) -> Unstaged:
-    """Removes the copies of a dataset, of any state of it, whole or partial.
+    """Remove all copies of a dataset, of any state, complete or partial.
 
-    A process that has a copy open can go on reading it; its memory is freed after that.
+    A process that has a copy open can continue to read it; its memory is freed later.
 
     Args:
-        dataset: The original's folder or URL, which may be gone; or that of a copy.
-        to: The place to remove from; None for all places that are known.
+        dataset: The original's folder or URL, which may be gone; or the folder of a copy.
+        to: The place to remove from; None for all known places.
 
     Raises:
-        BusyError: A copy is being made right now.
+        BusyError: Another process is staging the dataset.
         DataError: A copy cannot be removed.
     """
     given = Path(os.path.realpath(dataset))
     current: Original | None = None
     if is_url(dataset):
         marker = None
-        # Decided by local markers alone: the bucket may be gone.
+        # Local markers alone decide: the bucket may be gone.
         original = redact(os.fspath(dataset).rstrip("/"))
     else:
         marker = Marker.read(given)
@@ -183,7 +184,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     if to is None and marker is not None and is_own_folder(given.parent):
         if given.parent != own_folder(given.parent.parent):
             raise DataError(
-                f"{given}: was staged by another user", "Remove it as the user whom it belongs to."
+                f"{given}: another user staged it", "Remove it as the user who owns it."
             )
         searched.append(given.parent.parent)
     removed: list[Path] = []
@@ -198,7 +199,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
                 paths, size = _remove_copy(final)
                 removed += paths
                 freed += size
-        with suppress(OSError):  # others' copies may lie there
+        with suppress(OSError):  # other copies may be there
             own_folder(place).rmdir()
     return Unstaged(removed, freed)
 
@@ -207,21 +208,21 @@ def _open(
     dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[Manifest, Original]:
     if not is_url(dataset):
-        Manifest.load(dataset)  # its errors say what is missing
+        Manifest.load(dataset)  # raises precise errors
     original = Original.read(dataset, storage_options)
     if original is None and is_url(dataset):
         raise DatasetError(
             f"{redact(os.fspath(dataset))}: no dataset here ({MANIFEST_NAME} is missing)",
-            "Check the URL; fastdata convert … --out makes a dataset, and sends the manifest last.",
+            "Check the URL; fastdata convert … --out uploads the manifest last.",
         )
     if original is None:
-        raise DatasetError(f"{dataset}: has just vanished", "Run the same command again.")
+        raise DatasetError(f"{dataset}: vanished just now", "Run the same command again.")
     marker = Marker.read(original.path) if isinstance(original.path, Path) else None
     if marker is not None:
         raise UsageError(
             f"{dataset}: is itself a staged copy", f"Stage the original, {marker.original}."
         )
-    # Parsed from the bytes that were hashed: the dataset may be replaced meanwhile.
+    # Parse the bytes that were hashed: the dataset may be replaced meanwhile.
     return original.manifest(), original
 
 
@@ -231,15 +232,14 @@ def _make_own_folder(place: Path) -> Path:
     problem = distrust(folder, (os.geteuid(),))
     if problem is not None:
         raise UsageError(
-            f"{place}: {problem}, who could change what is staged here",
-            "Choose another folder with --to, or have its permissions changed (chmod go-w, "
-            "setfacl -b).",
+            f"{place}: {problem}, who could change the staged copy",
+            "Choose another folder with --to, or change its permissions (chmod go-w, setfacl -b).",
         )
     return folder
 
 
 def _remove_copy(final: Path) -> tuple[list[Path], int]:
-    """Removes a copy, its partial and its lock; returns the folders and the bytes freed."""
+    """Remove a copy, its partial and its lock; return the folders and the bytes freed."""
     removed: list[Path] = []
     freed = 0
     partial = partial_of(final)
@@ -249,21 +249,21 @@ def _remove_copy(final: Path) -> tuple[list[Path], int]:
                 removed.append(final)
                 if partial.is_dir():
                     freed += _remove_folder(partial)
-                # From here on nobody takes it for whole.
+                # From here on, no process takes it for complete.
                 os.replace(final, partial)
             if partial.is_dir():
                 removed += [] if removed else [partial]
                 freed += _remove_folder(partial)
     except OSError as error:
         raise DataError(
-            f"{error.filename or final}: cannot be removed: {error.strerror}",
-            "Remove it as the user whom it belongs to.",
+            f"{error.filename or final}: cannot remove it: {error.strerror}",
+            "Remove it as the user who owns it.",
         ) from error
     return removed, freed
 
 
 def _remove_folder(folder: Path) -> int:
-    """Removes a folder, its marker last, so that a killed removal can be recognised."""
+    """Remove a folder, its marker last, so that a killed removal is recognisable."""
     freed = _allocated(folder)
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MARKER_NAME):
         if path.is_dir() and not path.is_symlink():
@@ -275,7 +275,7 @@ def _remove_folder(folder: Path) -> int:
 
 
 def _allocated(folder: Path) -> int:
-    """Bytes that a folder's files occupy; 0 if there is no such folder."""
+    """Return the bytes that a folder's files occupy; 0 if the folder is missing."""
     return sum(
         os.lstat(os.path.join(parent, name)).st_blocks * 512
         for parent, _, names in os.walk(folder)
@@ -284,7 +284,7 @@ def _allocated(folder: Path) -> int:
 
 
 def _check_space(place: Path, needed: int) -> None:
-    """Raises SpaceError unless so many bytes fit."""
+    """Raise `SpaceError` unless ``needed`` bytes fit."""
     free, of = room(place)
     if needed > free:
         raise SpaceError(
@@ -294,7 +294,7 @@ def _check_space(place: Path, needed: int) -> None:
 
 
 class _Staging:
-    """One run of staging, under the lock."""
+    """One run of staging; the caller holds the lock."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class _Staging:
         self._entries = (manifest.index, *manifest.files)
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Staged:
-        """Copies what is not yet there; gives the copy its final name."""
+        """Copy missing files, and give the copy its final name."""
         freed = self._remove_stale()
         if self._is_reusable():
             return Staged(self._final, 0, True, freed)
@@ -328,20 +328,20 @@ class _Staging:
                 self._files(),
                 journal,
                 self._total(),
-                lambda done, total: self._tell(progress, done, total),
+                lambda done, total: self._report(progress, done, total),
             )
             copying.run(threads)
             self._finish()
         except RemoteError:
-            raise  # the network may be back soon: as after an interruption
+            raise  # keep the partial copy: the network may be back soon
         except (DataError, OSError):
-            # A failed copy must not occupy memory; only an interrupted one is kept to be resumed.
+            # A failed copy must not occupy memory; only an interrupted one can be resumed.
             with suppress(OSError):
                 _remove_folder(self._partial)
             raise
         return Staged(self._final, copying.copied, False, freed)
 
-    def _tell(self, progress: Callable[[int, int], None] | None, done: int, total: int) -> None:
+    def _report(self, progress: Callable[[int, int], None] | None, done: int, total: int) -> None:
         if done != self._done:
             self._done = done
             self._advance()
@@ -349,7 +349,7 @@ class _Staging:
             progress(done, total)
 
     def _remove_stale(self) -> int:
-        """Removes the copies of other states of this dataset; returns the bytes freed."""
+        """Remove the copies of other states of this dataset; return the bytes freed."""
         freed = 0
         for final, marker in copies(self._place):
             if marker is None or marker.original != self._original.name:
@@ -359,7 +359,7 @@ class _Staging:
         return freed
 
     def _is_reusable(self) -> bool:
-        """Whether the copy is complete; one that has lost files is removed."""
+        """Return whether a complete copy exists; remove an incomplete one."""
         final = self._final
         if not final.exists():
             return False
@@ -381,16 +381,16 @@ class _Staging:
         _check_space(self._place, needed - _allocated(self._partial))
 
     def _begin(self) -> None:
-        """Makes the partial copy's folder, which is nobody else's business yet."""
+        """Create the partial copy's folder, which only this user can read."""
         self._partial.mkdir(mode=0o700, exist_ok=True)
         self._partial.chmod(0o700)
         Marker(self._original.name, self._original.id).write(self._partial)
 
     def _is_public(self) -> bool:
-        """Whether every user of this machine can read the original."""
+        """Return whether every user of this machine can read the original."""
         dataset, root = self._original.path, self._manifest.root
         if not isinstance(dataset, Path):
-            return False  # access rights of a bucket are not known here
+            return False  # a bucket's access rights are unknown
         paths = [dataset / entry.name for entry in self._entries]
         paths += [
             dataset / MANIFEST_NAME,
@@ -402,7 +402,7 @@ class _Staging:
         )
 
     def _files(self) -> Iterator[CopiedFile]:
-        """Yields every file that has a checksum."""
+        """Yield every file that has a checksum."""
         copy = self._partial
         if isinstance(self._source, RemotePlace):
             self._source.require_sizes(self._entries)
@@ -418,19 +418,19 @@ class _Staging:
                 if not is_inside(name or ""):
                     raise CorruptionError(
                         f"{path}: the path {name!r} leaves the dataset's root",
-                        "Index the folder anew: fastdata convert … --to folder --force.",
+                        "Index the folder again: fastdata convert … --to folder --force.",
                     )
                 entry = FileEntry(f"{IMAGES_NAME}/{name}", length, f"{crc:08x}")
                 yield root.copied(entry, copy / IMAGES_NAME / name, name)
 
     def _finish(self) -> None:
-        """Adds the manifest, and gives the complete copy its final name."""
+        """Add the manifest, and give the complete copy its final name."""
         for name in self._source.sizes([BAD_SAMPLES_NAME]):
             (self._partial / name).write_bytes(self._source.read(name))
         (self._partial / MANIFEST_NAME).write_bytes(self._original.copied_text())
-        for path in self._partial.iterdir():  # whatever the umask
+        for path in self._partial.iterdir():  # regardless of the umask
             path.chmod(0o755 if path.is_dir() else 0o644)
-        # Those who can read the original can read the copy.
+        # Users who can read the original can read the copy.
         self._partial.chmod(0o755 if self._is_public() else 0o700)
         if not is_tmpfs(self._place):
             for path in self._partial.iterdir():

@@ -1,20 +1,18 @@
-"""Where staged copies are, whose they are, and whether they are current.
+"""Staged copies: their place, their owner, and whether they are current.
 
-A place is a folder such as ``/dev/shm``. In it lie::
+A place is a folder such as ``/dev/shm``. It contains::
 
-    fastdata-<uid>/                       the copies that a user has made; nobody else's to write
-    fastdata-<uid>/<name>-<id>            a copy, whole: a rename gave it this name
-    fastdata-<uid>/<name>-<id>.partial    a copy being made, or what a killed run left of one
+    fastdata-<uid>/                       a user's copies; no other user can write to it
+    fastdata-<uid>/<name>-<id>            a complete copy, renamed when it was finished
+    fastdata-<uid>/<name>-<id>.partial    a copy in progress, or left by a killed run
     fastdata-<uid>/<name>-<id>.lock       locked by flock while a copy is made or removed
 
 ``<id>`` are 12 digits of the SHA-256 of the original's manifest; ``staged.json`` in the copy
-holds all of it. A dataset that was packed anew has another id, so it is never read from an
-old copy.
+holds all of it. A dataset that was packed again has another id, so an old copy never serves it.
 
-Anybody may write to ``/dev/shm``, so a copy is used only if its folder, and every folder on the
-way to it, belongs to this user, to root, or to the owner of the original's folder, and nobody
-else can change it (`fastdata.storage.trust`). Others can read it only if they can read the
-original.
+Every user may write to ``/dev/shm``. So a copy is used only if trusted users alone can change
+it and its parent folders: this user, root, or the owner of the original's folder
+(`fastdata.storage.trust`). Others can read it only if they can read the original.
 """
 
 from __future__ import annotations
@@ -54,37 +52,36 @@ _MOST_SMALL = 1 << 20  # bytes of a marker, or of the list of roots
 #: The folder of loose files in a copy of a `folder` dataset.
 IMAGES_NAME = "images"
 
-#: What the folder of a user's copies begins with; his id follows.
+#: Prefix of the folder of a user's copies; the user's id follows.
 _PREFIX = "fastdata-"
 
 _LOCK_SUFFIX = ".lock"
 _ID_DIGITS = 12
 _NAME_BYTES = 200  # of 255: the rest is for id and suffix
-#: How many files of a copy are looked at before it is used: a few milliseconds for all.
+#: Most files of a copy to check before it is used: a few milliseconds in all.
 _MOST_CHECKED = 1_000
 
 
 def default_place() -> Path:
-    """Where copies go unless told otherwise: $FASTDATA_STAGE_ROOT, or ``/dev/shm``."""
+    """Return the default place of copies: $FASTDATA_STAGE_ROOT, or ``/dev/shm``."""
     return Path(os.path.realpath(os.environ.get("FASTDATA_STAGE_ROOT") or "/dev/shm"))
 
 
 def find_staged(
     dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Path | None:
-    """Finds a whole and current copy of a dataset; None where there is none.
+    """Return a complete and current copy of a dataset; None if there is none.
 
-    A copy is whole if its index and its files have the sizes that the manifest says; of 1,000
-    files and more, at least 500 are looked at. A copy that is not whole is named in a warning.
+    A copy is complete if its index and files have the sizes in the manifest. Of 1,000 files
+    and more, at least 500 are checked. An incomplete copy causes a warning.
 
-    Looks in `default_place` and in every other place that was staged to, which
-    ``stage-roots.json`` remembers in `fastdata.storage.files.cache_folder`. Costs a stat call a
-    file and the reading of a few small ones; of a URL, the reading of its manifest.
+    Looks in `default_place` and in every other place that was staged to;
+    ``stage-roots.json`` in `fastdata.storage.files.cache_folder` lists them. Costs one stat call
+    per file and reads a few small files; for a URL, it also reads the manifest.
 
     Args:
-        dataset: The original's folder, or its URL. If it is itself a staged copy, the answer is
-            None; so it is when it is missing, since then nothing says whether a copy is
-            current.
+        dataset: The original's folder, or its URL. Returns None if it is itself a staged copy,
+            or missing: nothing shows then whether a copy is current.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -100,7 +97,7 @@ def find_staged(
             damage = original.find_damage(copy, original.some_files())
             if damage is None:
                 return copy
-            if original.is_copied_to(copy):  # else it has been removed just now, by intent
+            if original.is_copied_to(copy):  # else it was removed on purpose just now
                 warn(
                     f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
                     f"{original.name} again"
@@ -109,12 +106,12 @@ def find_staged(
 
 
 def own_folder(place: Path) -> Path:
-    """The folder of this user's copies in a place."""
+    """Return the folder of this user's copies in a place."""
     return _folder_of(place, os.geteuid())
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Whether a folder is called as those of copies are."""
+    """Return whether a folder has the name of a user's folder of copies."""
     return folder.name.startswith(_PREFIX)
 
 
@@ -124,7 +121,7 @@ def _folder_of(place: Path, user: int) -> Path:
 
 @contextmanager
 def telling_of_copy(folder: Path) -> Iterator[None]:
-    """Errors about a folder that is a staged copy say so, and how to do without it."""
+    """Extend errors about a staged copy: name the original, and how to avoid the copy."""
     try:
         yield
     except DatasetError as error:
@@ -140,11 +137,11 @@ def telling_of_copy(folder: Path) -> Iterator[None]:
 
 
 class Marker(NamedTuple):
-    """What ``staged.json`` says: whose copy a folder is.
+    """Contents of ``staged.json``, which names the original of a copy.
 
     Attributes:
         original: Absolute path of the dataset that was copied, or its URL without credentials.
-        id: SHA-256 of its manifest then, in hexadecimal.
+        id: SHA-256 of its manifest at that time, in hexadecimal.
     """
 
     original: str
@@ -152,7 +149,7 @@ class Marker(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Marker | None:
-        """The marker in a folder; None where there is none that can be read."""
+        """Return the marker in a folder; None if it is missing or unreadable."""
         try:
             fields = parse_json(read_file(folder / MARKER_NAME, _MOST_SMALL))
             marker = cls(fields["original"], fields["id"])
@@ -161,21 +158,21 @@ class Marker(NamedTuple):
         return marker if all(isinstance(field, str) for field in marker) else None
 
     def write(self, folder: Path) -> None:
-        """Puts the marker into a folder."""
-        # Always the same temporary name: what a killed run leaves of it, the next one uses.
+        """Write the marker into a folder."""
+        # A fixed temporary name: the next run overwrites what a killed run left.
         temporary = folder / (MARKER_NAME + PARTIAL_SUFFIX)
         temporary.write_text(json.dumps(self._asdict()) + "\n", "ascii")
         publish(temporary, folder / MARKER_NAME)
 
 
 class Original(NamedTuple):
-    """The state that a dataset is in.
+    """State of a dataset.
 
     Attributes:
         path: Its absolute path, or its URL.
         text: Its manifest.
         id: SHA-256 of the manifest, in hexadecimal.
-        owner: User id of its folder's owner; this process's where it is a URL.
+        owner: User id of its folder's owner; this process's user for a URL.
     """
 
     path: Path | str
@@ -189,10 +186,10 @@ class Original(NamedTuple):
         dataset: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
     ) -> Original | None:
-        """The state of a dataset; None where there is none.
+        """Return the state of a dataset; None if there is no dataset.
 
         Raises:
-            RemoteError: It is a URL that cannot be reached.
+            RemoteError: The URL cannot be reached.
         """
         if is_url(dataset):
             return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
@@ -217,7 +214,7 @@ class Original(NamedTuple):
         return redact(self.path) if isinstance(self.path, str) else str(self.path)
 
     def manifest(self) -> Manifest:
-        """What its manifest says.
+        """Return the parsed manifest.
 
         Raises:
             VersionError: A newer fastdata wrote it.
@@ -226,20 +223,20 @@ class Original(NamedTuple):
         return Manifest.parse(self.text, Path(f"{self.name}/{MANIFEST_NAME}"))
 
     def some_files(self) -> list[FileEntry]:
-        """The index and the container's files; of many, some that are evenly spread."""
+        """Return the index and the container's files; of many files, an even selection."""
         manifest = self.manifest()
         step = 1 + len(manifest.files) // _MOST_CHECKED
         return [manifest.index, *manifest.files[::step]]
 
     @property
     def copy_name(self) -> str:
-        """What the folder of a copy of this state is called."""
+        """Folder name of a copy of this state."""
         last = name_of(self.path) if isinstance(self.path, str) else self.path.name
         name = os.fsdecode(os.fsencode(last)[:_NAME_BYTES])
         return f"{name}-{self.id[:_ID_DIGITS]}"
 
     def copies_in(self, place: Path) -> Iterator[Path]:
-        """The copies of this state in a place that only somebody trusted can have made."""
+        """Yield the copies of this state in a place that trusted users made."""
         users = (os.geteuid(), self.owner, 0)
         for user in dict.fromkeys(users):
             copy = _folder_of(place, user) / self.copy_name
@@ -247,15 +244,15 @@ class Original(NamedTuple):
                 yield copy
 
     def is_copied_to(self, copy: Path) -> bool:
-        """Whether a folder says that it is a copy of this very state."""
+        """Return whether a folder is marked as a copy of exactly this state."""
         marker = Marker.read(copy)
         return marker is not None and marker.id == self.id and (copy / MANIFEST_NAME).exists()
 
     def find_damage(self, copy: Path, files: Iterable[FileEntry]) -> str | None:
-        """Says what is wrong with a copy, by its manifest and the sizes of files; None: nothing."""
+        """Check a copy's manifest and file sizes; return the problem, or None."""
         try:
             if read_file(copy / MANIFEST_NAME, MOST_BYTES) != self.copied_text():
-                return f"{MANIFEST_NAME} is not the original's"
+                return f"{MANIFEST_NAME} differs from the original's"
         except OSError as error:
             return f"{MANIFEST_NAME}: {error.strerror}"
         for file in files:
@@ -270,16 +267,16 @@ class Original(NamedTuple):
         return None
 
     def copied_text(self) -> bytes:
-        """The manifest of a copy: loose images lie in the copy, in `IMAGES_NAME`."""
+        """Return the manifest of a copy, whose loose images are in its `IMAGES_NAME` folder."""
         if self.manifest().root is None:
             return self.text
         return with_root(self.text, IMAGES_NAME)
 
 
 def copies(place: Path) -> Iterator[tuple[Path, Marker | None]]:
-    """Yields the final path of this user's copies in a place, whole or not, and of what each is.
+    """Yield (final path, marker) of this user's copies in a place, complete or not.
 
-    Without a marker is what was killed at its very beginning, a lock file among it.
+    A run that was killed at its start, or a lost lock file, has no marker.
     """
     try:
         names = sorted(path.name for path in own_folder(place).iterdir())
@@ -293,22 +290,22 @@ def copies(place: Path) -> Iterator[tuple[Path, Marker | None]]:
 
 
 def partial_of(final: Path) -> Path:
-    """Where a copy is while it is being made."""
+    """Return the path of a copy in progress."""
     return final.with_name(final.name + PARTIAL_SUFFIX)
 
 
 def lock(
     final: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None
 ) -> AbstractContextManager[Callable[[], None]]:
-    """Holds a copy's lock while it is made or removed; see `fastdata.storage.files.file_lock`.
+    """Hold a copy's lock while it is made or removed; see `fastdata.storage.files.file_lock`.
 
     Args:
         final: The copy's final path.
-        wait: Whether to wait where another process holds it.
+        wait: Whether to wait if another process holds it.
         waiting: Called once, before waiting.
 
     Raises:
-        BusyError: Another process holds it, and ``wait`` is not set, or it shows no progress.
+        BusyError: Another process holds it, and ``wait`` is False or it makes no progress.
     """
     busy = BusyError(f"{final}: another process is staging it", "Run this again when it is done.")
     path = final.with_name(final.name + _LOCK_SUFFIX)
@@ -316,7 +313,7 @@ def lock(
 
 
 def known_places() -> list[Path]:
-    """Every place where copies may lie."""
+    """Return every place that may have copies."""
     return [default_place(), *_remembered()]
 
 
@@ -335,7 +332,7 @@ def _remembered() -> list[Path]:
 
 
 def remember(place: Path) -> None:
-    """Notes a place in ``stage-roots.json``, before anything is written there."""
+    """Add a place to ``stage-roots.json``, before anything is written there."""
     if place in _remembered():
         return
     file = _roots_file()
@@ -348,5 +345,5 @@ def remember(place: Path) -> None:
         raise UsageError(
             f"{file}: cannot be written ({error.strerror}), so a copy in {place} would not be "
             "found again",
-            "Set FASTDATA_CACHE_DIR to a folder that can be written, or leave out --to.",
+            "Set FASTDATA_CACHE_DIR to a writable folder, or leave out --to.",
         ) from None
