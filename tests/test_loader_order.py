@@ -312,7 +312,7 @@ def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
         ({}, [1, 2], "native path, which is not taken: list is not a dataset"),
     ):
         loader = DataLoader(data, **options)
-        with pytest.warns(UserWarning, match=f"would begin anew: .*{why}"):
+        with pytest.warns(UserWarning, match=f"restarts the epoch: .*{why}"):
             assert loader.state_dict() == {}
         loader.load_state_dict({})
         with pytest.raises(UsageError, match=why):
