@@ -465,7 +465,7 @@ def test_a_loader_without_a_state_says_so() -> None:
     sampled = DeviceLoader(DataLoader(images(), 8, sampler=range(16)), "cpu")
     for loader in (theirs, sampled):
         assert len(list(loader)) == len(loader)
-        with pytest.warns(UserWarning, match="cannot save the position of this loader"):
+        with pytest.warns(UserWarning, match="cannot save this loader's position"):
             assert loader.state_dict() == {}
         loader.load_state_dict({})
         with pytest.raises(UsageError):

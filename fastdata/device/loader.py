@@ -126,7 +126,7 @@ class DeviceLoader:
         if hasattr(self.loader, "state_dict"):
             return dict(self.loader.state_dict())
         warn(
-            "cannot save the position of this loader, so resuming restarts the epoch: "
+            "cannot save this loader's position, so resuming restarts the epoch: "
             f"{class_name(self.loader)} has no state_dict()"
         )
         return {}

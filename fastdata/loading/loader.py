@@ -569,9 +569,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """
         why = self._why_no_state()
         if why is not None:
-            warn(
-                f"cannot save the position of this loader, so resuming restarts the epoch: {why.what}"
-            )
+            warn(f"cannot save this loader's position, so resuming restarts the epoch: {why.what}")
             return {}
         assert self._native is not None
         progress = self._progress
