@@ -1,4 +1,4 @@
-"""Converters: sources of images, and packing them into datasets."""
+"""Converters: sources of images, and their packing into datasets."""
 
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.encode import Encoding

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100, from the python archives as published.
+"""CIFAR-10 and CIFAR-100, from the published Python archives.
 
-The archives hold pickles. A pickle can run any code, so these are read by an unpickler
-that knows arrays of bytes, of which they are made, and nothing else.
+The archives contain pickles, and a pickle can run any code. So a restricted unpickler reads
+them, which admits arrays of bytes and nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CIFAR = {
 
 
 class _Kind:
-    """Stands for ``numpy.dtype`` in a pickle."""
+    """Substitute for ``numpy.dtype`` in a pickle."""
 
     def __init__(self, name: object, *_: object) -> None:
         self.name = name
@@ -68,10 +68,9 @@ class _Kind:
 
 
 class _Array:
-    """Stands for ``numpy.ndarray`` in a pickle.
+    """Substitute for ``numpy.ndarray`` in a pickle.
 
-    NumPy's own believes any state: of a pickled type with objects in it, it takes bytes for
-    addresses.
+    NumPy's own class trusts any state: for a dtype of objects, it takes bytes for addresses.
     """
 
     values: Any = None
@@ -87,7 +86,7 @@ class _Array:
         self.values = values.reshape(shape, order="F" if by_column else "C")
 
 
-#: What the published pickles refer to, by the names that NumPy had for it then.
+#: Classes that the published pickles refer to, by NumPy's names of that time.
 _ADMITTED: dict[tuple[str, str], type] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
@@ -106,12 +105,12 @@ class _Unpickler(pickle.Unpickler):
 
 def _unpickle(data: bytes) -> dict[bytes, Any]:
     for opcode, argument, _ in pickletools.genops(data):
-        # The unpickler takes memory for all places up to the one that is named.
+        # The unpickler allocates memory for all memo places up to the named one.
         if "PUT" in opcode.name and int(argument or 0) > len(data):
             raise pickle.UnpicklingError(f"it names place {argument} of its memo")
     found = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     if not isinstance(found, dict):
-        raise pickle.UnpicklingError("it holds no dictionary")
+        raise pickle.UnpicklingError("it has no dictionary")
     return found
 
 
@@ -123,13 +122,13 @@ class Cifar:
 
     Args:
         kind: ``cifar10`` or ``cifar100``.
-        root: The folder with the archive, or with what was unpacked from it; or its URL.
+        root: The folder with the archive or with its unpacked files; or its URL.
         split: ``train`` or ``test``.
         storage_options: Options of the driver of a URL.
 
     Raises:
         RemoteError: The URL cannot be reached.
-        SourceError: The data is missing, or not what was published.
+        SourceError: The data is missing, or differs from the published.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -154,7 +153,7 @@ class Cifar:
             if self._archive is None:
                 raise SourceError(
                     f"{tree}: holds neither {published.archive} nor {published.folder}/",
-                    "Say where they are with --root.",
+                    "Give their folder with --root.",
                 )
         self._batches = published.splits[split]
         with self._files() as read:
@@ -168,14 +167,14 @@ class Cifar:
 
     @contextmanager
     def _files(self) -> Iterator[Callable[[str], bytes]]:
-        """What reads a published file: from the folder if it is there, else from the archive."""
+        """Yield a function that reads a published file, from the folder or from the archive."""
         if self._archive is None:
             yield self._unpacked
             return
         try:
             file = self._archive.open()
             if is_url(self._archive.location):
-                # Each batch is looked for from the start; an archive (170 MB) is fetched once.
+                # Each batch is searched from the start, so fetch the archive (170 MB) once.
                 file = io.BytesIO(file.read())
         except OSError as error:
             raise SourceError(
@@ -194,16 +193,16 @@ class Cifar:
     def _unpacked(self, name: str) -> bytes:
         found = self._folder.file(name)
         if found is None:
-            raise FileNotFoundError(f"{self._folder / name} is not there")
+            raise FileNotFoundError(f"{self._folder / name} does not exist")
         with found.open() as file:
             data: bytes = file.read(_MOST_UNPACKED)
         return data
 
     def _load(self, name: str, read: Callable[[str], bytes]) -> dict[bytes, Any]:
-        """Unpickles one file."""
+        """Unpickle one file."""
         try:
             return _unpickle(read(name))
-        except FastdataError:  # it cannot be reached, and may be as it should
+        except FastdataError:  # the file cannot be reached; it may be intact
             raise
         except Exception as error:  # an unpickler raises almost anything on foreign bytes
             raise self._unexpected(name, error) from None
@@ -211,11 +210,12 @@ class Cifar:
     def _unexpected(self, name: str, error: Exception) -> SourceError:
         where = self._folder if self._archive is None else self._archive
         return SourceError(
-            f"{where}: {name} is not as published: {error!r}", "Download the archive again."
+            f"{where}: {name} differs from the published file: {error!r}",
+            "Download the archive again.",
         )
 
     def records(self) -> Iterator[Record]:
-        """Yields the images batch by batch; holds one batch in memory, and a fetched archive."""
+        """Yield the images; hold one batch, and a fetched archive, in memory."""
         with self._files() as read:
             for name in self._batches:
                 yield from self._images(name, self._load(name, read))

@@ -1,4 +1,4 @@
-"""How blobs are encoded: the source's bytes unchanged, a JPEG rewritten or new, or raw pixels."""
+"""Encoding of blobs: the source's bytes, a rewritten or re-encoded JPEG, or raw pixels."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DEFAULT_QUALITY = 90
 
 @dataclass(frozen=True)
 class Encoding:
-    """How images are stored.
+    """Encoding of stored images.
 
     Attributes:
-        kind: ``original`` keeps every byte; ``baseline`` rewrites JPEGs that are progressive,
-            arithmetic-coded, in several scans or have restart markers as baseline ones of the same
-            pixels (`fastdata.decode.rewrite_baseline`), and keeps every byte of all else and of
-            those with a scan missing or damaged; ``jpeg`` encodes anew, baseline; ``raw`` stores
-            pixels, uint8, height x width x 3, RGB.
-        max_side: The longer side is reduced to this many pixels where it is longer (as
-            FFCV's ``max_resolution``); never enlarged. None keeps the size.
-        quality: libjpeg's quality, 1 to 100; for ``jpeg``, where None means 90.
+        kind: ``original`` keeps every byte. ``baseline`` rewrites JPEGs that are progressive,
+            arithmetic-coded, in several scans or have restart markers as baseline JPEGs of the
+            same pixels (`fastdata.decode.rewrite_baseline`); it keeps the bytes of all other
+            images, and of JPEGs with a missing or damaged scan. ``jpeg`` re-encodes as baseline.
+            ``raw`` stores pixels, uint8, height x width x 3, RGB.
+        max_side: Most pixels of the longer side; larger images are reduced (as with FFCV's
+            ``max_resolution``), smaller ones never enlarged. None keeps the size.
+        quality: libjpeg's quality, 1 to 100, for ``jpeg``; None for 90.
     """
 
     kind: str = "original"
@@ -44,12 +44,12 @@ class Encoding:
             )
         if self.keeps_pixels and self.max_side is not None:
             raise UsageError(
-                f"--max-side changes pixels, so it does not go with --encoding {self.kind}",
+                f"--max-side changes pixels, but --encoding {self.kind} keeps them",
                 "Add --encoding jpeg or --encoding raw.",
             )
         if self.kind != "jpeg" and self.quality is not None:
             raise UsageError(
-                f"--quality has no meaning with --encoding {self.kind}", "Add --encoding jpeg."
+                f"--quality has no effect with --encoding {self.kind}", "Add --encoding jpeg."
             )
         if self.max_side is not None and self.max_side < 1:
             raise UsageError(f"--max-side {self.max_side} is not a size", "Use 1 or more.")
@@ -58,11 +58,11 @@ class Encoding:
 
     @property
     def keeps_pixels(self) -> bool:
-        """Whether what is stored decodes to the source's pixels."""
+        """Whether the stored images decode to the source's pixels."""
         return self.kind in ("original", "baseline")
 
     def options(self) -> dict[str, Any]:
-        """What the manifest records."""
+        """Return the options for the manifest."""
         if self.keeps_pixels:
             return {"encoding": self.kind}
         options: dict[str, Any] = {"encoding": self.kind, "max_side": self.max_side}
@@ -71,14 +71,14 @@ class Encoding:
         return options
 
     def apply(self, data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
-        """Turns an image's bytes into its blob.
+        """Turn an image's bytes into its blob.
 
         Args:
-            data: The image as the source has it.
-            info: What it is.
+            data: The image's bytes in the source.
+            info: Its encoding and size.
 
         Returns:
-            The blob, and what that is.
+            The blob, and its encoding and size.
 
         Raises:
             SampleError: The image cannot be decoded, or not encoded as JPEG.
@@ -112,7 +112,7 @@ class Encoding:
         longer = max(width, height)
         if self.max_side is None or longer <= self.max_side:
             return width, height
-        # Rounded down, like FFCV's resizer.
+        # Round down, like FFCV's resizer.
         return (
             max(1, width * self.max_side // longer),
             max(1, height * self.max_side // longer),
@@ -120,12 +120,12 @@ class Encoding:
 
 
 def _baseline(data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
-    """A JPEG rewritten, if that can be done without loss; else the same."""
+    """Rewrite a JPEG as baseline if that is lossless; else return it unchanged."""
     if info.encoding not in NATIVE_JPEGS:
         return data, info
     try:
         return rewrite_baseline(data), info._replace(encoding="jpeg")
-    except DecodeError:  # of a kind, or with damage, that Pillow alone knows
+    except DecodeError:  # a kind or damage that only Pillow handles
         return data, info
 
 

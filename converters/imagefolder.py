@@ -1,4 +1,4 @@
-"""A tree ``<class>/**/<image>``, as torchvision's ``ImageFolder`` reads it."""
+"""Source of a tree ``<class>/**/<image>``, read as torchvision's ``ImageFolder`` does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fastdata.storage.look import look
 
 
 class ImageFolder(Sharded):
-    """The images of a tree whose top folders are the classes.
+    """Source of the images of a tree whose top folders are the classes.
 
     Classes, labels and order are torchvision's. A key is the image's path below ``root``
     without its extension.
 
     Args:
         root: The folder that holds the class folders, or its URL.
-        allow_empty: Whether a class may be without images.
+        allow_empty: Whether a class may have no images.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -47,7 +47,7 @@ class ImageFolder(Sharded):
         self.classes = self._tree.classes()
         if not self.classes:
             what = "no such folder, or no folders in it" if is_url(root) else "has no class folders"
-            hint = "Images must lie in <root>/<class>/; name the folder above with --root."
+            hint = "Images must be in <root>/<class>/; give the folder above with --root."
             if found is not None and found.source != "imagefolder":
                 what, hint = found.what, found.hint
             raise SourceError(f"{self._tree}: {what}", hint)
@@ -56,11 +56,11 @@ class ImageFolder(Sharded):
         self.root: str | None = self._tree.root
 
     def shards(self) -> list[ClassFolders]:
-        """Shards of the listing: a few classes each."""
+        """Return the shards of the listing: a few classes each."""
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
-#: Shards of a listing at most: tasks, and files.
+#: Most shards of a listing: tasks, and files.
 _MOST_SHARDS = 1024
 
 
@@ -68,10 +68,10 @@ class ClassFolders(NamedTuple):
     """Some class folders of a tree: a shard of its listing.
 
     Attributes:
-        tree: The folder that they lie in.
+        tree: The folder that contains them.
         folders: Their names and labels.
-        allow_empty: Whether one may be without images.
-        left_out: What `records` has left out.
+        allow_empty: Whether a class may have no images.
+        left_out: Files that `records` skipped.
     """
 
     tree: Tree
@@ -80,10 +80,10 @@ class ClassFolders(NamedTuple):
     left_out: LeftOut
 
     def records(self) -> Iterator[Record]:
-        """Yields their images in turn.
+        """Yield the images, one class after the other.
 
         Raises:
-            SourceError: A class has no images and ``allow_empty`` is not set.
+            SourceError: A class has no images, and ``allow_empty`` is False.
         """
         for name, label in self.folders:
             found = False
@@ -100,7 +100,7 @@ class ClassFolders(NamedTuple):
 def class_shards(
     tree: Tree, folders: list[str], classes: list[str], *, allow_empty: bool
 ) -> list[ClassFolders]:
-    """Shards of the images of some class folders, labelled by rank in ``classes``."""
+    """Return shards of some class folders, labelled by rank in ``classes``."""
     labels = {name: label for label, name in enumerate(classes)}
     labelled = tuple((name, labels[name]) for name in folders)
     size = -(-len(labelled) // _MOST_SHARDS)

@@ -40,20 +40,20 @@ _KAGGLE_VAL = "LOC_val_solution.csv"
 
 
 def default_root() -> Path:
-    """Where ImageNet is looked for: ``$IMAGENET_DIR``, else ``./imagenet``."""
+    """Return the default folder of ImageNet: ``$IMAGENET_DIR``, else ``./imagenet``."""
     return Path(os.environ.get("IMAGENET_DIR") or "imagenet")
 
 
 class ImageNet(Sharded):
-    """One split of ImageNet, in whichever layout it is found.
+    """Source of one split of ImageNet, in any of its layouts.
 
     - *folders*: ``train/<wnid>/*.JPEG`` and ``val/<wnid>/*.JPEG``;
     - *kaggle*: ``ILSVRC/Data/CLS-LOC`` with ``LOC_val_solution.csv`` beside ``ILSVRC``;
     - *archives*: ``ILSVRC2012_img_train.tar``, ``ILSVRC2012_img_val.tar`` and
       ``ILSVRC2012_devkit_t12.tar.gz`` as downloaded, read without unpacking.
 
-    Classes are the wnids of the training set; of the validation set where there is no
-    training set. A key is ``<wnid>/<file name without extension>``.
+    Classes are the wnids of the training set, or of the validation set without a training
+    set. A key is ``<wnid>/<file name without extension>``.
 
     Args:
         root: The folder that holds one of the layouts, or its URL.
@@ -86,7 +86,7 @@ class ImageNet(Sharded):
         if unknown:
             raise SourceError(
                 f"{place}: the split {split} has {len(unknown)} classes that train lacks, "
-                f"the first {unknown[0]}; its labels would not agree with train's",
+                f"the first {unknown[0]}; its labels would differ from train's",
                 "Complete train, or convert a root that holds only this split.",
             )
         self._layout = layout
@@ -101,7 +101,7 @@ class ImageNet(Sharded):
         self.inputs = layout.inputs
 
     def shards(self) -> Sequence[Listable]:
-        """Shards of the listing: some classes each for folders and the training archive, else one.
+        """Return the shards of the listing: classes of folders and the training archive, else one.
 
         Images are sorted by wnid, then by file name.
         """
@@ -111,11 +111,11 @@ class ImageNet(Sharded):
 def splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """The splits that a root holds, ``train`` first.
+    """Return the splits below a root, ``train`` first.
 
     Raises:
-        SourceError: It is missing, or holds none.
-        RemoteError: It is a URL that cannot be reached.
+        SourceError: The root is missing, or has no split.
+        RemoteError: The URL cannot be reached.
     """
     place = source_tree(root, storage_options)
     found = [split for split in SPLITS if _find(place, split)]
@@ -132,10 +132,10 @@ def _nothing_found(root: Tree, split: str) -> SourceError:
             "Sort them into <wnid> folders, or use the archives as downloaded "
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
-    hint = "Say where ImageNet is with --root or $IMAGENET_DIR"
+    hint = "Give the folder of ImageNet with --root or $IMAGENET_DIR"
     place = root.location
     if isinstance(place, Path) and place.name in SPLITS and _has_wnids(root):
-        hint = f"The folder that holds it is meant, --root {shlex.quote(str(place.parent))}"
+        hint = f"Give the folder above it, --root {shlex.quote(str(place.parent))}"
     return SourceError(
         f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
         f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
@@ -151,7 +151,7 @@ _Layout: TypeAlias = "_Folders | _Flat | _TrainArchive"
 
 
 def _find(root: Tree, split: str) -> Callable[[], _Layout] | None:
-    """Opens the split in the first layout that has it: folders, Kaggle's, archives."""
+    """Return what opens the split in the first layout that has it; None without any."""
     data = root / _KAGGLE_DATA
     if _has_wnids(root / split):
         return partial(_Folders, root / split, "folders")
@@ -172,14 +172,14 @@ def _has_wnids(tree: Tree) -> bool:
 
 
 def _folders(tree: Tree) -> list[str]:
-    """The names of the folders in a folder, which may be missing."""
+    """Return the names of the folders in a folder, which may be missing."""
     if isinstance(tree.location, Path) and not is_folder(tree.location):
         return []
     return tree.classes()
 
 
 class _Folders:
-    """``<wnid>/*.JPEG``."""
+    """Layout ``<wnid>/*.JPEG``."""
 
     def __init__(self, folder: Tree, name: str) -> None:
         self._folder = folder
@@ -202,12 +202,12 @@ class _Folders:
 
 
 class _Flat(NamedTuple):
-    """Images in no class folders: another file tells their classes.
+    """Layout of images without class folders, whose classes are in another file.
 
     Attributes:
-        name: The layout's.
-        root: What the paths of the records begin with; None where they are in an archive.
-        inputs: What is read.
+        name: Name of the layout.
+        root: Prefix of the records' paths; None for an archive.
+        inputs: Files and folders to read.
         images: The wnid of each image, and a record whose key lacks it; in the order of names.
     """
 
@@ -231,7 +231,7 @@ class _Flat(NamedTuple):
 
 
 def _kaggle_val(root: Tree) -> _Flat:
-    """A flat folder of images, their wnids in ``LOC_val_solution.csv``."""
+    """Return Kaggle's flat folder of images, with the wnids of ``LOC_val_solution.csv``."""
     data = root / _KAGGLE_DATA
     wnid_of = _read_solution(str(root / _KAGGLE_VAL), root.file(_KAGGLE_VAL))
     images = []
@@ -250,10 +250,10 @@ def _kaggle_val(root: Tree) -> _Flat:
 
 
 def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
-    """Reads ``ImageId,PredictionString``: the string begins with the wnid."""
+    """Read ``ImageId,PredictionString``: the string begins with the wnid."""
     try:
         if file is None:
-            raise FileNotFoundError("it is not there")
+            raise FileNotFoundError("it does not exist")
         with file.open() as opened:
             text = opened.read().decode("utf-8")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
@@ -261,14 +261,14 @@ def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
     except (OSError, LookupError, AttributeError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{name}: cannot be read: {error!r}",
-            "It comes with Kaggle's download and says each validation image's class.",
+            "It comes with Kaggle's download and has each validation image's class.",
         ) from None
     _check_wnids(name, wnids.values())
     return wnids
 
 
 class _Images(NamedTuple):
-    """Images that are already known: the only shard of a listing."""
+    """Known images: the only shard of a listing."""
 
     found: list[Record]
 
@@ -277,7 +277,7 @@ class _Images(NamedTuple):
 
 
 class _TrainArchive:
-    """A tar of tars, one a wnid."""
+    """Layout of a tar of tars, one per wnid."""
 
     name = "archives"
     root: str | None = None
@@ -290,8 +290,8 @@ class _TrainArchive:
             wnid = Path(member.name).stem
             if wnid in self._inner:
                 raise SourceError(
-                    f"{archive}: holds {self._inner[wnid].name} and {member.name}, two archives of "
-                    "one class",
+                    f"{archive}: has two archives of one class, {self._inner[wnid].name} and "
+                    f"{member.name}",
                     "Download it again.",
                 )
             self._inner[wnid] = member
@@ -309,7 +309,7 @@ class _TrainArchive:
 
 
 class _ClassArchive(NamedTuple):
-    """The tar of one wnid, in the tar of all: a shard of a listing."""
+    """Tar of one wnid inside the tar of all: a shard of a listing."""
 
     archive: SourceFile
     inner: Member
@@ -332,7 +332,7 @@ class _ClassArchive(NamedTuple):
 
 
 def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
-    """A flat tar of images, their classes in the development kit."""
+    """Return the flat tar of images, with the classes of the development kit."""
     wnid_of_id, truth = _read_devkit(root)
     mtime_ns = archive.mtime_ns
     found = sorted(image for image in members(archive) if is_image_name(image.name))
@@ -350,7 +350,7 @@ def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
 
 
 def _number(image: Member) -> int:
-    """Place of a validation image in the ground truth: ILSVRC2012_val_00000001 is 0."""
+    """Return an image's place in the ground truth: 0 for ILSVRC2012_val_00000001."""
     number = int(Path(image.name).stem.rpartition("_")[2]) - 1
     if number < 0:
         raise ValueError(image.name)
@@ -358,7 +358,7 @@ def _number(image: Member) -> int:
 
 
 def _archived(archive: SourceFile, image: Member, mtime_ns: int) -> Record:
-    """The record of an image in an archive; its class is still to be added."""
+    """Return the record of an image in an archive, without its class."""
     key, problem = storable(Path(image.name).stem)
     path = archive.location
     return Record(key, 0, path, image.offset, image.size, mtime_ns, problem=problem)
@@ -373,12 +373,12 @@ def _check_wnids(path: object, names: Any) -> None:
 
 
 def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
-    """Reads the wnid of each ILSVRC2012_ID, and the ID of each validation image."""
+    """Read the wnid of each ILSVRC2012_ID, and the ID of each validation image."""
     path = root / _DEVKIT
     devkit = root.file(_DEVKIT)
     if devkit is None:
         raise SourceError(
-            f"{path}: missing; it tells the classes of the validation images",
+            f"{path}: missing; it has the classes of the validation images",
             "Download it beside their archive, or pack only the other split: --split train.",
         )
     try:
@@ -389,7 +389,7 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
             'Install it: pip install "fastdata-torch[imagenet]"',
         ) from None
     try:
-        # All of it, to its checksum: SciPy crashes on some damaged files.
+        # Read all of it, to its checksum: SciPy crashes on some damaged files.
         with devkit.open() as file, gzip.GzipFile(fileobj=file) as unpacked:
             kit = unpacked.read(_MOST_DEVKIT + 1)
         if len(kit) > _MOST_DEVKIT:
@@ -403,12 +403,12 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
         children = (int(count) for count in synsets["num_children"])
         wnids = (str(wnid) for wnid in synsets["WNID"])
         leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
-    except FastdataError:  # it cannot be reached
+    except FastdataError:  # the file cannot be reached
         raise
     except Exception as error:  # SciPy raises almost anything on foreign bytes
         raise SourceError(
             f"{path}: not the development kit of ILSVRC 2012: {error!r}",
-            "It tells the classes of the validation images; download it beside their archive.",
+            "It has the classes of the validation images; download it beside their archive.",
         ) from None
     _check_wnids(path, leaves.values())
     return leaves, truth

@@ -1,8 +1,8 @@
-"""The listing: a source's records, spilled to Arrow files, and their division into units.
+"""Listing of a source: its records in Arrow files, and their division into units.
 
-A source may have more records than fit in memory, and every worker needs its share of them: so
-they are written once and read by all. Each shard of a source is listed by a task of its own,
-which returns row counts alone; the listing is the shards' rows in order.
+A source may have more records than fit in memory, and every worker needs its share of them. So
+they are written once and read by all. One task lists each shard of a source and returns row
+counts alone. The listing is the shards' rows in order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from fastdata.storage.files import temporary_name
 from fastdata.storage.paths import is_inside
 
 _ROWS_PER_BATCH = 2_048
-#: Key hashes that are compared in memory at a time, and read from a file at a time.
+#: Key hashes to compare in memory at a time, and to read from a file at a time.
 _COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
-#: Units whose fingerprints a task makes.
+#: Units whose fingerprints a task computes.
 _UNITS_AT_ONCE = 16
 #: Tasks on listings that may finish ahead of a slower one.
 AHEAD = 1024
@@ -59,7 +59,7 @@ SCHEMA = pa.schema(
 
 
 class Unit(NamedTuple):
-    """A run of records that are packed together: an output file, or a commit to one.
+    """Run of records that are packed together: an output file, or a commit to one.
 
     Attributes:
         number: Its place among the units, from 0.
@@ -85,18 +85,18 @@ def write_listing(
     rows_per_batch: int = _ROWS_PER_BATCH,
     compared_at_once: int = _COMPARED_AT_ONCE,
 ) -> Listing:
-    """Lists a source into a folder.
+    """List a source into a folder.
 
     Args:
-        source: What to list.
+        source: The source.
         folder: The folder to write to; files of an earlier listing are ignored.
         progress: Called now and then with the number of records listed so far.
         executor: Runs the tasks.
-        rows_per_batch: Rows of a record batch, which is read at a time.
-        compared_at_once: Keys compared in memory at a time, on average.
+        rows_per_batch: Rows of a record batch, the unit of reading.
+        compared_at_once: Keys to compare in memory at a time, on average.
 
     Raises:
-        SourceError: The source is unreadable, has no images, or has two of one key.
+        SourceError: The source is unreadable, has no images, or has two images of one key.
     """
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
@@ -121,7 +121,7 @@ def write_listing(
         raise SourceError(
             f"{source.about.get('root', 'the source')}: no images found"
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
-            "Check --root; images are told by their extension (.jpg, .jpeg, .png, …).",
+            "Check --root; images are found by their extension (.jpg, .jpeg, .png, …).",
         )
     write_summary(folder, rows, size, rows_per_batch, held, left_out)
     buckets = 1 + total // compared_at_once
@@ -135,21 +135,21 @@ def write_listing(
     return listing
 
 
-#: Row counts of the shards; written when all of them are listed.
+#: Row counts of the shards, written when all shards are listed.
 _SUMMARY = "shards.json"
 
 
-#: Suffixes that are told of what was left out; of the others, their sum.
-_TOLD_SUFFIXES = 6
+#: Most suffixes of skipped files to list; the others are summed.
+_MOST_SUFFIXES = 6
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """How many files were left out, by suffix, in words: ".mp4 12, .txt 3"."""
+    """Return the numbers of skipped files by suffix, as text: ".mp4 12, .txt 3"."""
     most = Counter(left_out).most_common()
-    told = [f"{suffix} {count:,}" for suffix, count in most[:_TOLD_SUFFIXES]]
-    if others := sum(count for _, count in most[_TOLD_SUFFIXES:]):
-        told.append(f"others {others:,}")
-    return ", ".join(told)
+    parts = [f"{suffix} {count:,}" for suffix, count in most[:_MOST_SUFFIXES]]
+    if others := sum(count for _, count in most[_MOST_SUFFIXES:]):
+        parts.append(f"others {others:,}")
+    return ", ".join(parts)
 
 
 def write_summary(
@@ -160,7 +160,7 @@ def write_summary(
     held: int,
     left_out: Mapping[str, int],
 ) -> None:
-    """Completes a listing: rows of each shard, source bytes, bytes of pixels that it holds."""
+    """Complete a listing: write rows of each shard, source bytes, and bytes of its pixels."""
     temporary = temporary_name(folder / _SUMMARY)
     about = {"rows": rows, "bytes": size, "rows_per_batch": rows_per_batch, "held": held}
     about["left_out"] = dict(left_out)
@@ -169,10 +169,10 @@ def write_summary(
 
 
 def listed_at(folder: Path) -> int:
-    """The time a listing was written, in nanoseconds.
+    """Return the time a listing was written, in nanoseconds.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no listing.
     """
     return (folder / _SUMMARY).stat().st_mtime_ns
 
@@ -180,13 +180,13 @@ def listed_at(folder: Path) -> int:
 def _list_shard(
     folder: Path, rows_per_batch: int, numbered: tuple[int, Listable]
 ) -> tuple[int, int, int, Mapping[str, int]]:
-    """Lists a shard into a file of the folder, and its keys' hashes into another.
+    """List a shard into a file of the folder, and its keys' hashes into another.
 
-    Nothing is synced to the disk: an interrupted run lists again.
+    Does not sync to the disk: an interrupted run lists again.
 
     Returns:
         The number of records, their bytes in the source, bytes of pixels in the listing, and
-        what was left out, by suffix.
+        numbers of skipped files by suffix.
     """
     number, shard = numbered
     path = shard_path(folder, number)
@@ -211,7 +211,7 @@ def _list_shard(
 
 
 def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Writes a shard's file, which appears when it is complete."""
+    """Write a shard's file, which appears only when it is complete."""
     temporary = temporary_name(path)
     with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
@@ -220,14 +220,14 @@ def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
 
 
 def open_shards(folder: Path, numbers: Iterable[int]) -> Iterator[Any]:
-    """Opens shards' files, one at a time."""
+    """Open shards' files, one at a time."""
     for number in numbers:
         with pa.OSFile(str(shard_path(folder, number))) as file:
             yield pa.ipc.open_file(file)
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """The path of a shard's file."""
+    """Return the path of a shard's file."""
     return folder / f"{number:06d}.arrow"
 
 
@@ -243,7 +243,7 @@ def _batches(records: Iterator[Record], rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _values(record: Record) -> tuple[Any, ...]:
-    """A record's row of `SCHEMA`."""
+    """Return a record's row of `SCHEMA`."""
     _require_safe(record)
     path = record.path.encode("utf-8", "surrogateescape")
     size_and_pixels = record.pixels or (None, None, None)
@@ -253,7 +253,7 @@ def _values(record: Record) -> tuple[Any, ...]:
 
 
 def _require_safe(record: Record) -> None:
-    """Keys become names in archives, and must stay inside the folder these are unpacked in."""
+    """Check a key: names in archives must stay inside the folder where they are unpacked."""
     if not is_inside(record.key) or not PurePosixPath(record.key).parts:
         raise SourceError(
             f"{printable(redact(record.path))}: {record.key!r} cannot be a key: keys are relative "
@@ -263,13 +263,13 @@ def _require_safe(record: Record) -> None:
 
 
 def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """A hash of each key, the same in every process."""
+    """Return a hash of each key, the same in every process."""
     digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
     return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> list[int]:
-    """The repeated hashes of one bucket: a part of all, so that memory has a bound."""
+    """Return the repeated hashes of one bucket; buckets limit the memory needed."""
     pieces = [np.empty(0, np.uint64)]
     for number in range(shards):
         with _hashes_path(shard_path(folder, number)).open("rb") as file:
@@ -292,16 +292,15 @@ def _require_unique(listing: Listing, repeated: set[int]) -> None:
                 raise SourceError(
                     f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}",
                     "A key is the path without its extension, and must be unique: rename one. "
-                    "Where shards number their samples alike, use --shard-keys.",
+                    "If shards use the same numbers for their samples, use --shard-keys.",
                 )
             seen[keys[at]] = path
 
 
 class Listing:
-    """A listing, read a batch at a time.
+    """Reader of a listing, a batch at a time.
 
-    Read, not mapped: a mapped file would count as resident memory of every worker that has
-    passed over it.
+    Files are read, not mapped: a mapped file would count as resident memory of every worker.
 
     Args:
         folder: Written by `write_listing`.
@@ -312,9 +311,9 @@ class Listing:
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
         self._bytes: int = about["bytes"]
         self.rows_per_batch: int = about["rows_per_batch"]
-        #: Bytes of pixels that it holds itself.
+        #: Bytes of the pixels in the listing.
         self.held_bytes: int = about["held"]
-        #: Files that the source left out, by suffix.
+        #: Numbers of files that the source skipped, by suffix.
         self.left_out: dict[str, int] = about["left_out"]
         #: First row of each shard, and one past the last; `bisect_right` skips empty ones.
         self.starts: list[int] = list(accumulate(about["rows"], initial=0))
@@ -334,7 +333,7 @@ class Listing:
         return self.starts[-1]
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Cuts rows by batches: shard, batch, and the first row and the number of rows in it."""
+        """Yield (shard, batch, first row in it, rows) for each batch of a range of rows."""
         while start < stop:
             shard = bisect_right(self.starts, start) - 1
             batch, at = divmod(start - self.starts[shard], self.rows_per_batch)
@@ -344,7 +343,7 @@ class Listing:
             start += rows
 
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows from ``start`` to ``stop``."""
+        """Yield the rows from ``start`` to ``stop``."""
         for shard, number, at, rows in self._pieces(start, stop):
             held = self._held
             if held is None or held[0] != (shard, number):
@@ -353,7 +352,7 @@ class Listing:
             yield held[1].slice(at, rows)
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """The records from ``start`` to ``stop``."""
+        """Yield the records from ``start`` to ``stop``."""
         for batch in self.batches(start, stop):
             for row in batch.to_pylist():
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
@@ -362,21 +361,21 @@ class Listing:
                 yield Record(**row)
 
     def lengths(self, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Source bytes of the records from ``start`` to ``stop``, in pieces; reads no more."""
+        """Yield arrays of the source bytes of the records from ``start`` to ``stop``."""
         for shard, number, at, rows in self._pieces(start, stop):
             batch = self._reader(shard, True).get_batch(number)
             yield as_numpy(batch.column("length"))[at : at + rows]
 
     def total_bytes(self) -> int:
-        """Source bytes of all records."""
+        """Return the source bytes of all records."""
         return self._bytes
 
     def lengths_are_exact(self) -> bool:
-        """Whether the records' lengths are those of their blobs, not estimates."""
+        """Return whether the records' lengths are exact, not estimates."""
         return not len(self) or next(self.records(0, 1)).column is None
 
     def sample(self, count: int) -> list[Record]:
-        """At most ``count`` records, evenly spaced."""
+        """Return at most ``count`` records, evenly spaced."""
         step = max(1, len(self) // count)
         positions = range(step // 2, len(self), step)
         return [next(self.records(at, at + 1)) for at in positions[:count]]
@@ -384,7 +383,7 @@ class Listing:
     def runs(
         self, start: int, stop: int, most_bytes: float, most_rows: int
     ) -> Iterator[tuple[int, int, int]]:
-        """Cuts records into runs that end on reaching a number of bytes or rows.
+        """Cut records into runs that end when they reach a number of bytes or rows.
 
         Yields:
             A run's first record, one past its last, and its source bytes.
@@ -393,9 +392,9 @@ class Listing:
         position = start
         for lengths in self.lengths(start, stop):
             sums = np.cumsum(lengths)
-            before, done = 0, 0  # of this piece: bytes, and records, that runs have taken
+            before, done = 0, 0  # bytes and records of this piece that runs have taken
             while done < len(lengths):
-                # The first record on which the run reaches its bytes, or its rows.
+                # The first record at which the run reaches its bytes or its rows.
                 full = int(np.searchsorted(sums, most_bytes - held + before)) + 1
                 end = min(max(full, done + 1), at + most_rows - position + done)
                 if end > len(lengths):
@@ -420,14 +419,14 @@ class Listing:
         chained: bool,
         executor: Executor,
     ) -> Iterator[Unit]:
-        """Cuts the listing into units.
+        """Cut the listing into units.
 
         Args:
-            most_bytes: A unit ends on reaching this many source bytes,
-            most_rows: or this many records.
+            most_bytes: Source bytes at which a unit ends.
+            most_rows: Records at which a unit ends.
             options: Everything else that the output depends on; JSON values.
-            chained: Whether a unit's output depends on those before it.
-            executor: What reads the records, for the fingerprints.
+            chained: Whether a unit's output depends on earlier units.
+            executor: Runs the tasks that compute fingerprints.
         """
         runs = list(self.runs(0, len(self), most_bytes, most_rows))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
@@ -442,7 +441,7 @@ class Listing:
 
 
 def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, int, int]]) -> list[str]:
-    """A hash for each of some runs of a listing, of its records and the options."""
+    """Return a hash of the records and options of each run."""
     listing = Listing(folder)
     found = []
     for first, stop, _ in runs:

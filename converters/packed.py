@@ -1,4 +1,4 @@
-"""A packed dataset as a source: to pack it anew, whole or a part of it."""
+"""Packed dataset as a source, to pack all or a part of it again."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _ROWS_PER_SHARD = 65_536
 
 
 class Part(NamedTuple):
-    """Which samples of a dataset are packed: each is in or out by its key and nothing else.
+    """Part of a dataset's samples, chosen by their keys alone.
 
-    So parts that do not overlap share no sample, parts that join to 0..1 have all of them, and
-    they are the same from another container, order or copy of the dataset.
+    Parts that do not overlap share no sample, and parts that cover 0 to 1 have all of them.
+    Another container, order or copy of the dataset gives the same part.
 
     Attributes:
-        start: Where the part begins, as a fraction of all samples, 0 to 1.
-        stop: Where it ends. Of N samples it has N * (stop - start), give or take a few times
+        start: Begin of the part, as a fraction of all samples, 0 to 1.
+        stop: End of the part. Of N samples it has about N * (stop - start), within a few times
             the square root of that.
-        seed: Parts of different seeds have nothing to do with each other.
+        seed: Seed of the choice; parts of different seeds are independent.
     """
 
     start: float
@@ -48,24 +48,24 @@ class Part(NamedTuple):
 
 
 class PackedDataset(Sharded):
-    """The samples of a dataset that fastdata has packed, in the dataset's order.
+    """Source of a packed dataset's samples, in the dataset's order.
 
-    Bytes, keys, labels and classes are the dataset's. Every image is compared with its
-    checksum; one that is damaged is a bad sample.
+    Bytes, keys, labels and classes are the dataset's. Every image is checked against its
+    checksum; a damaged one is a bad sample.
 
     Args:
         root: The dataset's folder, or its URL.
-        part: Which of its samples; None for all.
-        keys: Keys of the samples, each of which must be there; None for all.
+        part: Part of the samples; None for all.
+        keys: Keys of the samples, which must all exist; None for all samples.
         storage_options: Options of the driver of a URL.
 
     Attributes:
-        packed_order: The manifest's fields that say in which order its samples are.
+        packed_order: The manifest's fields for the order of its samples.
 
     Raises:
         DatasetError: There is no finished dataset.
         RemoteError: The URL cannot be reached.
-        UsageError: The part is none.
+        UsageError: The part is out of range or empty.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PackedDataset(Sharded):
         if part is not None and not 0 <= part.start < part.stop <= 1:
             raise UsageError(
                 f"--part {part.start:g}:{part.stop:g} is no part of a dataset",
-                "Give where it begins and ends, from 0 to 1: 0:0.9.",
+                "Give its begin and end, from 0 to 1: 0:0.9.",
             )
         self._options = dict(storage_options or {})
         self._place = os.fspath(root) if is_url(root) else str(Path(root).absolute())
@@ -103,7 +103,7 @@ class PackedDataset(Sharded):
             self.about["keys"] = len(self._keys)
 
     def shards(self) -> Sequence[Listable]:
-        """Shards of the listing: rows of the index; one behind a URL, where it is fetched once."""
+        """Return shards of the index's rows; one for a URL, whose index is fetched once."""
         step = self._samples if is_url(self._place) else _ROWS_PER_SHARD
         ranges = [
             PackedRows(
@@ -129,9 +129,9 @@ class PackedRows(NamedTuple):
     Attributes:
         place: The dataset's folder or URL.
         start: The first row.
-        stop: One past the last.
-        part: As in `PackedDataset`.
-        keys: Likewise.
+        stop: One past the last row.
+        part: See `PackedDataset`.
+        keys: See `PackedDataset`.
         options: Options of the driver of a URL.
     """
 
@@ -143,7 +143,7 @@ class PackedRows(NamedTuple):
     options: dict[str, Any]
 
     def records(self) -> Iterator[Record]:
-        """Yields the records of those samples that are wanted."""
+        """Yield the records of the part's samples and keys."""
         opened: AbstractContextManager[Any] = nullcontext()
         if is_url(self.place):
             opened = Fetching(self.place, self.options)
@@ -156,7 +156,7 @@ class PackedRows(NamedTuple):
                     continue
                 if self.keys is not None and row.key not in self.keys:
                     continue
-                file = blobs.file(row, number)  # raises where the index is damaged
+                file = blobs.file(row, number)  # raises if the index is damaged
                 yield self._record(row, file, blobs.manifest, root)
 
     def _record(self, row: Row, file: Path, manifest: Manifest, root: str | None) -> Record:
@@ -168,7 +168,7 @@ class PackedRows(NamedTuple):
             path = os.path.join(root, row.path)
         problem = None if 0 <= row.label < len(manifest.classes) else "its label is no class's"
         pixels = (row.height, row.width, None) if row.encoding == "raw" else None
-        # The checksum tells whether the bytes are still those that were listed: no time is needed.
+        # The checksum detects changes, so no modification time is needed.
         return Record(
             row.key,
             row.label,
@@ -183,7 +183,7 @@ class PackedRows(NamedTuple):
 
 
 class _AllKeys(NamedTuple):
-    """Rows of a dataset, among which certain keys must be."""
+    """Rows of a dataset that must include certain keys."""
 
     shards: Sequence[PackedRows]
     keys: frozenset[str]
@@ -198,7 +198,7 @@ class _AllKeys(NamedTuple):
         if missing:
             raise SourceError(
                 f"{self.shown}: has no sample {printable(min(missing))}, and lacks {len(missing)} "
-                f"of {len(self.keys)} keys that were asked for",
-                "Name its samples as fastdata's index does: the path below the split, without "
-                "the extension.",
+                f"of {len(self.keys)} requested keys",
+                "Give keys as in fastdata's index: the path below the split, without the "
+                "extension.",
             )

@@ -1,12 +1,12 @@
 """Packing: any source into any container, in parallel, resumable, deterministic.
 
-The source is listed; the listing is cut into units; every unit becomes an output file (for
-LMDB: one commit to the one file) and then a part, its index rows. Finally the parts are joined
-to the index, and the manifest is written last. An interrupted run leaves parts and no manifest;
-the next one lists the source again, keeps the units whose part has the right fingerprint, and
+Packing lists the source and cuts the listing into units. Every unit becomes an output file (for
+LMDB: a commit to the single file) and then a part, its index rows. Finally the parts are joined
+to the index, and the manifest is written last. An interrupted run leaves parts and no manifest.
+The next run lists the source again, keeps the units whose part has the right fingerprint, and
 packs the others.
 
-A dataset for a bucket is packed in a local folder, and each file is sent when it is finished
+A dataset for a bucket is packed in a local folder, and each finished file is uploaded
 (`fastdata.converters.uploading`).
 """
 
@@ -94,64 +94,65 @@ from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 from fastdata.version import VERSION
 
-#: Where the tasks of packing can run.
+#: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
-#: Default size that an output file ends on reaching, in bytes of blobs.
+#: Default bytes of blobs at which an output file ends.
 SHARD_SIZE = 256 << 20
-#: Bytes of blobs in a commit to an LMDB: the most that a kill loses. LMDB holds a transaction's
-#: pages in memory until it is committed.
+#: Bytes of blobs in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
+#: uncommitted transaction in memory.
 _COMMIT_SIZE = 128 << 20
-#: Records in a unit at most, whatever their size: bounds the index rows in memory.
+#: Most records in a unit of any size: limits the index rows in memory.
 _UNIT_ROWS = 262_144
-#: Files that may finish ahead of one that takes longer, or whose worker was lost.
+#: Most files that may finish ahead of a slow one, or of one whose worker was lost.
 _FILES_AHEAD = 1024
-#: Records that are encoded first, to estimate the size of the others.
+#: Records to encode first, to estimate the size of the others.
 _ESTIMATE_FROM = 64
-#: Most bytes that a sample takes beside its blob: tar pads three members to blocks of 512 and
-#: gives each a header; LMDB fills up a page of 4096.
+#: Most bytes of a sample beside its blob: tar pads three members to blocks of 512 and gives each
+#: a header; LMDB pads to a page of 4096.
 _OVERHEAD = 4_500
-#: Bytes of an index row, twice, since parts stay until the index is complete.
+#: Bytes of two index rows, because parts stay until the index is complete.
 _INDEX_ROW = 400
 
 
 class Progress(Protocol):
-    """Receives the progress of packing; the methods do nothing unless overridden."""
+    """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
-        """So many records are listed so far."""
+        """Report the number of records listed so far."""
 
     def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
-        """Packing begins: how much there is, and how much of it an earlier run has done."""
+        """Report the total work at the start, and how much of it an earlier run has done."""
 
     def advance(self, images: int, size: int) -> None:
-        """So many images and source bytes are done in this run so far."""
+        """Report the images and source bytes done in this run so far."""
 
     def finishing(self, what: str) -> None:
-        """All images are packed; this remains."""
+        """Report the remaining step after all images are packed."""
 
 
 class Silent(Progress):
-    """Ignores progress."""
+    """Progress that is ignored."""
 
 
 class Kind(NamedTuple):
-    """Images of one encoding: how many, and their bytes."""
+    """Number and bytes of the images of one encoding."""
 
     images: int
     size: int
 
 
 class Packed(NamedTuple):
-    """The result of packing.
+    """Result of packing.
 
     Attributes:
         path: The dataset's folder, or its URL without credentials.
         manifest: Its manifest.
-        resumed: How many of its samples an earlier run had packed.
+        resumed: Samples that an earlier run had packed.
         kinds: Stored images by encoding (`fastdata.storage.encodings.ENCODINGS`), the most
-            frequent first; empty if it was packed already.
-        source_bytes: What those had in the source, in bytes; None where that is not known exactly.
-        left_out: How many files of a tree were left out, as they have no image's suffix, by that.
+            frequent first; empty if an earlier run had packed all.
+        source_bytes: Bytes of these images in the source; None if not known exactly.
+        left_out: Numbers of a tree's files that were skipped because their suffix is no
+            image's, by suffix.
     """
 
     path: Path | str
@@ -182,50 +183,49 @@ def pack(
     local: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Packed:
-    """Packs a source into a dataset.
+    """Pack a source into a dataset.
 
     The result depends on the source and the options alone: not on the number of workers,
-    nor on how often packing was interrupted. A dataset that is already there, packed from
-    the same source with the same options, is left as it is.
+    nor on interruptions. An existing dataset, packed from the same source with the same
+    options, stays unchanged.
 
-    Worker processes are spawned: a script that calls this needs the usual
+    Worker processes are spawned, so the calling script needs the usual
     ``if __name__ == "__main__":``.
 
     Args:
-        source: What to pack.
-        out: The dataset's folder, made if missing; or a URL that fsspec reaches, to which each
-            file is sent when it is finished, the manifest last.
+        source: The source to pack.
+        out: The dataset's folder, created if missing; or a URL for fsspec, to which each
+            finished file is uploaded, the manifest last.
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
-        encoding: How images are stored.
-        plain_images: Whether the column of images in Parquet is one of bytes, as petastorm needs
-            it, not of the structs that Hugging Face decodes. With ``raw`` it always is.
-        shard_size: Bytes of blobs on reaching which a file ends (``parquet``, ``shards``);
-            None for 256 MiB.
+        encoding: Encoding of stored images.
+        plain_images: Whether Parquet's column of images contains bytes, as petastorm needs,
+            not the structs that Hugging Face decodes. With ``raw`` it always does.
+        shard_size: Bytes of blobs at which a file ends (``parquet``, ``shards``); None for
+            256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start, which makes reading
-            crops several times faster (`fastdata.decode`) and finds damage within.
-        order: ``shuffled``, a permutation by ``seed``; or ``source``, the source's order. None for
-            ``shuffled`` where ``container`` is ``parquet`` or ``shards`` and the split is not one
-            for evaluation, going by its name or its folder's; else ``source``.
-        seed: Of the permutation, any int; None for 0.
+            crops several times faster (`fastdata.decode`) and finds damage inside.
+        order: ``shuffled``, a permutation by ``seed``; or ``source``, the source's order. None
+            for ``shuffled`` if ``container`` is ``parquet`` or ``shards``, unless the name of
+            the split or its folder is one for evaluation; else ``source``.
+        seed: Seed of the permutation, any int; None for 0.
         workers: Worker processes; None for one a CPU, 1 to work in this process. On Ray: tasks
             in flight; None for two a CPU of the cluster.
         executor: ``local``, or ``ray`` for a Ray cluster, whose machines must see the source and
             ``out`` under the same paths (docs/ray.md).
-        address: The Ray cluster's; None for the one that ``ray.init()`` finds, or starts.
+        address: Address of the Ray cluster; None for the one that ``ray.init()`` finds or starts.
         skip_bad: Whether to finish without the images that cannot be packed.
-        force: Whether to start over. What was packed to ``out`` before is removed once the
-            source is listed and there is room.
+        force: Whether to start over. An older dataset in ``out`` is removed once the source is
+            listed and there is room.
         progress: Receives the progress.
-        local: Where ``out`` is a URL: the folder of this machine where files are made before
-            they are sent, and where an interrupted run is resumed from; None for one below
-            $FASTDATA_CACHE_DIR. Files are removed from it only when they have arrived.
-        storage_options: Options of the drivers of ``out`` and of the source, where they are
-            URLs.
+        local: For a URL as ``out``: local folder for files before their upload, from which an
+            interrupted run resumes; None for one below $FASTDATA_CACHE_DIR. Files are removed
+            from it only after they have arrived.
+        storage_options: Options of the drivers of ``out`` and of the source, for URLs.
 
     Raises:
-        RemoteError: The bucket cannot be reached, or will not take a file; what is packed
-            stays in ``local``, and the same call goes on from there.
-        UsageError: Options contradict each other, or ``out`` holds something else.
+        RemoteError: The bucket cannot be reached, or refuses a file. Packed files stay in
+            ``local``, and the same call resumes.
+        UsageError: Options contradict each other, or ``out`` has other contents.
         SourceError: The source cannot be listed.
         BadSamplesError: Some images are bad; all others are packed, the bad ones listed in
             ``_bad-samples.jsonl``, and there is no manifest.
@@ -239,18 +239,18 @@ def pack(
     uploading: Uploading | None = None
     if local is not None and is_url(local):
         raise UsageError(
-            f"--local {redact(os.fspath(local))} is a URL", "Name a folder of this machine."
+            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
         )
     if is_url(out):
         if local is None:
             folder = Path(os.path.realpath(default_local(os.fspath(out))))
-            make_cache_folder(folder)  # what is resumed there is believed
+            make_cache_folder(folder)  # private: resuming trusts its files
         else:
             folder = Path(local)
             folder.parent.mkdir(parents=True, exist_ok=True)
         uploading = Uploading(os.fspath(out), storage_options, folder)
     elif local is not None:
-        raise UsageError(f"--local {local} has no meaning with a folder as --out", "Leave it out.")
+        raise UsageError(f"--local {local} has no effect with a folder as --out", "Leave it out.")
     else:
         folder = Path(out)
     stride = DEFAULT_STRIDE if seek_points else None
@@ -260,7 +260,7 @@ def pack(
         options["shard_size"] = unit_size = shard_size or SHARD_SIZE
     if plain_images:
         options["plain_images"] = True
-    # Whole paths: the machines of a cluster work in folders of their own.
+    # Absolute paths: the machines of a cluster work in different folders.
     job = Job(
         out=folder.absolute(),
         work=folder.absolute() / WORK_NAME,
@@ -272,10 +272,10 @@ def pack(
         stride=stride,
         storage_options=dict(storage_options or {}),
     )
-    told = progress or Silent()  # type: ignore[abstract]  # empty bodies, by intent
+    receiver = progress or Silent()  # type: ignore[abstract]  # empty bodies, by intent
     shuffle = (seed or 0) if order == SHUFFLED else None
     packing = _Packing(
-        source, folder, job, options, unit_size, shuffle, skip_bad, force, told, uploading
+        source, folder, job, options, unit_size, shuffle, skip_bad, force, receiver, uploading
     )
     try:
         with work_folder(folder), uploading or nullcontext():
@@ -296,7 +296,7 @@ def _order(source: Source, container: str, order: str | None, seed: int | None) 
         raise UsageError(f"unknown order {order}", f"Use --order {' or '.join(ORDERS)}.")
     if order != SHUFFLED and seed is not None:
         raise UsageError(
-            f"--seed {seed} has no meaning where the source's order is kept",
+            f"--seed {seed} has no effect with the source's order",
             "Leave it out, or add --order shuffled.",
         )
     return order
@@ -309,7 +309,7 @@ def _executor(name: str, address: str | None, workers: int | None) -> Executor:
         raise UsageError(f"unknown executor {name}", f"Use --executor {' or '.join(EXECUTORS)}.")
     if address is not None:
         raise UsageError(
-            f"--address {address} has no meaning with --executor local", "Use --executor ray."
+            f"--address {address} has no effect with --executor local", "Use --executor ray."
         )
     return local_executor(workers)
 
@@ -335,26 +335,26 @@ def _check_options(
     if container == "folder":
         if source.root is None:
             raise UsageError(
-                "--to folder indexes images that are files; these lie in archives",
+                "--to folder indexes images that are files; these are in archives",
                 "Use --to lmdb, parquet or shards.",
             )
         if is_url(source.root):
             _require_url_out(source.root, out)
         if encoding.kind != "original":
             raise UsageError(
-                "--to folder leaves images as they are, so it takes no --encoding",
+                "--to folder leaves images unchanged, so it takes no --encoding",
                 "Use --to lmdb, parquet or shards.",
             )
     if plain_images and container != "parquet":
-        raise UsageError(f"plain_images has no meaning in {container}", "Leave it out.")
+        raise UsageError(f"plain_images has no effect in {container}", "Leave it out.")
     if shard_size is not None and container not in ("parquet", "shards"):
-        raise UsageError(f"--shard-size has no meaning with --to {container}", "Leave it out.")
+        raise UsageError(f"--shard-size has no effect with --to {container}", "Leave it out.")
     if shard_size is not None and shard_size < 1:
         raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
 
 
 def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
-    """Refuses an index whose paths readers could not open, or that holds credentials."""
+    """Reject an index whose paths readers could not open, or that contains credentials."""
     if not is_url(out):
         raise UsageError(
             f"--to folder indexes images where they are, {redact(root)}: a folder cannot name "
@@ -363,13 +363,13 @@ def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
         )
     if redact(root) != root:
         raise UsageError(
-            f"{redact(root)}: the index would hold the credentials in this URL",
+            f"{redact(root)}: the index would contain the credentials in this URL",
             "Give them by --storage-option.",
         )
 
 
 def _check_out(source: Source, out: str | os.PathLike[str]) -> None:
-    """Refuses an output inside an input, or around one."""
+    """Reject an output inside an input, or around one."""
     if not is_utf8(os.fspath(out)):
         raise UsageError(
             f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
@@ -378,13 +378,13 @@ def _check_out(source: Source, out: str | os.PathLike[str]) -> None:
         if _overlap(out, path):
             named = redact(os.fspath(out)), redact(os.fspath(path))
             raise UsageError(
-                f"{named[0]}: lies inside what is to be packed, {named[1]}, or holds it",
+                f"{named[0]}: lies inside the source, {named[1]}, or contains it",
                 "Choose an --out elsewhere.",
             )
 
 
 def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether one place is the other, or lies in it."""
+    """Return whether two places are the same, or one contains the other."""
     if is_url(one) != is_url(other):
         return False
     if is_url(one):
@@ -399,16 +399,16 @@ class _Packing:
     """One run of packing.
 
     Attributes:
-        source: What is packed.
-        out: The folder of this machine that files are made in.
-        job: What its tasks have in common.
-        options: The options that the manifest records.
-        unit_size: Bytes of blobs on reaching which a unit ends.
-        shuffle: The seed of the samples' order; None for the source's.
+        source: The source.
+        out: The folder of this machine for output files.
+        job: The parameters that all tasks share.
+        options: The options for the manifest.
+        unit_size: Bytes of blobs at which a unit ends.
+        shuffle: The seed of the samples' order; None for the source's order.
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over.
         progress: Receives the progress.
-        uploading: Sends what is finished, where the dataset is to lie in a bucket.
+        uploading: Uploads finished files to a bucket; None without one.
     """
 
     source: Source
@@ -425,9 +425,9 @@ class _Packing:
     _bad_bytes: int = field(default=0, init=False)
 
     def run(self, executor: Executor) -> Packed:
-        """Lists, packs what is not packed yet, and finishes."""
+        """List the source, pack the missing units, and write index and manifest."""
         self._check_plan()
-        # On one machine this process lists, before others are started.
+        # On one machine, this process lists before it starts workers.
         on_ray = isinstance(executor, RayExecutor)
         listing_with: AbstractContextManager[Executor]
         listing_with = nullcontext(executor) if on_ray else InProcess()
@@ -466,13 +466,13 @@ class _Packing:
             else:
                 task = partial(index_files if job.container == "folder" else pack_file, job)
                 tick = self._tick(executor)
-                # Files that wait to be sent in turn lie on this disk.
+                # Files that wait for their upload occupy this disk.
                 ahead = _FILES_AHEAD if self.uploading is None else 0
                 results = executor.run(task, todo, tick, ahead)
                 for unit, _ in zip(todo, results, strict=True):
                     self._send(unit, tick)
-        # Files that lost workers have begun. Listing the folder also refreshes NFS's cache, which
-        # may not show parts that other machines have written.
+        # Remove files of lost workers. Listing the folder also refreshes NFS's cache, which may
+        # hide parts that other machines have written.
         self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
         manifest = self._finish(units, fingerprint)
@@ -481,22 +481,22 @@ class _Packing:
         return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
-        """Lists the source, in the order in which it is packed."""
-        folder, told = self.job.listing, self.progress.listed
+        """List the source in the order of packing."""
+        folder, listed = self.job.listing, self.progress.listed
         if self.shuffle is None:
-            return write_listing(self.source, folder, told, lister)
+            return write_listing(self.source, folder, listed, lister)
         in_order = folder.with_name("source")
-        listing = write_listing(self.source, in_order, told, lister)
+        listing = write_listing(self.source, in_order, listed, lister)
         shuffled = shuffle_listing(listing, folder, self.shuffle, lister)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled
 
     @property
     def _order(self) -> dict[str, Any]:
-        """The manifest's fields that say in which order the samples are."""
+        """The manifest's fields for the order of the samples."""
         if self.shuffle is not None:
             return {"order": SHUFFLED, "seed": self.shuffle}
-        # A dataset that is packed anew has an order already.
+        # A packed dataset as the source has an order already.
         found: dict[str, Any] = getattr(self.source, "packed_order", {})
         return found
 
@@ -505,7 +505,7 @@ class _Packing:
         return self.out if self.uploading is None else self.uploading.name
 
     def _send(self, unit: Unit, tick: Callable[[], None]) -> None:
-        """Sends the output file of a finished unit, if the dataset goes to a bucket."""
+        """Upload the output file of a finished unit, if the dataset goes to a bucket."""
         if self.uploading is None:
             return
         part = read_part(self.job.part(unit))
@@ -517,7 +517,7 @@ class _Packing:
 
     @property
     def _plan(self) -> dict[str, Any]:
-        """Everything but the images that the output depends on; JSON values."""
+        """Everything that the output depends on, except the images; JSON values."""
         return {
             "container": self.job.container,
             "classes": list(self.job.classes),
@@ -527,10 +527,10 @@ class _Packing:
         }
 
     def _check_plan(self) -> None:
-        """Refuses to resume what was begun with another plan."""
+        """Refuse to resume packing of another plan."""
         path = self.job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
-        # With a manifest, remaining parts were only not cleared away before a kill.
+        # With a manifest, packing is finished; a kill only prevented the removal of parts.
         finished = has_manifest(self.out)
         begun = not finished and any(self.job.work.glob("*.part"))
         if begun and not self.force and (not path.exists() or path.read_text("utf-8") != plan):
@@ -542,7 +542,7 @@ class _Packing:
             temporary.write_text(plan, "utf-8")
 
     def _tick(self, executor: Executor) -> Callable[[], None]:
-        # Reports so far were of listing.
+        # Reports so far came from listing.
         listed, _ = executor.reported()
 
         def tick() -> None:
@@ -552,7 +552,7 @@ class _Packing:
         return tick
 
     def _estimate(self, listing: Listing) -> None:
-        """Estimates the blobs' sizes from a sample of the records."""
+        """Estimate the blobs' sizes from a sample of the records."""
         total = max(listing.total_bytes(), 1)
         growth = 1.0
         if self.job.encoding.kind != "original":
@@ -570,7 +570,7 @@ class _Packing:
         self.job = replace(self.job, growth=growth, mean_blob=mean)
 
     def _map_size(self, listing: Listing, source_bytes: int) -> int:
-        """LMDB's map size. A function of the source, since LMDB writes it into the file."""
+        """Return LMDB's map size, a function of the source, because LMDB stores it in the file."""
         if self.job.encoding.kind == "original" and listing.lengths_are_exact():
             return lmdb.map_size(source_bytes)
         # The encoded size is only estimated; address space costs nothing.
@@ -590,7 +590,7 @@ class _Packing:
         per_image = _INDEX_ROW if self.job.container == "folder" else _OVERHEAD
         stored = size * (self.job.container != "folder")
         if self.uploading is not None and self.job.container in ("parquet", "shards"):
-            # Files are removed once they are sent.
+            # Files are removed once they are uploaded.
             stored = min(stored, self.uploading.files_held() * self.unit_size)
         needed = int(stored) + images * per_image
         free = free_space(self.out) + outputs_size(self.out, self._outputs(done))
@@ -601,7 +601,7 @@ class _Packing:
             )
 
     def _find_done(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """The units that an earlier run has finished, by number."""
+        """Return the units that an earlier run has finished, by number."""
         if self.job.container == "lmdb":
             return self._find_committed(units)
         parts = ((unit.number, self._part(unit)) for unit in units)
@@ -621,14 +621,14 @@ class _Packing:
             return False
 
     def _outputs(self, done: dict[int, Part]) -> set[str]:
-        """The names of the files that finished units are in."""
+        """Return the names of the files of finished units."""
         if self.job.container == "lmdb":
             return {self._lmdb_data.name} if done else set()
         return {part.file.name for part in done.values() if part.file is not None}
 
     def _remove_all_but(self, done: dict[int, Part]) -> None:
-        """Removes what earlier runs have left, except finished units."""
-        # The manifest first: from now on this is no dataset.
+        """Remove the files of earlier runs, except finished units."""
+        # The manifest goes first: from now on this is no dataset.
         if self.uploading is not None:
             self.uploading.begin(
                 [part.file for part in done.values() if part.file is not None], self.force
@@ -648,7 +648,7 @@ class _Packing:
                 path.unlink(missing_ok=True)
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
-        """A unit's part, if it is current and its bad images need no second attempt."""
+        """Return a unit's part if it is current and its bad images need no second try."""
         path = self.job.part(unit)
         part = read_part(path.with_name(path.name + suffix))
         if part is None or part.fingerprint != unit.fingerprint:
@@ -658,10 +658,10 @@ class _Packing:
         return part
 
     def _find_committed(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """The units committed to the LMDB; none if it holds anything else."""
+        """Return the units committed to the LMDB; none if it holds anything else."""
         job, data = self.job, self._lmdb_data
         if data.with_name(lmdb.DATA_NAME).exists():
-            # Killed between renaming the file and the manifest: undo the renaming.
+            # A kill came between renaming the file and writing the manifest: undo the renaming.
             os.replace(data.with_name(lmdb.DATA_NAME), data)
         committed = lmdb.entries(data)
         done: dict[int, Part] = {}
@@ -669,7 +669,7 @@ class _Packing:
         for unit in units:
             part = self._part(unit)
             if part is None:
-                # A commit whose part was written, but not yet renamed.
+                # A kill came after the commit, before the part was renamed.
                 part = self._part(unit, PARTIAL_SUFFIX)
                 if part is None or samples + part.samples != committed:
                     break
@@ -687,7 +687,7 @@ class _Packing:
     def _pack_lmdb(
         self, executor: Executor, todo: Sequence[Unit], done: dict[int, Part], map_size: int
     ) -> None:
-        """Writes units to the one file, in order; workers only prepare."""
+        """Write units to the single file, in order; workers only prepare them."""
         job = self.job
 
         def work() -> Iterator[Piece]:
@@ -709,8 +709,8 @@ class _Packing:
                         part.add(row)
                     for bad in piece.bad:
                         part.add_bad(bad)
-                # The part is synced before the commit and renamed after it, so that after a kill
-                # at any point it is known what is committed.
+                # Sync the part before the commit, and rename it afterwards. So a kill at any
+                # point leaves no doubt about what is committed.
                 temporary = path.with_name(path.name + PARTIAL_SUFFIX)
                 part.write(temporary, unit.fingerprint, file_number=0)
                 sync(temporary)
@@ -719,7 +719,7 @@ class _Packing:
             committed += part.samples
 
     def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
-        """Joins the parts to an index and writes the manifest."""
+        """Join the parts to an index and write the manifest."""
         parts = [read_part(self.job.part(unit)) for unit in units]
         found = [part for part in parts if part is not None]
         if len(found) != len(units):
@@ -793,15 +793,15 @@ class _Packing:
                 "Check that --root holds images.",
             )
         # An LMDB is written in order; samples cannot be inserted.
-        again = "LMDB is then packed anew" if self.job.container == "lmdb" else "it resumes"
+        again = "LMDB is then packed again" if self.job.container == "lmdb" else "it resumes"
         return BadSamplesError(
             f"{self.out}: {len(bad):,} of {images} cannot be packed; {first}; {listed}",
-            "The others are packed. Finish without the bad ones by --skip-bad, or mend them "
+            "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
             f"and run the same command again ({again}).",
         )
 
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches; counts their images by encoding."""
+        """Yield the same batches, and count their images by encoding."""
         for batch in batches:
             column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
             codes = as_numpy(column.indices)
@@ -812,7 +812,7 @@ class _Packing:
             yield batch
 
     def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
-        """The index rows of all units; for LMDB with offsets from the finished file."""
+        """Yield the index rows of all units; for LMDB, with offsets of the finished file."""
         if self.job.container != "lmdb":
             for unit in units:
                 yield from read_rows(self.job.part(unit))

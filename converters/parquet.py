@@ -1,7 +1,7 @@
-"""Parquet with a column of images, written by Spark, Dask, petastorm, Hugging Face or anyone.
+"""Source of Parquet files with a column of images, from Spark, Dask, petastorm, Hugging Face, ….
 
-Files are read as the Parquet that they are. What petastorm keeps beside them is a pickle, which
-could run any code when it is read, and it is not needed: it is never opened.
+Files are read as plain Parquet. petastorm's own metadata are a pickle, which could run any code
+when it is read. They are not needed and never unpickled.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead, look
 
-#: What a column of class indices or class names is called, the likelier first.
+#: Usual names of a column of class indices or class names, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
            "digit", "noun_id", "fine_label", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
-#: The class list is held in memory and in the manifest, so a stray label must not size it.
+#: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22
 _EXTENSION = ".parquet"
-#: What Hive, and so Spark, calls the folder of rows without a value.
+#: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-#: Images of a column that are looked at to tell whether it holds any.
+#: Values of a column to check for images.
 _LOOKED_AT = 8
 
 
 class ParquetImages(Sharded):
-    """The rows of Parquet files, by file path and then row.
+    """Source of the rows of Parquet files, by file path and then row.
 
-    The image column holds the bytes of image files, as petastorm's ``CompressedImageCodec``
-    writes them; Hugging Face's structs of ``bytes`` and ``path`` too. Labels are integers, or
-    class names, which are then sorted; they may stand in the names of folders,
-    ``label=3/part-0.parquet``. Class names of integer labels are in the column ``class``, or in
-    what Hugging Face notes of its features, else they are the numbers.
+    The image column contains the bytes of image files, as petastorm's ``CompressedImageCodec``
+    writes them, or Hugging Face's structs of ``bytes`` and ``path``. Labels are integers, or
+    class names, which are sorted. They may be in the names of folders,
+    ``label=3/part-0.parquet``. Class names of integer labels come from the column ``class``, or
+    from Hugging Face's features; else they are the numbers.
 
     A key is the value of the key column, else ``<file>/<row>``. A row whose image or label is
     null is a bad sample.
 
-    Where images are not named as a column, the one column is taken whose values are images; for
-    labels, one of a usual name, or the only one that Hugging Face notes as a ``ClassLabel``.
-    Nothing else is guessed. `columns_taken` says which were, and which are left out.
+    The default image column is the only one whose values are images. The default label column
+    has a usual name, or is the only ``ClassLabel`` of Hugging Face's features. Nothing else is
+    guessed. `columns_taken` lists the columns that are packed and left out.
 
-    Lengths of records are the mean of their row group's rows, with all columns: to know each, all
-    images would have to be read.
+    A record's length is the mean of its row group's rows, over all columns: exact lengths would
+    require reading all images.
 
     Args:
         root: A folder of ``*.parquet``, at any depth, or one file; or the URL of either. Names
             that begin with ``_`` or ``.`` are not data.
         image_column: The column of images; a struct's field after a dot.
         label_column: The column of labels.
-        key_column: The column of keys; None for ``key`` where there is one.
+        key_column: The column of keys; None for ``key`` if it exists.
         storage_options: Options of the driver of a URL.
 
     Raises:
         RemoteError: The URL cannot be reached.
-        SourceError: There are no files, one cannot be read, or the columns cannot be told.
-        UsageError: A column that is named is not there, or of another kind.
+        SourceError: There are no files, one cannot be read, or no column is recognised.
+        UsageError: A given column does not exist, or has another type.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -110,7 +110,7 @@ class ParquetImages(Sharded):
 
     @property
     def columns_taken(self) -> str:
-        """Which columns are packed, and which are left out, in words."""
+        """Columns that are packed and left out, as text."""
         chosen = self._columns
         taken = [f"images from {chosen.image}", f"labels from {chosen.label}"]
         taken += [f"class names from {chosen.names_in}"] * bool(chosen.names_in)
@@ -119,7 +119,7 @@ class ParquetImages(Sharded):
         return ", ".join(taken) + left_out
 
     def shards(self) -> list[FileListing]:
-        """Shards of the listing: the files."""
+        """Return the shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
         return [
             FileListing(name, file, self._columns, classes) for name, file in self._files.items()
@@ -162,7 +162,7 @@ class ParquetImages(Sharded):
         return _Columns(image, label, key, named, names_in)
 
     def _find_classes(self) -> list[str]:
-        """Reads the labels alone."""
+        """Return the class names; reads the labels alone."""
         chosen = self._columns
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
@@ -176,11 +176,11 @@ class ParquetImages(Sharded):
                         raise SourceError(
                             f"{file}: a row has label {label} and class {name!r}, but another of "
                             f"that label has class {found[label]!r}",
-                            "Mend the columns: one label, one class.",
+                            "Correct the columns: one label, one class.",
                         )
         if not found:
             raise SourceError(
-                f"{self._base}: the column {chosen.label} holds no labels",
+                f"{self._base}: the column {chosen.label} has no labels",
                 "Name another with --label-column.",
             )
         if len(found) > _MOST_CLASSES:
@@ -202,17 +202,17 @@ class ParquetImages(Sharded):
             str(found.get(label) or (known[label] if label < len(known) else label))
             for label in range(max(most + 1, len(known)))
         ]
-        # Two classes of one name are told apart by their numbers.
+        # If two classes have one name, use the numbers.
         return classes if len(set(classes)) == len(classes) else list(map(str, range(len(classes))))
 
 
 def is_petastorm(
     folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether petastorm wrote a folder: told by the name of its entry, which stays unread.
+    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread.
 
     Raises:
-        RemoteError: It is a URL that cannot be reached.
+        RemoteError: The URL cannot be reached.
     """
     if is_url(folder):
         return _is_petastorm(RemoteTree(os.fspath(folder), storage_options))
@@ -233,7 +233,7 @@ def _is_petastorm(tree: Tree) -> bool:
 
 
 def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """The files of a folder, or one file and the folder that it is in."""
+    """Return a folder and its files; for a single file, its folder and the file."""
     tree = LocalTree(root.absolute())
     if not is_folder(root):
         if not root.is_file():
@@ -250,8 +250,8 @@ def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
 def _remote_files(
     url: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """The same, behind a URL."""
-    # Spark calls folders so, too; a web server's are told by their last slash alone.
+    """Return a folder and its files, or a single file, behind a URL."""
+    # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
     if name_of(url).endswith(_EXTENSION) and not url.endswith("/"):
         tree = RemoteTree(folder_of(url), storage_options)
         file = tree.file(name_of(url))
@@ -267,7 +267,7 @@ def _remote_files(
 
 
 class _Columns(NamedTuple):
-    """Which column is what; ``named``: labels are class names; ``names_in``: where names are."""
+    """Columns by role; ``named``: labels are class names; ``names_in``: column of class names."""
 
     image: str
     label: str
@@ -282,8 +282,8 @@ class FileListing(NamedTuple):
     Attributes:
         path: Its path below the source's folder, with ``/``.
         file: The file.
-        columns: Which column is what.
-        classes: Class names by label, where labels are names; else none.
+        columns: Columns by role.
+        classes: Class names by label if labels are names; else empty.
     """
 
     path: str
@@ -292,7 +292,7 @@ class FileListing(NamedTuple):
     classes: tuple[str, ...]
 
     def records(self) -> Iterator[Record]:
-        """Yields its rows in order."""
+        """Yield the records of its rows, in order."""
         chosen = self.columns
         ranks = {name: label for label, name in enumerate(self.classes)}
         wanted = [chosen.label, *([chosen.key] if chosen.key else [])]
@@ -323,7 +323,7 @@ class FileListing(NamedTuple):
 def _batches(
     path: str, source: SourceFile, chosen: _Columns, columns: list[str]
 ) -> Iterator[tuple[int, int, list[list[Any]]]]:
-    """The row group, its rows' mean length, and the columns' values, a batch at a time."""
+    """Yield (row group, mean length of its rows, columns' values) for each batch."""
     folders = _folder_values(path)
     with open_parquet(source) as file:
         names = _leaves(source, file)
@@ -337,16 +337,16 @@ def _batches(
                 same = pa.types.is_integer(kind) != chosen.named
             if not same:
                 raise SourceError(
-                    f"{source}: has no column {column}, as others have"
+                    f"{source}: has no column {column}, unlike the other files"
                     if kind is None
-                    else f"{source}: its column {column} is {kind}, unlike that of others",
+                    else f"{source}: its column {column} is {kind}, unlike the other files'",
                     "Give --root files that were written together.",
                 )
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             if not about.num_rows:
                 continue
-            # Of all columns: pyarrow ends the process where it looks at one that is damaged.
+            # Over all columns: pyarrow aborts the process on damaged metadata of a single one.
             length = min(max(1, about.total_byte_size // about.num_rows), MOST_BYTES)
             stored = [column for column in columns if column in names]
             if not stored:
@@ -366,7 +366,7 @@ def _batches(
 
 
 def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:
-    """A label as a rank among the classes, and what is wrong with it."""
+    """Return a label as a rank among the classes, and its problem or None."""
     if label is None:
         return 0, "its label is null"
     if named:
@@ -377,13 +377,13 @@ def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | No
 
 
 def _folder_values(path: str) -> dict[str, str | None]:
-    """Columns in the names of folders, as Hive and Spark have them: ``name=value``."""
+    """Return the columns in folder names, as Hive and Spark write them: ``name=value``."""
     pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
     return {name: None if value == _NULL_FOLDER else unquote(value) for name, value in pairs}
 
 
 def _leaves(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
-    """The columns of a file as they are stored: path in the schema and type, in order."""
+    """Return the types of a file's stored columns by path in the schema, in order."""
     found: dict[str, pa.DataType] = {}
 
     def add(prefix: str, kind: pa.DataType) -> None:
@@ -400,7 +400,7 @@ def _leaves(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
     except pa.ArrowException as error:
         raise SourceError(f"{path}: its columns cannot be read: {error}") from None
     if len(found) != len(file.schema.names):
-        raise SourceError(f"{path}: its columns cannot be told apart", "Write it with fewer.")
+        raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
     return found
 
 
@@ -420,7 +420,7 @@ def _listed(names: dict[str, pa.DataType]) -> str:
 
 
 def _image_column(path: SourceFile, file: pq.ParquetFile, names: dict[str, pa.DataType]) -> str:
-    """The one column whose values are images."""
+    """Return the one column whose values are images."""
     binary = [name for name, kind in names.items() if _is_binary(kind)]
     holding = [name for name in binary if _holds_images(file, name)]
     for usual in _IMAGES:
@@ -437,7 +437,7 @@ def _image_column(path: SourceFile, file: pq.ParquetFile, names: dict[str, pa.Da
 
 def _holds_images(file: pq.ParquetFile, name: str) -> bool:
     others = 0
-    # Row group by row group: where it may, pyarrow reads what comes after at once.
+    # One row group at a time: otherwise pyarrow prefetches all the others.
     for group in range(file.num_row_groups):
         for batch in file.iter_batches(_LOOKED_AT, [group], [name], use_threads=False):
             for value in column_values(batch, name):
@@ -460,7 +460,7 @@ def _label_column(
     names: dict[str, pa.DataType],
     features: Mapping[str, list[str]],
 ) -> str:
-    """The column of a usual name, else the only one that is noted to hold classes."""
+    """Return the column of a usual name, else the only ``ClassLabel`` column."""
     for usual in _LABELS:
         for name in kinds:
             if name.lower() == usual:
@@ -473,7 +473,7 @@ def _label_column(
     )
     if several is not None:
         raise SourceError(
-            f"{path}: the column {several} holds several labels a row ({names[several]}), and "
+            f"{path}: the column {several} has several labels per row ({names[several]}), and "
             "fastdata packs one image and one class",
             "Name another with --label-column; for several labels an image, keep your own loader.",
         )
@@ -486,7 +486,7 @@ def _label_column(
 
 
 def _features(schema: pa.Schema) -> dict[str, list[str]]:
-    """Class names that Hugging Face datasets notes beside the schema, by column."""
+    """Return the class names in Hugging Face's schema metadata, by column."""
     try:
         about = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {

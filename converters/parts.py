@@ -1,7 +1,7 @@
 """Parts: the index rows of one unit, kept until the whole dataset is packed.
 
-A part is written after the output it describes has reached the disk, so a unit is done exactly
-if its part exists and has the right fingerprint. Resuming needs nothing else.
+A part is written after its output has reached the disk. So a unit is done exactly if its part
+exists and has the right fingerprint. Resuming needs nothing else.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.rows import SCHEMA, Row, rows_to_batch
 
-#: Rows held as Python objects before they become a batch, which takes a fifth of the memory.
+#: Rows held as Python objects before they become a batch, which needs a fifth of the memory.
 _ROWS_HELD = 1024
 
 
 class Bad(NamedTuple):
-    """An image that cannot be packed.
+    """Image that cannot be packed.
 
     Attributes:
         key: The sample's key.
-        path: The file it lies in.
-        reason: What is wrong with it.
-        unread: Whether reading it failed, so that it may succeed with the same file later.
-        size: Its bytes, as the source lists it.
+        path: The file that contains it.
+        reason: The problem.
+        unread: Whether reading failed, so that a later try may succeed with the same file.
+        size: Its bytes in the source's listing.
     """
 
     key: str
@@ -42,12 +42,12 @@ class Bad(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A run of records, ready to be written.
+    """Run of records, ready to write.
 
     Attributes:
-        rows: Their index rows; offsets are not known yet.
-        blobs: Their bytes, one a row; None if they are to be read again from the source.
-        bad: The images that are not among them, and why.
+        rows: Their index rows, without offsets.
+        blobs: Their bytes, one per row; None to read them again from the source.
+        bad: The images that cannot be packed.
     """
 
     rows: list[Row]
@@ -56,13 +56,13 @@ class Prepared(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The metadata of a part.
+    """Metadata of a part.
 
     Attributes:
-        fingerprint: The unit's.
+        fingerprint: The unit's fingerprint.
         samples: Number of its index rows.
         blob_bytes: Sum of their blobs' lengths.
-        file: The unit's output file; None where it has none of its own.
+        file: The unit's own output file; None without one.
         bad: The unit's images that were not packed.
     """
 
@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 
 class PartBuilder:
-    """Collects a unit's index rows while the unit is written."""
+    """Builder of a part, which collects index rows while the unit is written."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
@@ -84,7 +84,7 @@ class PartBuilder:
         self._blob_bytes = 0
 
     def add(self, row: Row) -> None:
-        """Appends the row of a sample that has been written."""
+        """Append the row of a sample that has been written."""
         self._rows.append(row)
         self.samples += 1
         self._blob_bytes += row.length
@@ -92,7 +92,7 @@ class PartBuilder:
             self._flush()
 
     def add_bad(self, bad: Bad) -> None:
-        """Notes an image that was not packed."""
+        """Record an image that cannot be packed."""
         self._bad.append(bad)
 
     def _flush(self) -> None:
@@ -108,14 +108,14 @@ class PartBuilder:
         file: FileEntry | None = None,
         offsets: Sequence[int] | None = None,
     ) -> None:
-        """Writes the part.
+        """Write the part.
 
         Args:
             path: The file to write.
-            fingerprint: The unit's.
+            fingerprint: The unit's fingerprint.
             file_number: Value of the column ``file``.
             file: The unit's output file, if it has one.
-            offsets: Values of the column ``offset``; None to keep those of the rows.
+            offsets: Values of the column ``offset``; None to keep the rows' own.
         """
         self._flush()
         about = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad)._asdict()
@@ -135,7 +135,7 @@ def _with_column(rows: pa.Table, name: str, values: Sequence[int]) -> pa.Table:
 
 
 def read_part(path: Path) -> Part | None:
-    """A part's metadata; None if there is no readable part."""
+    """Return a part's metadata; None if there is no readable part."""
     try:
         with pa.memory_map(str(path)) as source:
             metadata = pa.ipc.open_file(source).schema.metadata
@@ -148,7 +148,7 @@ def read_part(path: Path) -> Part | None:
 
 
 def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
-    """The index rows of a part."""
+    """Yield the index rows of a part."""
     with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):

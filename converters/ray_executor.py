@@ -1,8 +1,7 @@
-"""Tasks on a Ray cluster: the local executor's tasks, on machines that may go away.
+"""Executor of tasks on a Ray cluster, whose machines may go away.
 
-A task is a function of the job and of a run of the listing, and what it writes appears under
-its name when it is whole. So Ray may run it again, elsewhere, as often as it likes: the output
-is the same.
+A task is a function of the job and a run of the listing. Its files appear only when they are
+complete. So Ray may retry it on any machine, and the output is the same.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from fastdata.version import VERSION
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: How often a task is run again after its worker, or its machine, was lost.
+#: Most retries of a task whose worker or machine was lost.
 RETRIES = 5
-#: Tasks that are submitted for each CPU: one that runs, and one that waits for it to end.
+#: Tasks submitted per CPU: one that runs and one that waits.
 _TASKS_PER_CPU = 2
-#: Seconds between two looks at the progress, and at the cluster's size, which may change.
+#: Seconds between two checks of the progress, and of the cluster's size, which may change.
 _TICK, _SIZE_EVERY = 0.1, 10.0
 _END: Any = object()
-#: Seconds within which a cluster must take a connection.
+#: Seconds within which a cluster must accept a connection.
 _CONNECT = 10.0
 
 
 class RayExecutor:
-    """Runs tasks on a Ray cluster; a context manager.
+    """Executor of tasks on a Ray cluster; a context manager.
 
-    It connects when the first task is to be run: to the cluster at ``address``; without one,
-    to what this process is connected to, else as ``ray.init`` does: to ``RAY_ADDRESS``, to a
-    cluster of this machine, or to one of its own that ends with it.
+    The first task connects to the cluster at ``address``. Without an address, it uses the
+    process's existing connection, or else ``RAY_ADDRESS``, a cluster of this machine, or a new
+    local cluster that ends with the executor.
 
     Args:
-        address: The cluster's: ``auto``, ``host:6379`` or ``ray://host:10001``.
-        workers: Tasks in flight at most; None for two a CPU of the cluster.
+        address: Address of the cluster: ``auto``, ``host:6379`` or ``ray://host:10001``.
+        workers: Most tasks in flight; None for two a CPU of the cluster.
 
     Raises:
-        UsageError: Ray is not installed, or there would be no work done.
+        UsageError: Ray is not installed, or ``workers`` is below 1.
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
@@ -76,7 +75,7 @@ class RayExecutor:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        # Nothing that a task writes counts before it is whole, so none is waited for.
+        # Incomplete output of a task never counts, so do not wait for any.
         for reference in self._submitted:
             self._ray.cancel(reference, force=True)
         self._submitted.clear()
@@ -98,7 +97,7 @@ class RayExecutor:
                     f"--executor ray: no connection to a cluster at {address}: {error}",
                     "Check --address, and `ray status` on a machine of the cluster.",
                 ) from None
-            # Nobody was asked whether Ray may report on its use.
+            # The user has not agreed to Ray's usage reports.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init("local", num_cpus=usable_cpus(), **quiet)
         self._connected = True
@@ -112,7 +111,7 @@ class RayExecutor:
     ) -> Iterator[Result]:
         """See `fastdata.executors.Executor.run`.
 
-        Results that are not consumed yet lie in the cluster's memory, not in this process's.
+        Unconsumed results stay in the cluster's memory, not in this process's.
         """
         self._connect()
         ray = self._ray
@@ -142,7 +141,7 @@ class RayExecutor:
                 tick()
 
     def _in_flight(self) -> int:
-        """Tasks that may be submitted and not finished: the back-pressure."""
+        """Return the most unfinished tasks that may be submitted: the back-pressure."""
         if self._workers is not None:
             return self._workers
         now = time.monotonic()
@@ -152,7 +151,7 @@ class RayExecutor:
         return self._slots
 
     def _count_finished(self) -> None:
-        """Waits a moment for tasks to finish, and counts what they have done."""
+        """Wait a moment for tasks to finish, and count their images and bytes."""
         ray = self._ray
         waiting = list(self._submitted)
         if not waiting:
@@ -164,7 +163,7 @@ class RayExecutor:
             del self._submitted[reference]
             try:
                 images, size = ray.get(reference)
-            except ray.exceptions.RayError:  # raised again where its result is asked for
+            except ray.exceptions.RayError:  # getting the task's result raises it again
                 continue
             self._images += images
             self._bytes += size
@@ -180,17 +179,17 @@ class RayExecutor:
         except exceptions.RayError as error:
             raise DataError(
                 f"a Ray task was lost, and {RETRIES} retries of it too: {error}",
-                "Run the same command again, it resumes; look into the cluster's health with "
+                "Run the same command again: it resumes. Check the cluster's health with "
                 "`ray status` and `ray list tasks`.",
             ) from None
 
     def reported(self) -> tuple[int, int]:
-        """See `fastdata.executors.Executor.reported`. Of the tasks that are finished."""
+        """See `fastdata.executors.Executor.reported`; counts finished tasks."""
         return self._images, self._bytes
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what the output's bytes depend on."""
+    """Return the versions of the packages that the output's bytes depend on."""
     return {
         "fastdata": VERSION,
         "pyarrow": pa.__version__,
@@ -204,21 +203,21 @@ def _start_worker() -> None:
     import ray
 
     executors.keep_freed_memory()
-    # Process numbers of two machines may be equal, and both write to one folder.
+    # Two machines may have equal process numbers, and both write to one folder.
     name_process(int(ray.get_runtime_context().get_worker_id(), 16))
 
 
 def _call(
     shared: tuple[Callable[[Item], Result], dict[str, str]], item: Item
 ) -> tuple[Result, tuple[int, int]]:
-    """Runs one task in a worker: its result, and the images and bytes that it reported."""
+    """Run one task in a worker; return its result and the images and bytes it reported."""
     function, expected = shared
     _start_worker()
     if (found := _versions()) != expected:
         differ = [f"{name} {found[name]} there, {expected[name]} here" for name in expected
                   if found[name] != expected[name]]  # fmt: skip
         raise UsageError(
-            f"--executor ray: the workers' environment is another: {', '.join(differ)}",
+            f"--executor ray: the workers' environment differs: {', '.join(differ)}",
             "Install the same versions on all machines: the output depends on them.",
         )
     with executors.counted() as counts:
@@ -227,10 +226,10 @@ def _call(
 
 
 def _require_listener(address: str | None) -> None:
-    """Connects to a cluster's port: Ray itself tries for minutes, and logs it.
+    """Check that a cluster's port accepts connections: Ray itself retries for minutes, and logs.
 
     Raises:
-        UsageError: Nobody listens there.
+        UsageError: The port refuses the connection.
     """
     found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
     if found is None:  # auto, local

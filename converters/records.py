@@ -1,7 +1,7 @@
 """Sources: classes, and records in a fixed order.
 
-A record is an extent: it says where an image's bytes lie. So listing ImageNet reads no image,
-each worker reads what it packs, and archives are never unpacked.
+A record is an extent, the place of an image's bytes. So listing ImageNet reads no image, each
+worker reads only the images that it packs, and archives are never unpacked.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class Record(NamedTuple):
     """One image of a source.
 
     Attributes:
-        key: The sample's name, unique in the source: path below the split, no extension.
+        key: The sample's key, unique in the source: path below the split, no extension.
         label: Index of its class in the source's ``classes``.
-        path: The file that holds the image's bytes, or its URL.
-        offset: Where in that file they begin.
-        length: How many they are.
+        path: The file with the image's bytes, or its URL.
+        offset: Offset of the bytes in that file.
+        length: Number of bytes.
         mtime_ns: Modification time of that file in nanoseconds (behind a URL: any number that
-            changes with it); tells whether what an interrupted run packed is still current.
-        pixels: Where the source holds pixels, not files: height, width, and the pixels
-            themselves, uint8 HWC RGB, or None where they lie in ``path`` as they are.
-        problem: Why the image cannot be packed, if listing has found out.
+            changes with it). It shows whether the output of an interrupted run is current.
+        pixels: For a source of pixels, not files: height, width, and the pixels, uint8 HWC RGB;
+            or None instead of the pixels if they are the bytes in ``path``.
+        problem: Why the image cannot be packed, if listing has found a problem.
         column: The column of images, if ``path`` is Parquet. Then ``offset`` is the row, and
             ``length`` the approximate size of its image.
-        group: With ``column``, the row group: its rows are decoded together.
-        crc32c: CRC-32C of the bytes, where the source knows it: others are a bad sample's.
-        window: What a shuffled listing reads together (`fastdata.converters.shuffling`); sources
-            leave it out.
+        group: With ``column``, the row group, whose rows are decoded together.
+        crc32c: CRC-32C of the bytes, if the source knows it; other bytes make a bad sample.
+        window: Number of the window that a shuffled listing reads together
+            (`fastdata.converters.shuffling`); sources leave it out.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-    """A collection of labelled images that can be packed.
+    """Collection of labelled images that can be packed.
 
     Attributes:
         classes: Class names; a label is an index into them.
@@ -63,21 +63,21 @@ class Source(Protocol):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """Where the data came from, for the manifest; JSON values."""
+        """Origin of the data, for the manifest; JSON values."""
 
     @property
     def inputs(self) -> Sequence[Path | str]:
-        """The files, folders and URLs that are read: nothing may be written into them."""
+        """Files, folders and URLs that packing reads and must not write to."""
 
     @property
     def root(self) -> str | None:
-        """The folder or URL that holds all images as single files; None if they are in archives.
+        """Folder or URL with all images as single files; None if they are in archives.
 
         The ``folder`` container needs one.
         """
 
     def records(self) -> Iterator[Record]:
-        """Yields every image, in an order that depends on the source alone.
+        """Yield every image, in an order that depends on the source alone.
 
         Raises:
             SourceError: The source is unreadable or contradictory.
@@ -85,40 +85,40 @@ class Source(Protocol):
 
 
 class Listable(Protocol):
-    """Something that yields records: a source, or a shard of one, which is picklable.
+    """Iterable of records: a source, or a shard of one, which is picklable.
 
-    It may have a `Counter` ``left_out``, of files that it leaves out by their suffix.
+    It may have a `Counter` ``left_out`` of the files that it skips, by suffix.
     """
 
     def records(self) -> Iterator[Record]:
-        """Yields its images, as `Source.records`."""
+        """Yield its images; see `Source.records`."""
 
 
 class Sharded:
-    """A source whose shards are listed by one task each."""
+    """Source whose shards are listed by one task each."""
 
     def shards(self) -> Sequence[Listable]:
-        """The shards of its listing, in order."""
+        """Return the shards of its listing, in order."""
         raise NotImplementedError
 
     def records(self) -> Iterator[Record]:
-        """Yields the records of its shards in turn."""
+        """Yield the records of its shards, one after the other."""
         for shard in self.shards():
             yield from shard.records()
 
 
 def listing_shards(source: Source) -> Sequence[Listable]:
-    """A source's shards; the source itself if it has no ``shards()``."""
+    """Return a source's shards; the source itself if it has no ``shards()``."""
     found: Sequence[Listable] = source.shards() if hasattr(source, "shards") else [source]
     return found
 
 
 def read_record(path: str, offset: int, length: int) -> bytes:
-    """Reads a record's bytes.
+    """Read a record's bytes.
 
     Raises:
         UnreadableError: The file cannot be read.
-        SampleError: It has changed since it was listed.
+        SampleError: The file has changed since it was listed.
     """
     if not 0 <= length <= MOST_BYTES:
         raise SampleError(f"has {length:,} bytes, and an image may have {MOST_BYTES:,} at most")

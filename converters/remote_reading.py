@@ -1,4 +1,4 @@
-"""Reading records behind URLs: neighbours in one request, several requests at once."""
+"""Reads of records behind URLs: neighbours in one request, several requests at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url
 
 _THREADS = 16
-#: Bytes between two records that one request reads along: what tar puts there, and labels.
+#: Most bytes between two records of one request: tar's headers and labels.
 _GAP = 64 << 10
 _MOST_BYTES = 16 << 20  # of one request
 
@@ -26,14 +26,14 @@ _MOST_BYTES = 16 << 20  # of one request
 def fetch(
     records: Sequence[Record], storage_options: Mapping[str, Any] | None
 ) -> Callable[[Record], bytes]:
-    """Fetches records that lie behind URLs, and returns a function that gives each one's bytes.
+    """Fetch records behind URLs, and return a function that returns each one's bytes.
 
-    Rows of Parquet are fetched when that function is called, by row group. It raises
-    UnreadableError where a record's file is gone, SampleError where it has changed, and as
+    That function fetches rows of Parquet when it is called, by row group. It raises
+    UnreadableError if a record's file is gone, SampleError if it has changed, and as
     `read_row` does.
 
     Raises:
-        RemoteError: A server cannot be reached; the images are not bad ones for that.
+        RemoteError: A server cannot be reached; this makes no image a bad one.
     """
     wanted = (
         Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
@@ -59,7 +59,7 @@ def fetch(
             found[records[one.number].key] = part
 
     with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
-        # All of a file will be read: what lies between is not saved by more requests.
+        # The whole file will be read, so more requests would save no bytes.
         for _ in pool.map(read, merge(wanted, _GAP, _MOST_BYTES, waste=math.inf)):
             pass
 
@@ -74,14 +74,14 @@ def fetch(
         if record.key in changed:
             raise SampleError("has changed since it was listed")
         if record.key not in found:
-            raise UnreadableError("cannot be opened: it is not there")
+            raise UnreadableError("cannot be opened: it does not exist")
         return found.pop(record.key)
 
     return give
 
 
 def is_remote(records: Sequence[Record]) -> bool:
-    """Whether records lie behind URLs."""
+    """Return whether records lie behind URLs."""
     return bool(records) and is_url(records[0].path)
 
 

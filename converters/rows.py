@@ -1,4 +1,4 @@
-"""Reading single rows of Parquet columns; in row order, each row group is read once."""
+"""Reads of single rows of Parquet columns; in row order, each row group is read once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableE
 from fastdata.remote.answers import ChangedError
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 
-#: Rows that are decoded at a time: some megabytes of images.
+#: Rows to decode at a time: some megabytes of images.
 _ROWS = 64
 
 
 @contextmanager
 def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
-    """Opens a Parquet file.
+    """Open a Parquet file.
 
     Raises:
-        RemoteError: It is behind a URL that cannot be reached, then or while it is open.
-        SourceError: It cannot be read, then or while it is open.
+        RemoteError: Its URL cannot be reached, on opening or later.
+        SourceError: The file cannot be read, on opening or later.
     """
     try:
         with file.open() as source:
@@ -39,16 +39,16 @@ def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
         raise
     except PARQUET_ERRORS as error:
         raise SourceError(
-            f"{file}: cannot be read as Parquet: {error}", "Check that it was written whole."
+            f"{file}: cannot be read as Parquet: {error}", "Check that it was written completely."
         ) from None
 
 
 def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
-    """A column's values; ``a.b`` is the field ``b`` of the struct ``a``."""
+    """Return a column's values; ``a.b`` is the field ``b`` of the struct ``a``."""
     first, *fields = _path(batch.schema, column)
     values = batch.column(first)
     for field in fields:
-        # Not `field`, which leaves out that the struct itself may be null.
+        # Not `field`, which ignores that the struct itself may be null.
         values = values.flatten()[values.type.get_field_index(field)]
     found: list[Any] = values.to_pylist()
     return found
@@ -60,7 +60,7 @@ def _path(schema: pa.Schema, column: str) -> list[str]:
 
 
 class _Column:
-    """One column of one file, read forwards; going back restarts at the row group."""
+    """Reader of one column of a file, forwards; going back restarts at the row group."""
 
     def __init__(self, file: SourceFile, column: str) -> None:
         self._source = file.open()
@@ -76,7 +76,7 @@ class _Column:
         self._first = 0
 
     def value(self, row: int) -> Any:
-        """The value of a row of the file."""
+        """Return the column's value in a row of the file."""
         group = bisect_right(self._starts, row) - 1
         if row >= self._starts[-1]:
             raise SampleError(f"has {self._starts[-1]} rows now, but had more when it was listed")
@@ -94,12 +94,12 @@ class _Column:
         return self._values[row - self._first]
 
     def close(self) -> None:
-        """Releases the file."""
+        """Close the file."""
         self._file.close()
         self._source.close()
 
 
-# One reader a thread: each has a position of its own.
+# One reader per thread, because each has its own position.
 _open = threading.local()
 
 
@@ -110,10 +110,10 @@ def read_row(
     mtime_ns: int,
     storage_options: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The bytes of one row.
+    """Return the bytes of one row.
 
     Raises:
-        RemoteError: The file is behind a URL that cannot be reached.
+        RemoteError: The file's URL cannot be reached.
         UnreadableError: The file cannot be read.
         SampleError: The value is null, or the file has changed.
     """
@@ -142,7 +142,7 @@ def read_row(
 
 
 def close_rows() -> None:
-    """Closes the file that this thread read rows from."""
+    """Close the file that this thread has read rows from."""
     if getattr(_open, "reader", None) is not None:
         _open.reader.close()
     _open.reader = _open.what = None

@@ -1,15 +1,15 @@
-"""The order in which a dataset is packed: the source's, or a permutation by a seed.
+"""Order of packing: the source's, or a permutation by a seed.
 
-A loader that reads neighbours together, from a disk or an object store, mixes within windows; a
-source that comes class by class then gives batches of few classes (docs/remote-reading.md). So what
-is packed for such reading is shuffled here: rows of the listing are written anew in another
-order, and everything after it packs them as any listing.
+A loader that reads neighbours together, from a disk or an object store, mixes within windows. A
+source that is sorted by class then gives batches of few classes (docs/remote-reading.md). So
+containers for such reading are shuffled here: the rows of the listing are written in another
+order, and the later steps pack them as any listing.
 
-Single files are permuted as they are, since any of them is read as fast as the next. Images in
+Single files are permuted one by one, because any of them is read equally fast. Images in
 archives are read a *block* at a time: neighbours of about 2 MiB, or the rows of a Parquet row
-group. The blocks are permuted, and the images of each *window*, consecutive blocks of about 64 MiB,
-are permuted among each other. A task reads a window in the archive's order and holds it in
-memory. A loader's blocks of 32 then hold images of many of the source's, which is what it mixes.
+group. The blocks are permuted. Then the images of each *window*, consecutive blocks of about
+64 MiB, are permuted among each other. A task reads a window in the archive's order and holds it
+in memory. So a loader's block of 32 images mixes images of many of the source's blocks.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from fastdata.executors import Executor
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.storage.arrow import as_numpy
 
-#: The orders by name.
+#: Names of the orders.
 SHUFFLED, SOURCE = ORDERS = ("shuffled", "source")
 
-#: Bytes of neighbours that are read together, and of blocks that are mixed and held in memory.
+#: Bytes of neighbours to read together, and of blocks to mix in memory.
 BLOCK_BYTES = 2 << 20
 WINDOW_BYTES = 64 << 20
 
-#: Rows that are sorted in memory at a time, on average; and those that are spread at a time.
+#: Rows to sort in memory at a time, on average; and rows to spread at a time.
 _BUCKET_ROWS, _SPREAD_ROWS = 131_072, 32_768
-#: Bytes of pixels in a listing that count as a row more.
+#: Bytes of pixels in a listing that count as one more row.
 _BYTES_PER_ROW = 256
 
 _KEYED = SCHEMA.append(pa.field("block", pa.uint64())).append(pa.field("draw", pa.uint64()))
@@ -58,10 +58,10 @@ _TRAINING = {"train", "training"}
 
 
 def split_to_pack(classes: Iterable[str]) -> str | None:
-    """Return the class folder to pack by itself if all class folders are named like splits.
+    """Return the folder to pack by itself if all class folders have names of splits.
 
     Returns:
-        The split for training, else the first in order; None if the classes are classes.
+        The split for training, else the first in order; None if the folders are classes.
     """
     names = sorted(classes, key=lambda name: (name.lower() not in _TRAINING, name))
     if not names or not {name.lower() for name in names} <= _TRAINING | _EVALUATION:
@@ -70,12 +70,12 @@ def split_to_pack(classes: Iterable[str]) -> str | None:
 
 
 def default_order(container: str, about: Mapping[str, Any]) -> str:
-    """The order in which a source is packed if nobody says which.
+    """Return the default order of packing.
 
     Args:
         container: The container's name.
-        about: The source's `fastdata.converters.records.Source.about`. A split for evaluation is
-            one that it names so, or whose folder is.
+        about: The source's `fastdata.converters.records.Source.about`, whose split or folder
+            name shows whether it is a split for evaluation.
     """
     if container not in ("parquet", "shards") or _is_evaluation(about):
         return SOURCE
@@ -83,7 +83,7 @@ def default_order(container: str, about: Mapping[str, Any]) -> str:
 
 
 def _is_evaluation(about: Mapping[str, Any]) -> bool:
-    if "of" in about:  # a dataset that is packed anew
+    if "of" in about:  # a packed dataset as the source
         return _is_evaluation(about["of"])
     name = about.get("split") or str(about.get("root", "")).rstrip("/").rpartition("/")[2]
     return not _EVALUATION.isdisjoint(re.split(r"[^a-z]+", str(name).lower()))
@@ -98,21 +98,21 @@ def shuffle_listing(
     bucket_rows: int = _BUCKET_ROWS,
     spread_rows: int = _SPREAD_ROWS,
 ) -> Listing:
-    """Writes a listing in another order: an external sort by keys that the seed and the row give.
+    """Write a listing in another order, by an external sort with keys of the seed and row.
 
     Args:
-        listing: The source's.
+        listing: The source's listing.
         folder: The folder to write to.
-        seed: Of the permutation, any int.
+        seed: Seed of the permutation, any int.
         executor: Runs the tasks.
-        bucket_rows: Rows sorted in memory at a time, on average.
-        spread_rows: Rows held in memory when they are spread over the buckets.
+        bucket_rows: Rows to sort in memory at a time, on average.
+        spread_rows: Rows to hold in memory while they are spread over the buckets.
     """
     shutil.rmtree(folder, ignore_errors=True)
     spread = folder / "spread"
     spread.mkdir(parents=True)
     buckets = 1 + (len(listing) + listing.held_bytes // _BYTES_PER_ROW) // bucket_rows
-    key = epoch_key(seed, -1)  # no epoch of a loader's
+    key = epoch_key(seed, -1)  # loaders never use this epoch
     task = partial(_spread, listing.folder, spread, key, buckets, spread_rows)
     shards = len(listing.starts) - 1
     for _ in executor.run(task, range(shards), ahead=AHEAD):
@@ -127,7 +127,7 @@ def shuffle_listing(
 def _spread(
     source: Path, folder: Path, key: int, buckets: int, rows_at_once: int, shard: int
 ) -> None:
-    """Writes a shard's rows with their keys: of some at a time, a record batch for each bucket."""
+    """Write a shard's rows with their keys, as one record batch per bucket and group of rows."""
     listing = Listing(source)
     start, stop = listing.starts[shard : shard + 2]
 
@@ -140,7 +140,7 @@ def _spread(
             keyed = pa.RecordBatch.from_arrays(
                 [*rows.columns, *map(_unsigned, (blocks, draws))], schema=_KEYED
             )
-            # The upper half times the number of buckets, its upper half.
+            # Upper half of the product: maps 32-bit fractions evenly to buckets.
             bucket = (blocks >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
             ends = np.searchsorted(np.sort(bucket), np.arange(buckets), side="right")
             keyed = _taken(keyed, np.argsort(bucket, kind="stable"))
@@ -151,14 +151,14 @@ def _spread(
 
 
 def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """For each row the first one of its block: of those that are read together with it."""
+    """Return for each row the first row of its block, whose rows are read together."""
     places = np.arange(len(rows))
     path = as_numpy(rows.column("path").dictionary_encode().indices)
     group = as_numpy(rows.column("group").fill_null(-1))
     begins = np.empty(len(rows), np.bool_)
     begins[0] = True
     begins[1:] = (path[1:] != path[:-1]) | (group[1:] != group[:-1])
-    # Pixels that the listing holds lie nowhere else.
+    # Pixels in the listing need no reading, so each row is a block.
     pixels = rows.column("pixels")
     if pixels.null_count < len(rows):
         begins |= as_numpy(pixels.is_valid().cast(pa.uint8())).astype(np.bool_)
@@ -173,7 +173,7 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
 def _gather(
     spread: Path, folder: Path, shards: int, buckets: int, rows_per_batch: int, bucket: int
 ) -> int:
-    """Sorts one bucket's rows and writes them as a shard of the new listing."""
+    """Sort one bucket's rows and write them as a shard of the new listing."""
     found = [
         reader.get_batch(number)
         for reader in open_shards(spread, range(shards))
@@ -208,7 +208,7 @@ def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
 
 
 def _joined(batches: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """Record batches as one."""
+    """Return record batches joined to one."""
     found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
 

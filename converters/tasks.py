@@ -1,7 +1,7 @@
-"""The tasks of packing: read, check and encode images, and write whole output files.
+"""Tasks of packing: read, check and encode images, and write whole output files.
 
-A task is a function of the job and of a run of its listing, so its result is the same wherever
-and however often it runs.
+A task is a function of the job and a run of its listing. So its result is the same on any
+machine, and however often it runs.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from fastdata.storage.files import publish, temporary_name, whole_file, written_
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.rows import Row
 
-#: Bytes of blobs, and records, in a piece, which one process prepares and another writes.
-#: Bounds memory: a few pieces a worker are in flight.
+#: Most bytes of blobs, and records, in a piece, which one process prepares and another writes.
+#: This limits memory: each worker has a few pieces in flight.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
-#: Pieces whose blobs are read ahead of the writer.
+#: Pieces whose blobs are prefetched for the writer.
 _PIECES_AHEAD = 4
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all tasks of one packing have in common; picklable.
+    """Parameters that all tasks of one packing share; picklable.
 
     Attributes:
         out: The dataset's folder.
         work: The folder of the packing's state, inside it.
         container: The container's name.
         classes: Class names, by label.
-        encoding: How images are stored.
-        plain_images: Whether blobs in Parquet are a column of bytes, not of Hugging Face's images.
-        root: The folder that paths are relative to, for the ``folder`` container.
+        encoding: Encoding of stored images.
+        plain_images: Whether Parquet's column of images contains bytes, not Hugging Face's structs.
+        root: The base of relative paths, for the ``folder`` container.
         stride: Pixels between seek points; None for none.
         growth: Estimated bytes of blobs per byte of the source.
         mean_blob: Estimated mean bytes of a blob.
-        storage_options: Options of the drivers of a source that lies behind URLs.
+        storage_options: Options of the drivers of a source behind URLs.
     """
 
     out: Path
@@ -77,16 +77,16 @@ class Job:
 
     @property
     def listing(self) -> Path:
-        """The folder that the listing lies in."""
+        """Folder of the listing."""
         return self.work / "listing"
 
     def part(self, unit: Unit) -> Path:
-        """The path of a unit's part."""
+        """Return the path of a unit's part."""
         return self.work / f"{unit.number:06d}.part"
 
 
 class Piece(NamedTuple):
-    """A run of records that one task prepares."""
+    """Run of records that one task prepares."""
 
     unit: Unit
     start: int
@@ -95,7 +95,7 @@ class Piece(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _open_listing(folder: Path, mtime_ns: int) -> Listing:
-    """Opens a listing once per process; ``mtime_ns`` identifies its version."""
+    """Open a listing once per process; ``mtime_ns`` identifies its version."""
     return Listing(folder)
 
 
@@ -104,13 +104,13 @@ def _listing(job: Job) -> Listing:
         return _open_listing(job.listing, listed_at(job.listing))
     except FileNotFoundError:
         raise DataError(
-            f"{job.listing}: not there on {os.uname().nodename}",
+            f"{job.listing}: missing on {os.uname().nodename}",
             "--out must be a folder that all machines of the cluster share, at the same path.",
         ) from None
 
 
 def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
-    """Cuts a unit into pieces."""
+    """Cut a unit into pieces."""
     size = PIECE_BYTES / max(job.growth, 1.0)
     rows = max(1, min(PIECE_ROWS, int(PIECE_BYTES / job.mean_blob)))
     for start, stop, _ in _listing(job).runs(unit.start, unit.stop, size, rows):
@@ -118,10 +118,10 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
 
 
 def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad]:
-    """Reads, checks and encodes the records from ``start`` to ``stop``, a few at a time.
+    """Read, check and encode the records from ``start`` to ``stop``, a few at a time.
 
     Yields:
-        A sample's index row and blob, or the bad image.
+        A sample's index row and blob, or a bad image.
     """
     for group, read in _groups(job, start, stop):
         judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
@@ -149,7 +149,7 @@ Read: TypeAlias = Callable[[Record], bytes]
 
 
 def _groups(job: Job, start: int, stop: int) -> Iterator[tuple[list[Record], Read]]:
-    """Cuts records into groups small enough to be held in memory, with what reads them."""
+    """Yield (group, read function) for groups of records that fit in memory."""
     for window, records in groupby(_listing(job).records(start, stop), attrgetter("window")):
         if window is None:
             for group in _small_groups(job, records):
@@ -175,7 +175,7 @@ def _small_groups(job: Job, records: Iterable[Record]) -> Iterator[list[Record]]
 
 
 def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
-    """Reads records as they lie in their archives; returns what gives each one's bytes once."""
+    """Read records in the order of their archives; return a function that gives each once."""
     ordered = sorted((one for one in records if not one.problem), key=attrgetter("path", "offset"))
     read = reader(ordered, storage_options)
     held: dict[str, bytes | SampleError] = {}
@@ -218,15 +218,15 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
 
 
 def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
-    """Returns a function that reads these records; those behind URLs are fetched now, at once."""
+    """Return a function that reads these records; fetch those behind URLs now, concurrently."""
     return fetch(records, storage_options) if is_remote(records) else _read
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:
-    """Reads one record and makes its blob.
+    """Read one record and encode it as a blob.
 
     Raises:
-        SampleError: It cannot be read, or is no complete image.
+        SampleError: The record cannot be read, or is no complete image.
     """
     if record.problem:
         raise SampleError(record.problem)
@@ -248,7 +248,7 @@ def _read(record: Record) -> bytes:
 
 
 def pack_file(job: Job, unit: Unit) -> None:
-    """Packs a unit into an output file of its own, and then writes its part."""
+    """Pack a unit into its own output file, and then write its part."""
     part = PartBuilder()
     path = job.out / formats.file_name(job.container, unit.number)
     temporary = temporary_name(path)
@@ -274,7 +274,7 @@ def pack_file(job: Job, unit: Unit) -> None:
 
 
 def index_files(job: Job, unit: Unit) -> None:
-    """Writes the part of a unit whose files stay where they are."""
+    """Write the part of a unit whose files stay where they are."""
     part = PartBuilder()
     for sample in samples(job, unit.start, unit.stop):
         if isinstance(sample, Bad):
@@ -286,16 +286,16 @@ def index_files(job: Job, unit: Unit) -> None:
 
 
 def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
-    """Prepares a piece for a file that another process, or this one, writes.
+    """Prepare a piece for a file that another process, or this one, writes.
 
-    Blobs that are the source's bytes are not sent to another process: they are in the page cache
+    Blobs of unchanged source bytes are not sent to another process. They are in the page cache
     now, and reading them again (`with_blobs`) costs a third of sending them.
     """
     first = _listing(job).sample(1)
     read_again = (
         job.encoding.kind == "original"
         and not same_process
-        and not is_remote(first)  # nothing of it is in the page cache
+        and not is_remote(first)  # the page cache has nothing of it
         and first[0].window is None  # rows of Parquet would be decoded in any order
     )
     prepared = Prepared([], None if read_again else [], [])
@@ -313,9 +313,9 @@ def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
 def with_blobs(
     job: Job, prepared: Iterable[tuple[Piece, Prepared]]
 ) -> Iterator[tuple[Unit, Prepared, list[bytes]]]:
-    """Adds the blobs of prepared pieces, reading again those that were not sent.
+    """Yield prepared pieces with their blobs; read again the blobs that were not sent.
 
-    A thread reads a few pieces ahead, while LMDB commits earlier ones.
+    A thread prefetches a few pieces while LMDB commits earlier ones.
 
     Raises:
         SourceError: An image has changed since it was prepared.
@@ -350,7 +350,7 @@ def _blobs(prepared: Prepared, records: Sequence[Record]) -> list[bytes]:
         except SampleError as error:
             raise SourceError(
                 f"{printable(record.path)}: {error.what} while it was being packed",
-                "Run the same command again when nothing writes to the source any more.",
+                "Run the same command again once nothing writes to the source.",
             ) from None
         blobs.append(blob)
     return blobs

@@ -1,7 +1,7 @@
-"""A source's files: trees of folders, on this machine or behind a URL.
+"""Trees of a source's files, on this machine or behind a URL.
 
-A tree of images is ``<class>/**/<image>``, in torchvision's order: classes are the folders at
-the top, sorted by name; within one, ``sorted(os.walk())`` and then the sorted file names.
+A tree of images is ``<class>/**/<image>``, in torchvision's order. Classes are the top folders,
+sorted by name; inside, the order is ``sorted(os.walk())`` and then the sorted file names.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from fastdata.storage.files import check_regular
 _NO_DATA = ("_", ".")
 
 
-#: How many files were left out as they are no images, by their suffix.
+#: Numbers of files skipped because they are no images, by suffix.
 LeftOut: TypeAlias = Counter[str]
 
 
 class SourceFile(Protocol):
-    """A file as readers of archives and Parquet need it; picklable.
+    """File for readers of archives and Parquet; picklable.
 
-    ``str()`` gives its name for messages, without credentials. `fastdata.remote.files.RemotePath`
-    is one as well.
+    ``str()`` returns its name for messages, without credentials.
+    `fastdata.remote.files.RemotePath` implements it, too.
     """
 
     @property
     def location(self) -> str:
-        """Its path or its URL, as records have it."""
+        """Its path or URL, for records."""
 
     @property
     def stem(self) -> str:
@@ -49,18 +49,18 @@ class SourceFile(Protocol):
 
     @property
     def mtime_ns(self) -> int:
-        """When it was last changed, as `fastdata.converters.records.Record` has it."""
+        """Its state, as in `fastdata.converters.records.Record`."""
 
     def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Opens it: something with ``read``, ``seek``, ``tell`` and ``close``.
+        """Open the file; return an object with ``read``, ``seek``, ``tell`` and ``close``.
 
         Raises:
-            OSError: It is missing, or cannot be read.
+            OSError: The file is missing, or cannot be read.
         """
 
 
 class LocalFile(NamedTuple):
-    """A file of this machine; a `SourceFile`."""
+    """File of this machine; a `SourceFile`."""
 
     path: Path
 
@@ -79,21 +79,21 @@ class LocalFile(NamedTuple):
 
     @property
     def mtime_ns(self) -> int:
-        """When it was last changed, in nanoseconds."""
+        """Its modification time, in nanoseconds."""
         return self.path.stat().st_mtime_ns
 
     def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Opens it for reading."""
+        """Open it for reading."""
         check_regular(self.path)
-        # By pread: a file that is open over a fork has one position for parent and child.
+        # pyarrow uses pread: after a fork, parent and child would share one file position.
         return pa.OSFile(str(self.path), mode)
 
 
 def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
-    """The file that a record's path names.
+    """Return the file of a record's path.
 
     Raises:
-        FileNotFoundError: It is behind a URL, and not there.
+        FileNotFoundError: The URL has no such file.
         RemoteError: The URL cannot be reached.
     """
     if is_url(location):
@@ -102,28 +102,28 @@ def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> 
 
 
 class Tree(Protocol):
-    """A folder whose folders are classes of images, or that archives or Parquet files lie in."""
+    """Folder of class folders, archives or Parquet files."""
 
     @property
     def root(self) -> str:
-        """Its absolute path or its URL: what the paths of its records begin with."""
+        """Its absolute path or URL, the prefix of its records' paths."""
 
     @property
     def location(self) -> Path | str:
-        """The same, as `fastdata.converters.records.Source.inputs` has it."""
+        """The same, for `fastdata.converters.records.Source.inputs`."""
 
     def __truediv__(self, name: str) -> Tree:
-        """A folder in it."""
+        """Return a subfolder."""
 
     def classes(self) -> list[str]:
-        """The names of the folders in it, sorted; hidden ones too, as torchvision has it.
+        """Return the sorted names of its folders; also hidden ones, like torchvision.
 
         Raises:
-            SourceError: It cannot be read, or a name is not UTF-8.
+            SourceError: The folder cannot be read, or a name is not UTF-8.
         """
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yields the images of one class folder, in torchvision's order.
+        """Yield the images of one class folder, in torchvision's order.
 
         Keys are paths below the tree without extension, with ``/``. Adds other files to
         ``left_out``.
@@ -133,17 +133,17 @@ class Tree(Protocol):
         """
 
     def file(self, name: str) -> SourceFile | None:
-        """A file in it; None where there is none.
+        """Return a file of the folder; None if it does not exist.
 
         Raises:
-            SourceError: Its folder may not be searched.
+            SourceError: The folder may not be searched.
         """
 
     def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """The files of an extension at any depth, by their paths below it.
+        """Return the files with an extension at any depth, by their paths below the folder.
 
-        Sorted by folder, then name. Files and folders whose names begin with ``_`` or ``.`` are
-        left out: Spark and Hadoop keep metadata there.
+        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
+        ``.`` are skipped: Spark and Hadoop keep metadata there.
 
         Raises:
             SourceError: A folder cannot be read.
@@ -153,7 +153,7 @@ class Tree(Protocol):
 def source_tree(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Tree:
-    """The folder that a source lies in, or the one behind its URL, which is not contacted yet.
+    """Return the folder of a source; a URL is not contacted yet.
 
     Raises:
         SourceError: The folder is missing, or cannot be read.
@@ -163,14 +163,14 @@ def source_tree(
     folder = Path(root)
     if not is_folder(folder):
         reason = "is not a folder" if folder.exists() else "no such folder"
-        raise SourceError(f"{root}: {reason}", "Say where the images are with --root.")
+        raise SourceError(f"{root}: {reason}", "Give the folder of the images with --root.")
     if not os.access(folder, os.R_OK | os.X_OK):
         raise _unreadable(folder, os.strerror(errno.EACCES))
     return LocalTree(require_utf8(folder.resolve()))
 
 
 class LocalTree:
-    """A folder of this machine; a `Tree`."""
+    """Folder of this machine; a `Tree`."""
 
     def __init__(self, root: Path) -> None:
         self.location = root
@@ -183,7 +183,7 @@ class LocalTree:
         return LocalTree(self.location / name)
 
     def classes(self) -> list[str]:
-        """The names of the folders in it."""
+        """Return the names of the folders in it."""
         names = [entry.name for entry in scan(self.location) if _is_class_folder(entry)]
         for name in names:
             if not is_utf8(name):
@@ -194,7 +194,7 @@ class LocalTree:
         return names
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """The images of one class folder; holds one folder's entries in memory."""
+        """Yield the images of one class folder; hold one folder's entries in memory."""
         for folder in sorted(_walk(str(self.location / name), ())):
             for entry in scan(folder):
                 if _is_folder(entry):
@@ -215,7 +215,7 @@ class LocalTree:
         return Record(key, label, entry.path, 0, stat.st_size, stat.st_mtime_ns, problem=problem)
 
     def file(self, name: str) -> LocalFile | None:
-        """A file in it."""
+        """Return a file in it."""
         path = self.location / name
         try:
             return LocalFile(path) if path.is_file() else None
@@ -223,15 +223,15 @@ class LocalTree:
             raise _unreadable(path, error.strerror) from None
 
     def files(self, extension: str) -> dict[str, LocalFile]:
-        """The files of an extension at any depth."""
+        """Return the files of an extension at any depth."""
         paths = _data_files(self.location, extension)
         return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
 
 
 class RemoteTree:
-    """A folder behind a URL; a `Tree`.
+    """Folder behind a URL; a `Tree`.
 
-    One class is listed at a time, which bounds memory; most drivers list 1,000 images a request.
+    Lists one class at a time, to limit memory; most drivers list 1,000 images per request.
 
     Args:
         url: The folder's URL.
@@ -249,11 +249,11 @@ class RemoteTree:
         return RemoteTree(join_url(self.root, name), self._options)
 
     def classes(self) -> list[str]:
-        """The names of the folders in it."""
+        """Return the names of the folders in it."""
         return list_folders(self.root, self._options)
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """The images of one class folder."""
+        """Yield the images of one class folder."""
         found = [
             (*path.rpartition("/")[::2], entry)
             for path, entry in list_entries(join_url(self.root, name), self._options).items()
@@ -269,13 +269,13 @@ class RemoteTree:
             yield Record(key, label, url, 0, entry.size, entry.state, problem=problem)
 
     def file(self, name: str) -> RemotePath | None:
-        """A file in it."""
+        """Return a file in it."""
         with suppress(FileNotFoundError):
             return remote_path(join_url(self.root, name), self._options)
         return None
 
     def files(self, extension: str) -> dict[str, RemotePath]:
-        """The files of an extension at any depth."""
+        """Return the files of an extension at any depth."""
         found = {
             listed_name(self.root, name): RemotePath(
                 join_url(self.root, name), entry.size, entry.state, self._options
@@ -291,12 +291,12 @@ class RemoteTree:
 
 
 def suffix_of(name: str) -> str:
-    """What a file's name says of its kind, in lower case; of a hidden file, its name."""
+    """Return a file's suffix in lower case; the name of a hidden file; else "no suffix"."""
     return printable(os.path.splitext(name)[1].lower() or (name if name[0] == "." else "no suffix"))
 
 
 def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """A folder's entries sorted by name.
+    """Return a folder's entries sorted by name.
 
     Raises:
         SourceError: The folder is missing or cannot be read.
@@ -309,10 +309,10 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder.
+    """Return whether a path is a folder.
 
     Raises:
-        SourceError: One may not even ask: a folder above it is closed.
+        SourceError: A folder above it may not be searched.
     """
     try:
         return path.is_dir()
@@ -323,7 +323,7 @@ def is_folder(path: Path) -> bool:
 def _unreadable(path: str | os.PathLike[str], reason: str | None) -> SourceError:
     return SourceError(
         f"{path}: cannot be read: {reason}",
-        "Check the path and that you may read it (ls -ld, chmod +rx).",
+        "Check the path and its permissions (ls -ld, chmod +rx).",
     )
 
 
@@ -343,7 +343,7 @@ def _is_class_folder(entry: os.DirEntry[str]) -> bool:
     except OSError as error:
         if error.errno == errno.ELOOP:  # a link to itself, like a dangling one, is no folder
             return False
-        # Leaving a class out silently would shift the labels after it.
+        # Skipping a class silently would shift the labels after it.
         raise _unreadable(entry.path, error.strerror) from None
 
 
@@ -354,12 +354,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yields a folder and all below it, following links; ``above`` guards against loops."""
+    """Yield a folder and all below it, following links; ``above`` guards against loops."""
     stat = os.stat(folder)
     here = (stat.st_dev, stat.st_ino)
     if here in above:
         raise SourceError(
-            f"{printable(folder)}: this link leads back to a folder that it is in",
+            f"{printable(folder)}: this link leads back to a folder that contains it",
             "Remove the link.",
         )
     yield folder
@@ -369,22 +369,22 @@ def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a file name, as Python gives it, was UTF-8 on the disk."""
+    """Return whether a file name, as Python decodes it, is UTF-8 on the disk."""
     return name.encode("utf-8", "ignore").decode("utf-8") == name
 
 
 def storable(key: str) -> tuple[str, str | None]:
-    """A key made storable, and the problem with it if it is not UTF-8."""
+    """Return a key that can be stored, and its problem if it is not UTF-8."""
     if is_utf8(key):
         return key, None
     return printable(key), "its name is not UTF-8; rename it"
 
 
 def require_utf8(root: Path) -> Path:
-    """Returns a path unchanged, if a manifest can store it.
+    """Return a path unchanged, if a manifest can store it.
 
     Raises:
-        SourceError: It is not UTF-8.
+        SourceError: The path is not UTF-8.
     """
     if not is_utf8(str(root)):
         raise SourceError(f"{printable(str(root))}: this path is not UTF-8", "Rename the folder.")

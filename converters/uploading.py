@@ -1,13 +1,13 @@
-"""Packing to a bucket: sends each finished file once, and the manifest last.
+"""Uploads of packing to a bucket: each finished file once, and the manifest last.
 
-Files are made in a local folder as ever, with the same parts, so resuming is the same; but a file
-that has arrived in the bucket is removed here, and counts as there. Before the manifest arrives
-there is no dataset, whatever lies in the bucket. An LMDB changes until its last commit, so it is
-packed here as a whole, and then sent.
+Files are written to a local folder with the usual parts, so packing resumes as usual. A file
+that has arrived in the bucket is removed locally. Without the manifest there is no dataset,
+whatever the bucket contains. An LMDB changes until its last commit, so it is packed locally as a
+whole, and then uploaded.
 
-A ledger in the work folder notes what has arrived: name, size, checksum, and the bucket's version
-of it. A file counts as sent where ledger and bucket agree, so a file that was replaced in the
-bucket is sent again, and one that was cut off was never noted.
+A ledger in the work folder records each uploaded file: name, size, checksum, and the bucket's
+version. A file counts as uploaded if ledger and bucket agree. So a file that was replaced in the
+bucket is uploaded again, and an interrupted upload was never recorded.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ from fastdata.storage.manifest import (
 
 _LEDGER_NAME = "sent.jsonl"
 _THREADS = 4  # uploads at once: one connection rarely fills a line
-_ASKING = 16  # requests at once that only ask
-#: Files that may wait to be sent. Beyond, packing waits: a slow line must not fill the disk.
+_ASKING = 16  # requests for metadata at once
+#: Most files that wait for their upload; then packing waits: a slow line must not fill the disk.
 _MOST_WAITING = 4
 _ID_DIGITS = 12
 _NAME_BYTES = 200  # of 255: the rest is for the id
 
 
 def default_local(url: str) -> Path:
-    """Where files are made before they are sent to a URL, unless told otherwise.
+    """Return the default local folder for files before their upload to a URL.
 
-    ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are digits of the URL's SHA-256.
+    It is ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are digits of the URL's
+    SHA-256.
     """
     name = os.fsdecode(os.fsencode(name_of(url))[:_NAME_BYTES])
     digest = hashlib.sha256(redact(url.rstrip("/")).encode()).hexdigest()
@@ -62,21 +63,21 @@ def default_local(url: str) -> Path:
 
 
 class Uploading:
-    """Sends a dataset's files to a bucket, several at once, in threads of this process.
+    """Uploader of a dataset's files to a bucket, several at once, in threads of this process.
 
-    Leaving it waits for the uploads under way; Ctrl-C, or another exception that is no
-    `Exception`, cancels them, and they count as not sent.
+    Leaving the context waits for the uploads under way. Ctrl-C, or another exception that is no
+    `Exception`, cancels them.
 
     Args:
         url: The dataset's URL.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
-        folder: The local folder that files are made in.
+        folder: The local folder of the files.
 
     Attributes:
         name: The URL without credentials.
 
     Raises:
-        UsageError: The folder holds a dataset.
+        UsageError: The folder already has a finished dataset.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None, folder: Path) -> None:
@@ -93,7 +94,7 @@ class Uploading:
         self._running: set[Future[None]] = set()
         if has_manifest(folder):
             raise UsageError(
-                f"{folder}: holds a finished dataset, but files are to be made and removed here",
+                f"{folder}: has a finished dataset, but packing adds and removes files here",
                 "Choose another folder for --local.",
             )
 
@@ -107,7 +108,7 @@ class Uploading:
         trace: TracebackType | None,
     ) -> None:
         try:
-            # Those under way arrive: they would have to be sent again.
+            # Let uploads under way finish, so that they need no repetition.
             wanted = kind is None or issubclass(kind, Exception)
             self._pool.shutdown(wait=wanted, cancel_futures=True)
         except BaseException:
@@ -115,17 +116,17 @@ class Uploading:
             raise
         finally:
             if not wanted:
-                with self._lock:  # so that nothing is noted or removed any more
+                with self._lock:  # stops further records and removals
                     self._abandon.now()
 
     def finished(self, force: bool) -> Manifest | None:
-        """The manifest of the dataset that is there already; None where there is none.
+        """Return the manifest of an existing dataset; None without one.
 
         Args:
-            force: Whether a dataset that is there is to be replaced.
+            force: Whether to replace an existing dataset.
 
         Raises:
-            UsageError: Something else is there.
+            UsageError: The URL has other files.
             DatasetError: The manifest cannot be read.
         """
         names = list_files(self._url, self._options)
@@ -137,20 +138,20 @@ class Uploading:
         others = [name for name in names if not is_ours(name)]
         if others:
             raise UsageError(
-                f"{self.name}: holds something that fastdata has not packed ({others[0]})",
+                f"{self.name}: has files that fastdata has not packed ({others[0]})",
                 "Choose another --out, or remove it.",
             )
         return None
 
     def arrived(self, files: Iterable[FileEntry]) -> set[str]:
-        """The names of those files that have arrived, in an earlier run or this one."""
+        """Return the names of the given files that have arrived, in this run or an earlier one."""
         files = list(files)
         with ThreadPoolExecutor(_ASKING) as pool:
             found = pool.map(self._has_arrived, files)
             return {entry.name for entry, there in zip(files, found, strict=True) if there}
 
     def _has_arrived(self, entry: FileEntry) -> bool:
-        """Whether ledger and bucket agree on a file."""
+        """Return whether ledger and bucket agree on a file."""
         size, crc, version = self._sent.get(entry.name, (None, None, None))
         if (size, crc) != (entry.size, entry.crc32c):
             return False
@@ -162,11 +163,11 @@ class Uploading:
         return same and found.crc32c in (None, entry.crc32c)
 
     def begin(self, done: Iterable[FileEntry], force: bool) -> None:
-        """Begins to send: files that are done and lie here still, and no manifest.
+        """Remove the bucket's manifest, and begin to upload finished files that are still here.
 
         Args:
-            done: Files of units that are done.
-            force: Whether nothing that was sent before counts.
+            done: Files of finished units.
+            force: Whether to ignore earlier uploads.
         """
         if force:
             self._ledger.unlink(missing_ok=True)
@@ -185,26 +186,26 @@ class Uploading:
     def add(
         self, entry: FileEntry, tick: Callable[[], None] | None = None, *, keep: bool = False
     ) -> None:
-        """Has a finished file sent; waits while many are waiting.
+        """Queue a finished file for upload; wait while the queue is full.
 
         Args:
             entry: The file.
             tick: Called now and then while waiting.
-            keep: Whether it stays here until the dataset is finished.
+            keep: Whether to keep the local file until the dataset is finished.
 
         Raises:
-            RemoteError: This file or an earlier one cannot be sent. All that were not sent are
-                still there.
+            RemoteError: This file or an earlier one cannot be uploaded. Files that were not
+                uploaded remain.
         """
         self._wait(_THREADS + _MOST_WAITING - 1, tick)
         self._running.add(self._pool.submit(self._send, entry, keep))
 
     def wait(self) -> None:
-        """Waits until all that was added has arrived; raises as `add` does."""
+        """Wait until all queued files have arrived; raise as `add` does."""
         self._wait(0)
 
     def _wait(self, most: int, tick: Callable[[], None] | None = None) -> None:
-        """Waits until so many uploads are left, and raises what one of them raised."""
+        """Wait until at most ``most`` uploads are left; re-raise an upload's error."""
         while True:
             done = {future for future in self._running if future.done()}
             self._running -= done
@@ -234,7 +235,7 @@ class Uploading:
             self._note(entry, str(sent.version))
         if not keep:
             with self._lock:
-                self._abandon.check()  # another packing may be making it anew
+                self._abandon.check()  # another run may be writing the file again
                 path.unlink()
 
     def _note(self, entry: FileEntry, version: str) -> None:
@@ -246,19 +247,19 @@ class Uploading:
                 ledger.write(line)
 
     def files_held(self) -> int:
-        """How many output files lie here at a time, at most: being made, waiting, being sent."""
+        """Return the most output files here at a time: being written, waiting, uploading."""
         return 2 * usable_cpus() + 2 * _MOST_WAITING
 
     def finish(self, manifest: Manifest, others: Iterable[FileEntry]) -> None:
-        """Sends what remains, then the manifest; removes what an older dataset has left.
+        """Upload the remaining files and then the manifest; remove an older dataset's files.
 
         Args:
-            manifest: The finished dataset's.
-            others: Files beside those that it names.
+            manifest: The finished dataset's manifest.
+            others: Further files, which the manifest does not name.
 
         Raises:
-            RemoteError: Something cannot be sent.
-            DataError: Something that was sent is not there.
+            RemoteError: A file cannot be uploaded.
+            DataError: An uploaded file is missing.
         """
         others = list(others)
         for entry in (manifest.index, *others):
@@ -268,9 +269,8 @@ class Uploading:
         found = set(list_files(self._url, self._options))
         if missing := sorted(wanted - found):
             raise DataError(
-                f"{self.name}: {len(missing)} files are missing, though all were sent; the first: "
-                f"{missing[0]}",
-                "Run the same command again, it sends them. Does something else remove them?",
+                f"{self.name}: {len(missing)} uploaded files are missing; the first: {missing[0]}",
+                "Run the same command again to upload them. Does something else remove them?",
             )
         self._remove(name for name in found if is_ours(name) and name not in wanted)
         path = self._work / "manifest.json"
@@ -279,7 +279,7 @@ class Uploading:
         upload(path, join_url(self._url, MANIFEST_NAME), storage_options=self._options)
 
     def clean_up(self) -> None:
-        """Removes what lies here of a dataset that is finished in the bucket."""
+        """Remove the local files of a dataset that is finished in the bucket."""
         for path in self._work.glob("*.part*"):
             path.unlink()
         # The rest of the work folder goes with its lock (`work_folder`).

@@ -1,9 +1,9 @@
-"""Existing tar shards in the WebDataset convention.
+"""Source of existing tar shards in the WebDataset convention.
 
-Members of one sample are consecutive and share the key, their name up to the first dot of its
-last component; what follows, in any case, says what the member is: an image, ``cls``, ``json``.
-Members without an extension, or in a folder such as ``__meta__``, belong to no sample. The
-webdataset package has the same rules.
+Members of one sample are consecutive and share the key: their name up to the first dot of its
+last component. The rest, in upper or lower case, is the member's kind: an image, ``cls``,
+``json``. Members without an extension, or in a folder such as ``__meta__``, belong to no sample.
+The webdataset package has the same rules.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import KEEP, instead
 
-#: Bounds the class list, which is held in memory and in the manifest, against a stray label.
+#: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22
-#: Records that are pickled together.
+#: Records to pickle together.
 _KEPT_AT_ONCE = 1024
-#: Bytes that a .cls and a .json may have: they are read whole.
+#: Most bytes of a .cls and of a .json, which are read whole.
 _MOST_CLS, _MOST_JSON = 100, 16 << 20
-#: torchvision's, and those of the shards container.
+#: Extensions of torchvision, and of the shards container.
 _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
 
 class WebDataset(Sharded):
-    """The samples of tar shards, by shard name, in each shard's order.
+    """Source of the samples of tar shards, by shard name, in each shard's order.
 
     A label is the integer in a sample's ``.cls``, or ``label`` in its ``.json``. Class
-    names are ``class`` in the ``.json`` where all samples have it, else the numbers.
-    The key is ``key`` in the ``.json``, where there is one, else the members' name.
+    names are ``class`` in the ``.json`` if all samples have it, else the numbers.
+    The key is ``key`` in the ``.json`` if it exists, else the members' name.
 
-    An image is a file of any format, or raw pixels as the `shards` container has them: a
-    ``.npy`` of version 1.0, uint8, height x width x 3.
+    An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
+    version 1.0, uint8, height x width x 3.
 
     The shards are walked twice: for the classes, which packing needs before the first record,
-    and for the records, which may be more than fit in memory. Behind a URL, where a walk reads
-    whole shards, there is one walk, and its records are kept in a temporary file ($TMPDIR).
+    and for the records, which may not fit in memory. Behind a URL, a walk reads whole shards. So
+    there is one walk, and a temporary file ($TMPDIR) keeps its records.
 
     Args:
         root: A folder of ``*.tar``, or one tar file; or the URL of either.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
-            where every shard numbers its samples from the same number.
+            if every shard numbers its samples from the same number.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -91,11 +91,11 @@ class WebDataset(Sharded):
                 list_paths(os.fspath(root), ".tar", storage_options),
                 [os.fspath(root)],
             )
-            # Unnamed: it goes with this object, or with the process.
+            # Unnamed: it vanishes with this object, or with the process.
             self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
             weakref.finalize(self, self._kept.close)
         else:
-            # The whole path: the machines of a cluster work in folders of their own.
+            # Absolute path: the machines of a cluster work in different folders.
             path = Path(root).absolute()
             where = str(require_utf8(path.resolve()))
             self.inputs = [*_local_shards(path)]
@@ -109,7 +109,7 @@ class WebDataset(Sharded):
         self.about = {"kind": "webdataset", "root": where}
 
     def shards(self) -> Sequence[Listable]:
-        """Shards of the listing: the tar files."""
+        """Return the shards of the listing: the tar files."""
         shards = [TarListing(file, self._shard_keys) for file in self._files]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
@@ -151,7 +151,7 @@ _Read: TypeAlias = Callable[[Member], bytes]
 
 
 class _Sample(NamedTuple):
-    """One sample of a shard; ``pixels`` as in `Record`."""
+    """One sample of a shard; `Record` describes ``pixels``."""
 
     key: str
     label: int
@@ -167,12 +167,12 @@ class TarListing(NamedTuple):
     shard_keys: bool
 
     def records(self) -> Iterator[Record]:
-        """Yields its samples in order."""
+        """Yield its samples in order."""
         for sample in self.samples():
             yield self.record(sample)
 
     def record(self, sample: _Sample) -> Record:
-        """The record of a sample."""
+        """Return the record of a sample."""
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
         return Record(
@@ -187,7 +187,7 @@ class TarListing(NamedTuple):
         )
 
     def samples(self) -> Iterator[_Sample]:
-        """Yields the samples in the shard's order.
+        """Yield the samples in the shard's order.
 
         Raises:
             SourceError: The shard is damaged, or a sample lacks its image or label.
@@ -215,7 +215,7 @@ class TarListing(NamedTuple):
                 yield self._sample(stem, parts, read)
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
-        """Yields the key and the members of each sample, these by what follows the key."""
+        """Yield the key and the members of each sample, by extension."""
         key: str | None = None
         parts: dict[str, Member] = {}
         for member in members(self.file):
@@ -230,7 +230,7 @@ class TarListing(NamedTuple):
                 raise SourceError(
                     f"{self.file}: the sample {key} has two members .{extension}, "
                     f"{parts[extension].name} and {member.name}",
-                    "Write the shard with one key for each sample, and its members once.",
+                    "Write the shard with one key for each sample, and each member once.",
                 )
             parts[extension] = member
         if key is not None:
@@ -254,7 +254,7 @@ class TarListing(NamedTuple):
             raise SourceError(
                 f"{self.file}: the sample {stem} has the label {label}, but there may be "
                 f"{_MOST_CLASSES:,} classes at most",
-                "Labels must be ranks of classes, from 0; write the shards with such.",
+                "Labels must be ranks of classes, from 0; write the shards again.",
             )
         name, key = about.get("class"), about.get("key")
         return _Sample(
@@ -297,15 +297,15 @@ class TarListing(NamedTuple):
         return about
 
     def _pixels(self, member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
-        """The raw pixels after NumPy's header, and their size."""
+        """Return the raw pixels after NumPy's header, and their size."""
         try:
             head = read(member._replace(size=min(member.size, NPY_HEAD)))
             length, height, width = npy_shape(head, member.size)
         except ValueError as error:
             raise SourceError(
-                f"{self.file}: {member.name} does not hold pixels: {error}",
+                f"{self.file}: {member.name} does not contain pixels: {error}",
                 "An image as .npy must be of version 1.0, uint8, height x width x 3; write the "
-                "shards with such, or with image files.",
+                "shards again, with such arrays or with image files.",
             ) from None
         image = Member(member.name, member.offset + length, member.size - length)
         return image, (height, width, None)
@@ -316,8 +316,8 @@ class _Walked:
 
     Args:
         shards: The tar files.
-        kept: A file of pickled records. It is not pickled along: another process walks the
-            shards again.
+        kept: A file of pickled records. It is not pickled with this object: another process
+            walks the shards again.
     """
 
     def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:
@@ -328,7 +328,7 @@ class _Walked:
         return {"_shards": self._shards, "_kept": None}
 
     def records(self) -> Iterator[Record]:
-        """Yields their samples in order."""
+        """Yield their samples in order."""
         if self._kept is None:
             for shard in self._shards:
                 yield from shard.records()
@@ -347,9 +347,9 @@ def _unpickled(file: Any) -> Iterator[list[Record]]:
 
 
 def _split(name: str) -> tuple[str | None, str]:
-    """The key and the extension in a member's name, as the webdataset package finds them.
+    """Return the key and the extension of a member's name, by the webdataset package's rules.
 
-    The key is None for members that it passes over.
+    The key is None for members that the package skips.
     """
     folder, slash, last = name.rpartition("/")
     stem, dot, extension = last.partition(".")

@@ -1,4 +1,4 @@
-"""The folder that packing works in: ownership, locking, and which files may be removed."""
+"""Work folder of packing: ownership, locking, and files that may be removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastdata.errors import BusyError, UsageError
 from fastdata.storage.files import file_lock, is_no_space
 from fastdata.storage.manifest import WORK_NAME, has_manifest
 
-#: The files that packing makes: nothing else in a dataset's folder is ever removed.
+#: Files that packing writes; it never removes others from a dataset's folder.
 _OURS = re.compile(
     r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|_index(-\d+)?\.rows|_dataset\.json"
     r"|_bad-samples\.jsonl|_common_metadata|\.huggingface\.yaml)((\.\d+)?\.partial)?"
@@ -21,13 +21,13 @@ _OURS = re.compile(
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[None]:
-    """Makes and locks the folder of the packing state; removes it if nothing is to be resumed.
+    """Create and lock the folder of the packing state; remove it if nothing can be resumed.
 
     Args:
-        out: The dataset's folder; made if missing.
+        out: The dataset's folder; created if missing.
 
     Raises:
-        UsageError: ``out`` holds something else, or cannot be written to.
+        UsageError: ``out`` has other contents, or cannot be written to.
         BusyError: Another process is packing to it.
     """
     work = out / WORK_NAME
@@ -46,8 +46,8 @@ def work_folder(out: Path) -> Iterator[None]:
             finished = has_manifest(out)
             if finished or not any(work.glob("*.part*")):
                 if not finished:
-                    # Without the work folder, what was begun could not be resumed, and would
-                    # be taken for somebody else's.
+                    # Without the work folder, unfinished files could not be resumed, and the
+                    # next run would reject them as foreign.
                     remove_outputs(out, keep=set())
                 shutil.rmtree(work, ignore_errors=True)
                 if not any(out.iterdir()):
@@ -68,24 +68,24 @@ def _make(out: Path, work: Path) -> None:
             raise
         raise UsageError(
             f"{out}: cannot be written to: {error.strerror}",
-            "Choose another --out, or check that you may write there (ls -ld).",
+            "Choose another --out, or check its permissions (ls -ld).",
         ) from None
 
 
 def is_ours(name: str) -> bool:
-    """Whether packing makes files of this name."""
+    """Return whether packing writes files of this name."""
     return _OURS.fullmatch(name) is not None
 
 
 def remove_outputs(out: Path, keep: set[str]) -> None:
-    """Removes the files that packing has made in a folder, except some."""
+    """Remove packing's files from a folder, except those in ``keep``."""
     for path in out.iterdir():
         if is_ours(path.name) and path.name not in keep:
             path.unlink()
 
 
 def outputs_size(out: Path, keep: set[str]) -> int:
-    """Bytes that `remove_outputs` would free."""
+    """Return the bytes that `remove_outputs` would free."""
     return sum(
         path.stat().st_size
         for path in out.iterdir()

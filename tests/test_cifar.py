@@ -305,7 +305,7 @@ def test_not_as_published(tmp_path: Path, data: bytes) -> None:
     made.files["test_batch"] = data
     folder = write_folder("cifar10", made.files, tmp_path)
     result = convert("cifar10", "--root", tmp_path, "--split", "test", "--out", tmp_path / "out")
-    require_said(result, 1, folder, "test_batch is not as published", "Download")
+    require_said(result, 1, folder, "test_batch differs from the published file", "Download")
 
 
 @pytest.mark.parametrize("names", [3, [1, 2], [b"\xff"], None])
@@ -313,7 +313,7 @@ def test_meta_not_as_published(tmp_path: Path, names: Any) -> None:
     made = Made("cifar100")
     made.files["meta"] = python2_pickle({b"fine_label_names": names} if names else {})
     write_archive("cifar100", made.files, tmp_path)
-    with pytest.raises(SourceError, match="meta is not as published"):
+    with pytest.raises(SourceError, match="meta differs from the published file"):
         Cifar("cifar100", tmp_path, "test")
 
 

@@ -270,7 +270,7 @@ def test_a_seed_is_of_the_splits_that_are_shuffled(workplace: Path, tmp_path: Pa
     for container in (["--to", "lmdb"], ["--to", "shards", "--order", "source"]):
         done = CliRunner().invoke(cli, [*given, *container, "--force"])
         assert done.exit_code == 2
-        assert "--seed 7 has no meaning" in done.stderr
+        assert "--seed 7 has no effect" in done.stderr
 
 
 def test_every_command_that_prints_has_json(workplace: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_force_removes_nothing_before_the_source_is_listed(
 @pytest.mark.parametrize("inside", ["", "out", "n01440000/out", ".."])
 def test_out_must_not_touch_what_is_read(inside: str, tree: Path) -> None:
     before = contents(tree)
-    with pytest.raises(UsageError, match="lies inside what is to be packed") as raised:
+    with pytest.raises(UsageError, match="lies inside the source") as raised:
         pack(ImageFolder(tree), tree / inside, workers=1, force=True)
     assert "--out" in raised.value.hint
     assert contents(tree) == before
@@ -69,7 +69,7 @@ def test_shards_are_not_packed_over_themselves(tree: Path, tmp_path: Path) -> No
     shards = tmp_path / "shards"
     pack(ImageFolder(tree), shards, container="shards", workers=1)
     before = contents(shards)
-    with pytest.raises(UsageError, match="lies inside what is to be packed"):
+    with pytest.raises(UsageError, match="lies inside the source"):
         pack(WebDataset(shards), shards, container="shards", workers=1, force=True)
     assert contents(shards) == before
     pack(WebDataset(shards), shards / "again", container="lmdb", workers=1)

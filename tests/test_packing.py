@@ -250,7 +250,7 @@ def test_only_one_packs_at_a_time(tree: Path, tmp_path: Path) -> None:
     [
         ({"container": "zip"}, "unknown container zip"),
         ({"workers": 0}, "--workers 0"),
-        ({"container": "lmdb", "shard_size": 5}, "--shard-size has no meaning with --to lmdb"),
+        ({"container": "lmdb", "shard_size": 5}, "--shard-size has no effect with --to lmdb"),
         ({"container": "shards", "shard_size": 0}, "--shard-size 0 is not a size"),
     ],
     ids=str,

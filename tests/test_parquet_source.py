@@ -158,7 +158,7 @@ def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:
         ({"image": IMAGES[:1], "split": [0]}, {}, SourceError, "usual name of labels"),
         (
             {"image": IMAGES[:1], "labels": [[0, 3]], "caption": ["a"]}, {}, SourceError,
-            "labels holds several labels a row.*keep your own loader",
+            "labels has several labels per row.*keep your own loader",
         ),
         (GOOD, {"image_column": "x"}, UsageError, "no column x of b"),
         (GOOD, {"label_column": "x"}, UsageError, "no column x of s"),

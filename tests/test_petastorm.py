@@ -92,4 +92,4 @@ def test_make_batch_reader_reads_ours(petastorm: Path, made_tree: Path, tmp_path
 def test_a_plain_column_is_parquets_alone(made_tree: Path, tmp_path: Path) -> None:
     result = convert("imagefolder", "--root", made_tree / "val", "--out", tmp_path / "out",
                      "--to", "lmdb", "--plain-images")  # fmt: skip
-    require_said(result, 2, "plain_images has no meaning in lmdb")
+    require_said(result, 2, "plain_images has no effect in lmdb")

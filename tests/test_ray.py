@@ -242,7 +242,7 @@ def test_options(tree: Path, tmp_path: Path) -> None:
         pack_tree(tree, tmp_path / "out", "shards", executor="ray", workers=0)
     with pytest.raises(UsageError, match="unknown executor spark"):
         pack_tree(tree, tmp_path / "out", "shards", executor="spark")
-    with pytest.raises(UsageError, match="--address auto has no meaning with --executor local"):
+    with pytest.raises(UsageError, match="--address auto has no effect with --executor local"):
         pack_tree(tree, tmp_path / "out", "shards", address="auto")
 
 

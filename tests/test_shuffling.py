@@ -186,7 +186,7 @@ def test_what_is_shuffled_by_default(tree: Path, tmp_path: Path) -> None:
         assert packed.manifest.seed == (0 if order == "shuffled" else None)
         keys = [row.key for row in map(ImageDataset(out).row, range(packed.manifest.samples))]
         assert (keys == [one.key for one in originals(tree)]) == (order == "source")
-    with pytest.raises(UsageError, match="--seed 3 has no meaning"):
+    with pytest.raises(UsageError, match="--seed 3 has no effect"):
         pack(ImageFolder(tree), tmp_path / "no", container="lmdb", seed=3, workers=1)
     with pytest.raises(UsageError, match="unknown order random"):
         pack(ImageFolder(tree), tmp_path / "no", order="random", workers=1)
@@ -293,7 +293,7 @@ def test_samples_by_their_keys(sorted_shards: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "some") == wanted
     keys.write_text(f"{wanted[0][0]}\nnobody\n")
     failed = convert("fastdata", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "no")
-    require_said(failed, 1, "has no sample nobody", "1 of 2 keys")
+    require_said(failed, 1, "has no sample nobody", "1 of 2 requested keys")
 
 
 def test_damage_is_not_packed(sorted_shards: Path, tmp_path: Path) -> None:
@@ -318,10 +318,10 @@ def test_what_cannot_be_packed_anew(sorted_shards: Path, tmp_path: Path) -> None
     require_said(failed("--part", "0.5:0.5"), 2, "--part 0.5:0.5 is no part")
     require_said(failed("--part", "0:1.5"), 2, "is no part")
     require_said(failed("--part-seed", 3), 2, "without --part")
-    require_said(failed("--to", "folder"), 2, "these lie in archives")
+    require_said(failed("--to", "folder"), 2, "these are in archives")
     require_said(convert("fastdata", "--root", tmp_path), 1, "no dataset here")
     inside = convert("fastdata", "--root", sorted_shards, "--out", sorted_shards / "x")
-    require_said(inside, 2, "lies inside what is to be packed")
+    require_said(inside, 2, "lies inside the source")
     with pytest.raises(SourceError, match="no images found"):
         pack(PackedDataset(sorted_shards, keys=[]), tmp_path / "none", workers=1)
 
