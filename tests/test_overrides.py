@@ -355,6 +355,52 @@ def test_a_patch_between_two_epochs(monkeypatch: Patch) -> None:
     assert not all((images == 7).all() for images, _ in loader)
 
 
+def replace_a_part(part: Any, whole: Any) -> None:
+    whole.datasets[0] = torch.utils.data.Subset(whole.datasets[1], range(len(part))[::-1])
+
+
+def replace_a_file(part: Any, whole: Any) -> None:
+    whole.datasets[1].samples[0] = whole.datasets[1].samples[-1]
+
+
+CHANGES: dict[str, Callable[[Any, Any], None]] = {
+    "indices": lambda part, whole: setattr(part, "indices", [5, 4, 3, 0]),
+    "indices in place": lambda part, whole: part.indices.reverse(),
+    "a subset's dataset": lambda part, whole: setattr(part, "dataset", reversed_folder()),
+    "another part": replace_a_part,
+    "order of parts": lambda part, whole: whole.datasets.reverse(),
+    "files in place": lambda part, whole: whole.datasets[1].samples.reverse(),
+    "a file": replace_a_file,
+}
+
+
+def reversed_folder() -> Any:
+    found = folder(resize())
+    found.samples = found.samples[::-1]
+    return found
+
+
+def resize() -> Any:
+    tv = import_torchvision().transforms
+    return tv.Compose([tv.CenterCrop(8), tv.PILToTensor()])
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_samples_that_change_between_two_epochs(name: str) -> None:
+    whole = folder(resize())
+    part = torch.utils.data.Subset(folder(whole.transform), [3, 0, 1, 2])
+    dataset = torch.utils.data.ConcatDataset([part, whole])
+    loader = DataLoader(dataset, 4, require_native=True)
+    before = [images for images, _ in loader]
+    CHANGES[name](part, dataset)
+    if name == "order of parts":
+        dataset.cumulative_sizes = dataset.cumsum(dataset.datasets)
+    wanted = torch.utils.data.DataLoader(dataset, 4)
+    for (images, labels), (want, numbers) in zip(loader, wanted, strict=True):
+        assert torch.equal(images, want) and torch.equal(labels, numbers)
+    assert not all(map(torch.equal, before, (images for images, _ in loader)))
+
+
 def test_getitems_set_on_a_dataset() -> None:
     """torch asks the object for it, not its class."""
     dataset = folder(crop(import_torchvision().transforms))

@@ -108,6 +108,13 @@ def functional(img: Any) -> Any:
     return tv.functional.posterize(tv.functional.center_crop(img, 30), bits=3)
 
 
+def never_turned(img: Any, strength: float = 0.0) -> Any:
+    """Compare draws that have one value."""
+    if random.uniform(-strength, strength) > 0 or not random.random() * strength <= 0:
+        img = ImageOps.mirror(img)
+    return ImageOps.flip(img) if random.uniform(-strength, strength) >= 0 else img
+
+
 FIXED: dict[str, Callable[[], Any]] = {
     "RGB": lambda: p.clips_rgb,
     "RGB, in a Lambda": lambda: tv.Lambda(lambda im: im.convert("RGB")),
@@ -132,6 +139,7 @@ FIXED: dict[str, Callable[[], Any]] = {
     "equalize": lambda: lambda im: ImageOps.equalize(ImageOps.posterize(im, 5)),
     "transpose": lambda: lambda im: im.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
     "nothing": lambda: lambda im: im,
+    "one value": lambda: never_turned,
 }
 
 
@@ -443,7 +451,54 @@ def made() -> Any:
     return outer
 
 
+class ByChance:
+    """Holds functions in a dict's keys, as for their probabilities."""
+
+    def __init__(self, step: Any) -> None:
+        self.steps = {step: 0.5}
+
+    def __call__(self, img: Any) -> Any:
+        for step, chance in self.steps.items():
+            if random.random() < chance:
+                img = step(img)
+        return img
+
+
+class Count:
+    number = 0
+
+    def __call__(self) -> int | None:
+        self.number += 1
+        return self.number if self.number % 2 else None
+
+
+class ByTurns:
+    """Counts in another object, which decides what is done to an image."""
+
+    def __init__(self) -> None:
+        self.count = Count()
+
+    def __call__(self, img: Any) -> Any:
+        self.count()
+        return ImageOps.invert(img) if self.count.number % 2 else img
+
+    def both(self, img: Any) -> Any:
+        return WHOLE(img), self.count(), self.count.number
+
+    def noted(self, img: Any) -> Any:
+        count = self.count()
+        return WHOLE(img), count, 0 if count is None else 1
+
+
 UNKNOWN: dict[str, tuple[Any, str]] = {
+    "a key of a dict": (ByChance(lambda img: random.choice([img, CROP(img)])), "uses a key of"),
+    "two sigmas": (
+        lambda img: tv.functional.gaussian_blur(img, 5, [0.5, 4.0]),
+        "blurs by other sigmas across and down",
+    ),
+    "a call that counts": (ByTurns(), "it calls Count and does not return the result"),
+    "a count": (ByTurns().both, "it calls Count and reads its attributes"),
+    "a count or None": (ByTurns().noted, "it tests for None what Count returns"),
     "an attribute is set": (Counting(), "sets an attribute"),
     "a list is changed": (Remembering(), "changes a list that it has not made"),
     "a global list is changed": (counts, "changes a list that it has not made"),
@@ -544,6 +599,19 @@ def test_functions_of_libraries_that_were_replaced_are_not_taken_for_the_origina
     batch, _ = next(iter(DataLoader(dataset, 10)))
     for index, image in enumerate(batch):
         assert torch.equal(image, transform(dataset.open_image(index)))
+
+
+def test_a_replaced_call_of_modules_is_not_gone_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Solarize(torch.nn.Module):
+        def forward(self, img: Any) -> Any:
+            return ImageOps.solarize(img)
+
+    steps = tv.Compose([Solarize(), tv.ToTensor()])  # no other module
+    found = compile_recipe(steps, SIZE)
+    assert isinstance(found, Recipe) and not found.unknown
+    monkeypatch.setattr(torch.nn.Module, "__call__", lambda self, img: ImageOps.invert(img))
+    found = compile_recipe(steps, SIZE)
+    assert isinstance(found, Refusal) or found.unknown
 
 
 def test_what_is_known_of_pil_images_is_not_done_to_tensors() -> None:

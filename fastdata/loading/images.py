@@ -52,7 +52,7 @@ class Images:
     transform: Any
     target_transform: Callable[[int], Any] | None
     recipe: Recipe | Refusal
-    files: Files | None = None
+    files: list[tuple[str, int]] | None = None
     subset: Indices | None = None
     parts: tuple[Images, ...] = ()
 
@@ -66,24 +66,25 @@ class Images:
         """Number of samples of what `open` returns."""
         return sum(part.opened for part in self.parts) if self.parts else len(self.dataset)
 
-    def is_current(self) -> bool:
-        """Whether transforms and files are unchanged.
-
-        A Compose may be changed in place: its recipe tells, in 0.1 to 3 ms.
-        """
-        if self.parts:
-            return all(part.is_current() for part in self.parts)
+    def equals(self, other: Images | NotKnown) -> bool:
+        """Whether another look at the dataset has found the same samples and transforms."""
         return (
-            self.dataset.transform is self.transform
-            and self.dataset.target_transform is self.target_transform
-            and self.has_same_files()
-            and _compiled(self.dataset) == self.recipe
+            isinstance(other, Images)
+            and self.transform is other.transform
+            and self.target_transform is other.target_transform
+            and self.recipe == other.recipe
+            and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
+            and self.opens_as(other)
+            and all(a.equals(b) for a, b in zip(self.parts, other.parts, strict=True))
         )
 
-    def has_same_files(self) -> bool:
-        """Whether a source that was opened before still has the dataset's files."""
-        own = self.files is None or self.files.are_current()
-        return own and all(part.has_same_files() for part in self.parts)
+    def opens_as(self, other: Images) -> bool:
+        """Whether a source that was opened for this has the files of the other."""
+        if self.parts or other.parts:
+            return len(self.parts) == len(other.parts) and all(
+                a.opens_as(b) for a, b in zip(self.parts, other.parts, strict=True)
+            )
+        return self.dataset is other.dataset and self.files == other.files
 
     @property
     def transforms_targets(self) -> bool:
@@ -98,24 +99,6 @@ class Images:
                 return part.target(index, label)
             index -= part.opened
         return label if self.target_transform is None else called(self.target_transform, label)
-
-
-class Files:
-    """The files of a folder of torchvision's, and what opens them, as they were at first.
-
-    Args:
-        folder: The folder.
-    """
-
-    def __init__(self, folder: Any) -> None:
-        self._folder = folder
-        self.samples = folder.samples
-        self._count = len(folder.samples)
-
-    def are_current(self) -> bool:
-        """Whether the folder has the same list of as many still, opened as it was."""
-        same = self._folder.samples is self.samples and len(self.samples) == self._count
-        return same and _opened_otherwise(self._folder) is None
 
 
 class NotKnown(NamedTuple):
@@ -360,11 +343,11 @@ def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Image
         size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes
         file = None if options.seek_cache_file is None else Path(options.seek_cache_file)
         cache = SeekCache(str(folder.root), size, file) if learns and size else None
-        return FolderSource(files.samples, cache, options.limits)
+        return FolderSource(files, cache, options.limits)
 
-    files = Files(folder)
+    files = list(folder.samples)  # the folder's own may be changed in place
     found = _images(
-        f"{type(folder).__name__} of {human_count(len(files.samples), 'file')}",
+        f"{type(folder).__name__} of {human_count(len(files), 'file')}",
         dataset,
         options,
         opener,

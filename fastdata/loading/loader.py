@@ -29,7 +29,7 @@ from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import taking_apart, told
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.drawn import DrawnPass, drawn_options
-from fastdata.loading.images import Images, leaves, reads_remotely
+from fastdata.loading.images import Images, leaves, reads_remotely, recognise
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import tell_neighbours
@@ -361,8 +361,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         for schedule in self._schedules:
             schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
-        if images is not None and not images.is_current():
-            before = self._native  # its transform, or its list of files, is another one now
+        if images is not None and not images.equals(recognise(self.dataset)):
+            before = self._native  # its transform, or its samples, are others now
             self._choice = self._config.choose(self.dataset)
             self._open()
             self._tell_slow_path()

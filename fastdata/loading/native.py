@@ -78,7 +78,7 @@ class NativePath:
         With the last only if its files are still the same.
         """
         self._engine, self._pool = other._engine, other._pool
-        if other._images.has_same_files():
+        if other._images.opens_as(self._images):
             self._source = other._source
 
     def start(

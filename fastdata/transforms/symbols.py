@@ -10,7 +10,7 @@ import enum
 import inspect
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -232,7 +232,7 @@ class Number(Held):
             self.refuse("computes with {} and what is no constant")
         other = float(other)
         if name in ("lt", "le", "gt", "ge"):
-            return self.run.below(self, other) == (name in ("lt", "le"))
+            return self.run.below(self, other, name in ("le", "gt")) == (name in ("lt", "le"))
         times, plus = {
             "add": (1.0, other),
             "radd": (1.0, other),
@@ -327,6 +327,7 @@ class Object(Held):
 
     def attribute(self, name: str) -> Any:
         words = f"{self.words}.{name}"
+        self.run.read.append(self.real)
         found = self._found(name)
         if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
             return self.run.inline(found.fget, (self.real,), (), {})
@@ -430,6 +431,16 @@ def returned(value: Any) -> Any:
     if isinstance(value, CONSTANTS):
         return value
     raise Unknown(f"returns a {type(value).__name__}")
+
+
+def laters(form: Any) -> Iterator[Later]:
+    """Yield the calls in what code has returned."""
+    if isinstance(form, Later):
+        yield form
+    several = form.values() if isinstance(form, dict) else form
+    if isinstance(form, (dict, list, tuple)):
+        for one in several:
+            yield from laters(one)
 
 
 def has_symbols(values: Any) -> bool:

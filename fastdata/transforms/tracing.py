@@ -47,6 +47,7 @@ import numpy as np
 from fastdata.transforms import torchvision, tracing_calls
 from fastdata.transforms.conversion import name_in
 from fastdata.transforms.descriptions import Stack, Transform
+from fastdata.transforms.originals import changed
 from fastdata.transforms.symbols import (
     CONSTANTS,
     Awaited,
@@ -67,6 +68,7 @@ from fastdata.transforms.symbols import (
     Unknown,
     has_symbols,
     held_by,
+    laters,
     name_of,
     package,
     plain,
@@ -116,8 +118,8 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
             return f"{error.place or _where(error)} {error}"
         except Exception as error:
             return f"{_where(error)} raises {type(error).__name__}: {error}"
-        if run.unsure and run.tests_none:
-            return f"it tests for None what {run.unsure} returns"
+        if doubt := run.doubt(result):
+            return doubt
         paths.append(Path(result, run.decisions, run.draws))
         for at in range(len(run.script), len(run.decisions)):
             taken = [which for _, which in run.decisions[:at]]
@@ -163,7 +165,7 @@ def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
     called = inspect.getattr_static(kind, "__call__", None)
     torch = sys.modules.get("torch")
     if torch is not None and called is torch.nn.Module.__call__:
-        if "forward" in vars(function) or _hooked(function):
+        if "forward" in vars(function) or _hooked(function) or changed(torch.nn.Module):
             return None
         called = inspect.getattr_static(kind, "forward", None)
     if not isinstance(called, types.FunctionType):
@@ -296,8 +298,32 @@ class _Run:
     decisions: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
     draws: list[tuple[float, float]] = field(default_factory=list)
     depth: int = 0
-    unsure: str = ""  # a transform was called of which nothing is known
+    unsure: str = ""  # something was called that may return None
     tests_none: bool = False
+    awaited: list[Later] = field(default_factory=list)
+    read: list[Any] = field(default_factory=list)  # objects whose attributes the code depends on
+
+    def later(self, later: Later) -> Any:
+        """Return the symbol of a call that is made for each sample."""
+        self.awaited.append(later)
+        self.unsure = name_of(later.function)
+        return Symbol(Awaited(self, later))
+
+    def doubt(self, result: Any) -> str:
+        """Say why the course may be another one for another sample; "" if it cannot.
+
+        A call that is made for each sample may change the object that is called.
+        """
+        if self.unsure and self.tests_none:
+            return f"it tests for None what {self.unsure} returns"
+        kept = list(laters(result))
+        for later in self.awaited:
+            name = name_of(later.function)
+            if not any(one is later for one in kept):
+                return f"it calls {name} and does not return the result"
+            if any(one is later.function for one in self.read):
+                return f"it calls {name} and reads its attributes"
+        return ""
 
     def choose(self, weights: tuple[float, ...]) -> int:
         """Which of several, with such weights."""
@@ -312,13 +338,14 @@ class _Run:
         self.draws.append((min(ends), max(ends)))
         return Symbol(kind(self, len(self.draws) - 1))
 
-    def below(self, number: Number, bound: float) -> bool:
+    def below(self, number: Number, bound: float, or_equal: bool) -> bool:
         """Whether a random number is below another: a choice, after which it lies on one side."""
-        if number.times == 0:
-            return number.plus < bound
+        least, greatest = number.ends()
+        if least == greatest:
+            return least <= bound if or_equal else least < bound
         at = (bound - number.plus) / number.times
         low, high = self.draws[number.draw]
-        part = min(max((at - low) / (high - low), 0.0), 1.0) if high > low else float(at > low)
+        part = min(max((at - low) / (high - low), 0.0), 1.0)
         lower = part > 0 if part in (0.0, 1.0) else self.choose((part, 1 - part)) == 0
         if low < at < high:
             self.draws[number.draw] = (low, at) if lower else (at, high)
@@ -338,7 +365,8 @@ class _Run:
             return kind(self.wrap(one, f"an item of {words}") for one in value)
         if type(value) is dict:
             return FixedDict(
-                (key, self.wrap(one, f"an item of {words}")) for key, one in value.items()
+                (self.wrap(key, f"a key of {words}"), self.wrap(one, f"an item of {words}"))
+                for key, one in value.items()
             )
         known = tracing_calls.find(value)
         if known is not None:
@@ -369,7 +397,7 @@ class _Run:
             return self.inline(code[0], code[1], args, kwargs)
         if code is not None and not has_symbols(args) and not has_symbols(kwargs):
             later = tuple((name, plain(value)) for name, value in kwargs.items())
-            return Symbol(Awaited(self, Later(real, tuple(map(plain, args)), later)))
+            return self.later(Later(real, tuple(map(plain, args)), later))
         if code is not None:
             return self.inline(code[0], code[1], args, kwargs)
         raise Unknown(f"calls {name_of(real)}, which is not known")
@@ -419,7 +447,7 @@ class _Run:
                     last = nodes.setdefault(id(node), Node(last, step, node.mode))
                 return Symbol(Image(self, last))
             if isinstance(value, Later):
-                return Symbol(Awaited(self, value))
+                return self.later(value)
             if isinstance(value, Stack):
                 return Symbol(Stacked(self, tuple(map(graft, value.images))))
             if isinstance(value, (list, tuple)):

@@ -200,11 +200,18 @@ def _as_transform(make: Callable[..., Any], run: Any, img: Any, *args: Any, **kw
     return run.transform(real, img)
 
 
+def _gaussian_blur(t: Any, kernel_size: Any, sigma: Any) -> Any:
+    # The function blurs by two sigmas across and down, the transform draws one between them.
+    if isinstance(sigma, (list, tuple)) and len(set(sigma)) > 1:
+        raise Unknown("blurs by other sigmas across and down")
+    return t.GaussianBlur(kernel_size, sigma)
+
+
 _FUNCTIONAL: dict[str, Callable[..., Any]] = {
     "center_crop": lambda t, output_size: t.CenterCrop(output_size),
     "equalize": lambda t: t.RandomEqualize(1.0),
     "autocontrast": lambda t: t.RandomAutocontrast(1.0),
-    "gaussian_blur": lambda t, kernel_size, sigma: t.GaussianBlur(kernel_size, sigma),
+    "gaussian_blur": _gaussian_blur,
     "hflip": lambda t: t.RandomHorizontalFlip(1.0),
     "invert": lambda t: t.RandomInvert(1.0),
     "normalize": lambda t, mean, std, inplace=False: t.Normalize(mean, std, inplace),

@@ -24,7 +24,7 @@ from fastdata.transforms.descriptions import (
     Views,
 )
 from fastdata.transforms.pixels import Nothing, Operation, Random
-from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, name_of
+from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, laters, name_of
 from fastdata.transforms.tracing import Path
 
 _FLIPS = {"flip_horizontal": RandomHorizontalFlip(1.0), "flip_vertical": RandomVerticalFlip(1.0)}
@@ -90,19 +90,6 @@ def _assembled(form: Any, views: Any) -> Any:
     return form
 
 
-def _called(form: Any) -> list[Any]:
-    """What an `Assembly` calls for each sample."""
-    if isinstance(form, View):
-        return []
-    if isinstance(form, Later):
-        return [form.function]
-    if isinstance(form, dict):
-        form = list(form.values())
-    return (
-        [one for part in form for one in _called(part)] if isinstance(form, (list, tuple)) else []
-    )
-
-
 def parts(transform: Any) -> Sequence[Any] | None:
     """The transforms that a user's function calls one after the other, and the views it makes.
 
@@ -128,7 +115,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     if isinstance(transform, Steps):
         return transform.steps
     if isinstance(transform, Assembly):
-        called = ", ".join(dict.fromkeys(map(name_of, _called(transform.form))))
+        called = ", ".join(dict.fromkeys(name_of(one.function) for one in laters(transform.form)))
         return f"{NOT_KNOWN}: it calls {called} for each sample"
     try:
         courses = _courses(transform)
