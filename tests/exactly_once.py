@@ -318,16 +318,20 @@ def _sampled(run: Run, draw: random.Random) -> None:
             [index % n for index in batch]
             for batch in BatchSampler(sampler(rank), size, run.drop_last)
         ]
-        batch_sampler = BatchSampler(sampler(rank), size, run.drop_last)
-        once = draws_once(batch_sampler, n)
+        once = draws_once(BatchSampler(sampler(rank), size, run.drop_last), n)
         key = run.key if once else rank_key(run.key, rank)
-        batches = sampled(batch_sampler, n, replacing=not once)
-        progress = Progress(run.seed, run.epoch, 0)
-        made = run.iterate(batches, key, progress, _threads(draw), None, sampler=True)
-        found = Rank(run, Epoch(n, size), progress, made)
         if run.on_error == "skip" and not any(i in run.good for one in expected for i in one):
             continue  # all that it draws is bad: an error, as tests of the loader show
-        got = found.take(len(expected) + 1)
+
+        def epoch(rank: int, threads: int, once: bool, key: int) -> list[Delivered]:
+            batch_sampler = BatchSampler(sampler(rank), size, run.drop_last)
+            batches = sampled(batch_sampler, n, replacing=not once)
+            progress = Progress(run.seed, run.epoch, 0)
+            made = run.iterate(batches, key, progress, threads, None, sampler=True)
+            return Rank(run, Epoch(n, size), progress, made).take(len(expected) + 1)
+
+        got = epoch(rank, 0, once, key)
+        assert epoch(rank, _threads(draw), once, key) == got
         assert [len(batch.numbers) for batch in got] == [len(batch) for batch in expected]
         flat = [number for batch in expected for number in batch]
         numbers = [number for batch in got for number in batch.numbers]
