@@ -155,7 +155,7 @@ bench-peers:  ## make an environment for each peer of the loader benchmark (PEER
 
 # Peers that are installed take part. A contender that fails is on the page, and stops make after it.
 bench-page: setup  ## measure all loaders on the images of ROOT (ARGS); remake docs/benchmarks.md
-	@failed=; $(BIN)/fastdata bench --tree $(ROOT) --json docs/results/bench.json $(ARGS) || failed=1; \
+	@failed=; $(BIN)/fastdata bench --tree $(ROOT) --out docs/results/bench.json $(ARGS) || failed=1; \
 	    $(BIN)/python -m fastdata.benchmarks.pages benchmarks docs/results > docs/benchmarks.md && \
 	    [ -z "$$failed" ]
 
@@ -167,7 +167,7 @@ pages: setup  ## remake the pages of benchmarks from docs/results
 gpu-check: setup  ## on a machine with a GPU: its tests, a step fed from DATASET and traced (ARGS)
 	$(BIN)/python -m pytest -n 0 -rs -m gpu
 	$(BIN)/python -m fastdata.benchmarks.training $(or $(DATASET),$(error give DATASET=folder)) \
-	    --json docs/results/training.json $(ARGS)
+	    --out docs/results/training.json $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.pages training docs/results > docs/feeding.md
 
 # It shares the tests' images and fixtures.

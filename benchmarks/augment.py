@@ -1,6 +1,6 @@
 """Each augmentation of the core, beside torchvision on Pillow's images, pillow-simd's and tensors.
 
-    python -m fastdata.benchmarks.augment --image photo.jpg --json augment.json
+    python -m fastdata.benchmarks.augment --image photo.jpg --out augment.json
 
 One image of 224 x 224, uint8, in one thread (pin it: ``taskset -c 1``). The core's time is that in
 planes, as augmentations run between decoding and output; Pillow's is torchvision's function on a
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from fastdata.benchmarks.adapters._operations import CALLS, SIZE, Case, operations, timed
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.contenders import ADAPTERS, default_environments
-from fastdata.benchmarks.measure import Figures, Spread, json_option, machine, report
+from fastdata.benchmarks.measure import Figures, Spread, machine, out_option, report
 from PIL import Image
 
 from fastdata import _native
@@ -208,11 +208,11 @@ def _ratio(theirs: list[float] | None, ours: list[float]) -> str:
     help="A photograph; a made image if there is none.",
 )
 @click.option("--rounds", default=7, show_default=True)
-@json_option
-def main(image: Path | None, rounds: int, json_path: Path | None) -> None:
+@out_option
+def main(image: Path | None, rounds: int, out_path: Path | None) -> None:
     """Measure each augmentation against torchvision on Pillow images and on tensors."""
     result = measure(load(image), rounds)
-    report(result, json_path, figures(result))
+    report(result, out_path, figures(result))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Throughput of loaders alone: fastdata's, and those that people would use instead.
 
     fastdata bench imagenet-train-lmdb
-    python -m fastdata.benchmarks --tree imagenet/train --threads 1,2 --json bench.json
+    python -m fastdata.benchmarks --tree imagenet/train --threads 1,2 --out bench.json
 
 Each contender runs in a fresh process each round, and rounds are interleaved (A B C A B C), so
 that a drift of the machine hits all. A contender's pixels and labels are checked first. A recipe
@@ -472,4 +472,4 @@ def load(path: Path) -> dict[str, Any]:
             return result
     except (ValueError, KeyError, TypeError):
         pass
-    raise UsageError(f"{path}: no results of the loader benchmark", "It is what --json wrote.")
+    raise UsageError(f"{path}: no results of the loader benchmark", "It is what --out wrote.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from fastdata.benchmarks.adapters._recipes import RECIPES
 
+from fastdata.cli.locations import json_option, print_json
 from fastdata.errors import UsageError
 
 
@@ -95,14 +96,15 @@ _PATH = click.Path(path_type=Path)
     show_default=True,
     help="Seconds, beyond warm-up and measurement, after which a contender is killed.",
 )
-@click.option("--json", "json_path", type=_PATH, metavar="FILE", help="Write the results here.")
+@click.option("--out", "out_path", type=_PATH, metavar="FILE", help="Keep the results here.")
 @click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="Plot images/s to an .svg.")
 @click.option(
     "--compare",
     type=(_PATH, _PATH),
     metavar="A B",
-    help="Show the ratios of two files that --json wrote, without measuring.",
+    help="Show the ratios of two files that --out wrote, without measuring.",
 )
+@json_option
 def command(
     dataset: Path | None,
     tree: Path | None,
@@ -111,9 +113,10 @@ def command(
     against: str | None,
     ways: str | None,
     threads: tuple[int, ...] | None,
-    json_path: Path | None,
+    out_path: Path | None,
     plot_path: Path | None,
     compare: tuple[Path, Path] | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Measure how fast DATASET is loaded, without training.
@@ -125,7 +128,7 @@ def command(
     \b
     Examples:
       $ fastdata bench imagenet-train-lmdb --seconds 1 --rounds 1 --threads 1
-      fastdata bench imagenet-train-lmdb --threads 1,2,4 --json now.json --plot now.svg
+      fastdata bench imagenet-train-lmdb --threads 1,2,4 --out now.json --plot now.svg
       fastdata bench --tree imagenet/train --against torch,dali --rounds 5
       fastdata bench --tree imagenet/train --ways lmdb --recipe trivialaugment --recipe simclr
       fastdata bench --compare before.json now.json
@@ -148,7 +151,11 @@ def command(
         if dataset or tree:
             raise UsageError("--compare measures nothing", "Leave DATASET and --tree out.")
         before, after = (bench.load(path) for path in compare)
-        bench_figures.comparison(before, after).show()
+        ratios = bench_figures.comparison(before, after)
+        if as_json:
+            print_json([dict(zip(ratios.columns, row, strict=True)) for row in ratios.rows])
+        else:
+            ratios.show()
         return
     if dataset is None and tree is None:
         raise UsageError("nothing to load", "Give DATASET, --tree FOLDER, or both.")
@@ -180,12 +187,15 @@ def command(
     data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
 
     def keep(result: dict[str, Any]) -> None:
-        if json_path is not None:
-            bench.save(result, json_path)
+        if out_path is not None:
+            bench.save(result, out_path)
 
     result = bench.bench(contenders, data, how, environments, keep)
-    for table in bench_figures.tables(result):
-        table.show()
+    if as_json:
+        print_json(result)
+    else:
+        for table in bench_figures.tables(result):
+            table.show()
     failures = bench_figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
         plot_path.write_text(plots.loaders(result))

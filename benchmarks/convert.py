@@ -27,8 +27,8 @@ from fastdata.benchmarks.measure import (
     Figures,
     Spread,
     interleave,
-    json_option,
     machine,
+    out_option,
     report,
     run_command,
 )
@@ -65,19 +65,19 @@ _WRITERS = {
 @click.option(
     "--work", type=click.Path(path_type=Path), help="Where to write. [default: a temporary folder]"
 )
-@json_option
+@out_option
 def main(
     root: Path | None,
     images: int,
     workers: int,
     rounds: int,
     work: Path | None,
-    json_path: Path | None,
+    out_path: Path | None,
 ) -> None:
     """Measure packing against tar."""
     with tempfile.TemporaryDirectory(dir=work, prefix="fastdata-bench-") as folder:
         result = measure(Path(folder), root, images, workers, rounds)
-    report(result, json_path, figures(result))
+    report(result, out_path, figures(result))
 
 
 def measure(

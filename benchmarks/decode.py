@@ -1,6 +1,6 @@
 """Decoding speed: a stage table, and against libjpeg-turbo and Pillow.
 
-    python -m fastdata.benchmarks.decode --images imagenet/train --json decode.json
+    python -m fastdata.benchmarks.decode --images imagenet/train --out decode.json
 
 RandomResizedCrop(224) and a coin-tossed flip to uint8, images in memory, one thread (pin it:
 ``taskset -c 1``). All contenders take turns within one run; pixels are compared before
@@ -22,7 +22,7 @@ import click
 import numpy as np
 import PIL
 from fastdata.benchmarks.adapters._transforms import random_resized_box
-from fastdata.benchmarks.measure import Figures, Spread, json_option, machine, report
+from fastdata.benchmarks.measure import Figures, Spread, machine, out_option, report
 from PIL import Image, features
 
 from fastdata import _native
@@ -158,11 +158,11 @@ def verify(work: Work, runs: Mapping[str, Contender]) -> None:
 )
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--stride", default=128, show_default=True, help="Pixels between seek points.")
-@json_option
-def main(images: Path, rounds: int, stride: int, json_path: Path | None) -> None:
+@out_option
+def main(images: Path, rounds: int, stride: int, out_path: Path | None) -> None:
     """Measure decoding against libjpeg-turbo and Pillow."""
     result = measure(Work(images, stride), rounds, stride)
-    report(result, json_path, figures(result), stages(result))
+    report(result, out_path, figures(result), stages(result))
 
 
 def measure(work: Work, rounds: int, stride: int) -> dict[str, Any]:

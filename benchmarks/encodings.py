@@ -1,6 +1,6 @@
 """What each encoding costs, and what would limit many threads.
 
-    python -m fastdata.benchmarks.encodings imagenet/train --json docs/results/encodings.json
+    python -m fastdata.benchmarks.encodings imagenet/train --out docs/results/encodings.json
 
 Packs a tree in every encoding and loads the datasets in turn with one decode thread,
 RandomResizedCrop(224) and a flip to uint8, from the page cache. Figures are CPU time, so another
@@ -145,10 +145,10 @@ def measure(root: Path, rounds: int) -> dict[str, Any]:
 @click.command()
 @click.argument("root", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), required=True)
-def main(root: Path, rounds: int, json_path: Path) -> None:
+@click.option("--out", "out_path", type=click.Path(path_type=Path), required=True)
+def main(root: Path, rounds: int, out_path: Path) -> None:
     """Measure every encoding of the tree ROOT of images."""
-    json_path.write_text(json.dumps(measure(root, rounds), indent=1) + "\n")
+    out_path.write_text(json.dumps(measure(root, rounds), indent=1) + "\n")
 
 
 if __name__ == "__main__":

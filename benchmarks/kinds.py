@@ -1,6 +1,6 @@
 """Every kind of image: `fastdata.DataLoader` beside torch's with Pillow, in as many workers.
 
-    python -m fastdata.benchmarks.kinds imagenet/train --json kinds.json
+    python -m fastdata.benchmarks.kinds imagenet/train --out kinds.json
 
 The same photographs are stored in each kind. RandomResizedCrop(224) and a coin-tossed flip to
 uint8; fastdata reads a packed dataset, torch the files, both from the page cache. They take turns,
@@ -29,8 +29,8 @@ from fastdata.benchmarks.measure import (
     cpu_seconds,
     epoch_rate,
     interleave,
-    json_option,
     machine,
+    out_option,
     report,
     version_of,
 )
@@ -205,7 +205,7 @@ def _writable(kind: str) -> bool:
 @click.option("--threads", default=2, show_default=True, help="Decode threads, and torch workers.")
 @click.option("--batch", default=30, show_default=True, help="Images a batch.")
 @click.option("--rounds", default=5, show_default=True, help="Epochs of each loader, in turn.")
-@json_option
+@out_option
 def main(
     root: Path,
     kinds: tuple[str, ...],
@@ -213,7 +213,7 @@ def main(
     threads: int,
     batch: int,
     rounds: int,
-    json_path: Path | None,
+    out_path: Path | None,
 ) -> None:
     """Measure fastdata's loader beside torch's on every kind of image.
 
@@ -228,7 +228,7 @@ def main(
     """
     chosen = list(kinds) or [kind for kind in CHOICES if _writable(kind)]
     result = measure(root, chosen, images, threads, batch, rounds)
-    report(result, json_path, figures(result))
+    report(result, out_path, figures(result))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the loader itself costs: `fastdata.DataLoader` beside the core alone.
 
-    python -m fastdata.benchmarks.loading imagenet-train-lmdb --json loading.json
+    python -m fastdata.benchmarks.loading imagenet-train-lmdb --out loading.json
 
 RandomResizedCrop(224) and a coin-tossed flip to uint8, from a packed dataset in the page cache.
 Contenders take turns within one run, pixels are compared with Pillow's before anything is
@@ -28,8 +28,8 @@ from fastdata.benchmarks.measure import (
     Spread,
     epoch_rate,
     interleave,
-    json_option,
     machine,
+    out_option,
     report,
 )
 
@@ -174,11 +174,11 @@ def measure(path: Path, threads: int, batch: int, rounds: int) -> dict[str, Any]
 @click.option("--threads", default=2, show_default=True)
 @click.option("--batch", default=128, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
-@json_option
-def main(dataset: Path, threads: int, batch: int, rounds: int, json_path: Path | None) -> None:
+@out_option
+def main(dataset: Path, threads: int, batch: int, rounds: int, out_path: Path | None) -> None:
     """Measure fastdata.DataLoader on the packed DATASET."""
     result = measure(dataset, threads, batch, rounds)
-    report(result, json_path, *figures(result))
+    report(result, out_path, *figures(result))
 
 
 def figures(result: dict[str, Any]) -> list[Figures]:

@@ -186,15 +186,15 @@ class Figures(NamedTuple):
 
 
 #: The option of every benchmark that keeps its figures.
-json_option = click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+out_option = click.option(
+    "--out", "out_path", type=click.Path(path_type=Path), help="Write the figures here."
 )
 
 
-def report(result: dict[str, Any], json_path: Path | None, *tables: Figures) -> None:
-    """Write a benchmark's figures to ``json_path``, if there is one, and show its tables."""
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
+def report(result: dict[str, Any], out_path: Path | None, *tables: Figures) -> None:
+    """Write a benchmark's figures to ``out_path``, if there is one, and show its tables."""
+    if out_path is not None:
+        out_path.write_text(json.dumps(result, indent=1) + "\n")
     for table in tables:
         table.show()
 

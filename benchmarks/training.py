@@ -1,6 +1,6 @@
 """A training step on a GPU, fed: how much of its own speed is left, and what a trace shows.
 
-    python -m fastdata.benchmarks.training imagenet-train-lmdb --tree imagenet/train --json gpu.json
+    python -m fastdata.benchmarks.training imagenet-train-lmdb --tree imagenet/train --out gpu.json
 
 The step alone takes one batch again and again; then `fastdata.DataLoader(device=)` feeds it
 RandomResizedCrop(224), flip and Normalize, with several numbers of threads, and torch's loader the
@@ -26,7 +26,7 @@ import torch
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.command import Numbers
-from fastdata.benchmarks.measure import Figures, Spread, json_option, machine, report
+from fastdata.benchmarks.measure import Figures, Spread, machine, out_option, report
 from fastdata.benchmarks.resnet import MODELS, ResNet
 
 from fastdata import DataLoader, ImageDataset, _native
@@ -304,7 +304,7 @@ def figures(result: dict[str, Any]) -> list[Figures]:
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--about", default="", help="What DATASET is, for the page.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Keep a GPU's trace here, .json.gz.")
-@json_option
+@out_option
 def main(
     dataset: Path,
     tree: Path | None,
@@ -317,7 +317,7 @@ def main(
     rounds: int,
     about: str,
     trace: Path | None,
-    json_path: Path | None,
+    out_path: Path | None,
 ) -> None:
     """Measure a training step that loaders feed from DATASET."""
     where = torch.device(device)
@@ -345,7 +345,7 @@ def main(
         "trace": shown,
         "turns": measure(training, threads, workers, steps, rounds),
     }
-    report(result, json_path, *figures(result))
+    report(result, out_path, *figures(result))
     for name, value in shown.items():
         print(f"trace, {name}: {value:.3f}")
 

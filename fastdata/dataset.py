@@ -169,7 +169,7 @@ class ImageDataset:
             raise UsageError(
                 f"{path}: seek_cache_bytes= and seek_cache_file= are for torchvision's folders, "
                 "and a packed dataset has its seek points in its index",
-                "Leave them out; fastdata index adds seek points to a dataset without any.",
+                "Leave them out; fastdata seek-points adds seek points to a dataset without any.",
             )
         if seek_cache_bytes is not None and (
             type(seek_cache_bytes) is not int or seek_cache_bytes < 0

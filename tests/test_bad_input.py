@@ -175,7 +175,7 @@ def require_ended(done: subprocess.CompletedProcess[str], exit_code: int, *parts
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-@pytest.mark.parametrize("command", ["index", "stage"])
+@pytest.mark.parametrize("command", ["seek-points", "stage"])
 def test_a_folder_that_cannot_be_written_is_named_and_not_its_lock(
     public: Path, command: str
 ) -> None:

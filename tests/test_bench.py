@@ -218,6 +218,8 @@ def test_json_to_table_plot_page_and_ratios(tree: Path, tmp_path: Path) -> None:
     assert [row[4] for row in rows] == ["2.00", "2.00"]
     shown = CliRunner().invoke(cli, ["bench", "--compare", str(path), str(twice)])
     assert shown.exit_code == 0 and "2.00" in shown.output
+    shown = CliRunner().invoke(cli, ["bench", "--compare", str(path), str(twice), "--json"])
+    assert [list(row.values())[4] for row in json.loads(shown.stdout)] == ["2.00"] * 2
 
 
 def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
@@ -225,11 +227,12 @@ def test_fastdata_and_torch_end_to_end(tree: Path, tmp_path: Path) -> None:
     command = ["bench", "--tree", str(tree), "--work", str(tmp_path / "work"), "--ways", "lmdb"]
     out = tmp_path / "out.json"
     plot = tmp_path / "out.svg"
-    command += ["--against", "torch-uint8", "--batch-size", "4", "--json", str(out), *options]
+    command += ["--against", "torch-uint8", "--batch-size", "4", "--out", str(out), *options]
     command += ["--plot", str(plot)]
-    done = CliRunner().invoke(cli, command)
+    done = CliRunner().invoke(cli, [*command, "--json"])
     assert done.exit_code == 0, done.output
     result = bench.load(out)
+    assert json.loads(done.stdout) == result
     assert [c["name"] for c in result["contenders"]] == ["fastdata-lmdb", "torch-uint8"]
     assert result["options"]["warmup"] == 0.3
     assert all(len(c["runs"]) == 1 for c in result["contenders"])
@@ -261,7 +264,7 @@ def test_recipes_end_to_end(made_tree: Path, tmp_path: Path) -> None:
     command = ["bench", "--tree", str(made_tree / "train"), "--work", str(tmp_path / "work")]
     command += ["--ways", "imagefolder", "--against", "torch-v2", "--recipe", "colorjitter"]
     command += ["--threads", "1", "--seconds", "0.2", "--warmup", "0", "--rounds", "1"]
-    done = CliRunner().invoke(cli, [*command, "--batch-size", "16", "--json", str(out)])
+    done = CliRunner().invoke(cli, [*command, "--batch-size", "16", "--out", str(out)])
     assert done.exit_code == 0, done.output
     (table,) = bench_figures.tables(bench.load(out))
     ours, theirs = sorted(table.rows)

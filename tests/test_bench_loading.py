@@ -33,7 +33,7 @@ def packed(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_small_run(packed, tmp_path):
     arguments = ["--rounds=1", "--batch=8"]
     path = tmp_path / "loading.json"
-    found = CliRunner().invoke(loading.main, [str(packed), *arguments, "--json", str(path)])
+    found = CliRunner().invoke(loading.main, [str(packed), *arguments, "--out", str(path)])
     assert found.exit_code == 0, found.output
     result = json.loads(path.read_text())
     assert result["samples"] == 64
@@ -53,7 +53,7 @@ def test_a_small_run_of_kinds(made_tree, tmp_path):
     arguments = ["--images=16", "--threads=1", "--batch=4", "--rounds=1"]
     arguments += ["--kind=PNG", f"--kind={rewritten}"]
     root = str(made_tree / "train")
-    found = CliRunner().invoke(kinds.main, [root, *arguments, "--json", str(path)])
+    found = CliRunner().invoke(kinds.main, [root, *arguments, "--out", str(path)])
     assert found.exit_code == 0, found.output
     result = json.loads(path.read_text())
     assert result["images"] == 16 and list(result["kinds"]) == ["PNG", rewritten]

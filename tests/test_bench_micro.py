@@ -14,7 +14,7 @@ def test_packing_beside_tar_and_the_writers_that_are_installed(
 ) -> None:
     out = tmp_path / "convert.json"
     arguments = ["--root", str(made_tree / "train"), "--images=16", "--rounds=1"]
-    found = CliRunner().invoke(convert.main, [*arguments, "--json", str(out)])
+    found = CliRunner().invoke(convert.main, [*arguments, "--out", str(out)])
     assert found.exit_code == 0, found.output
     result = json.loads(out.read_text())
     assert result["writers"] == list(convert._installed_writers())

@@ -88,7 +88,7 @@ def test_a_run_that_was_cut_off_goes_on_with_what_its_file_lacks(
     pack(ImageFolder(tree), tmp_path / "set", container="lmdb")
     makers = {"absent": _absent}
     monkeypatch.setattr(recipes, "known", lambda: makers)
-    command = [str(tmp_path / "set"), str(tree), "--json", str(file)]
+    command = [str(tmp_path / "set"), str(tree), "--out", str(file)]
     assert CliRunner().invoke(recipes.main, command).exit_code == 0
     (row,) = json.loads(file.read_text())["recipes"].values()
     row["error"] = "as it was"

@@ -28,7 +28,7 @@ def test_a_small_run(packed: Path, made_tree: Path, tmp_path: Path) -> None:
         "--workers=1",
         "--tree",
         str(made_tree / "train"),
-        "--json",
+        "--out",
         str(tmp_path / "training.json"),
     ]
     found = CliRunner().invoke(training.main, [str(packed), *options.split(), *told])

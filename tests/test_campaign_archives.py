@@ -2,8 +2,8 @@
 
 A short form; ``make campaign`` runs it at length. Tars, LMDBs, Parquet files, indexes and manifests
 get other values where checksums fit, and are then read by what people call: `convert`, `verify`,
-`ImageDataset`, `index`, `doctor`. A case that hangs ends the run with its traceback; it stays in
-its folder.
+`ImageDataset`, `seek-points`, `doctor`. A case that hangs ends the run with its traceback; it stays
+in its folder.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def test_info_as_json(workplace: Path) -> None:
         ("ILSVRC2012_img_val.tar", "imagenet"),
         ("00000.tar", "webdataset"),
         ("part-0.parquet", "parquet"),
-        ("_dataset.json", "fastdata"),
+        ("_dataset.json", "dataset"),
         ("cifar-10-python.tar.gz", "cifar10"),
         ("roses/1.jpg", "imagefolder"),
     ],
@@ -288,7 +288,7 @@ def test_every_command_that_prints_has_json(workplace: Path, tmp_path: Path) -> 
     assert (packed["path"], packed["samples"], packed["classes"]) == (out, 3, 3)
     assert printed(*convert)["resumed"] == 3
     assert printed("verify", out)["problems"] == []
-    assert printed("index", out)["samples"] == 3
+    assert printed("seek-points", out)["samples"] == 3
     staged = printed("stage", out, "--to", str(tmp_path / "copies"))
     assert staged["copied_bytes"] > 0
     assert printed("stage", out, "--to", str(tmp_path / "copies"), "--unstage")["paths"] == [
@@ -299,6 +299,21 @@ def test_every_command_that_prints_has_json(workplace: Path, tmp_path: Path) -> 
     done = CliRunner().invoke(cli, ["verify", out, "--json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)["problems"][0]["where"]
+
+
+def test_json_is_the_same_flag_of_every_command() -> None:
+    def leaves(command: click.Command) -> Iterator[click.Command]:
+        if not isinstance(command, click.Group):
+            yield command
+            return
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from leaves(command.get_command(context, name) or click.Command("missing"))
+
+    for command in leaves(cli):
+        (option,) = (one for one in command.params if "--json" in one.opts)
+        assert isinstance(option, click.Option) and option.is_flag, command.name
+        assert option.help == "Print JSON.", command.name
 
 
 def test_figures_are_whole_however_narrow_the_terminal_is(workplace: Path) -> None:
@@ -368,7 +383,7 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["convert", "imagenet", "--max-side", "10"], 2, ["--max-side", "--encoding"]),
         (["convert", "imagenet", "--workers", "0"], 2, ["--workers"]),
         (["verify", "imagenet-train-lmdb", "--workers", "9" * 20], 2, ["--workers 9", "4,096"]),
-        (["index", "imagenet-train-lmdb", "--stride", "9" * 20], 2, ["--stride 9", "65,535"]),
+        (["seek-points", "imagenet-train-lmdb", "--stride", "9" * 20], 2, ["--stride 9", "65,535"]),
         (["stage", "imagenet-train-lmdb", "--threads", "9" * 8], 2, ["--threads 9", "1,024"]),
         (["convert", "imagefolder", "--root", ""], 2, ["--root is empty"]),
         (["stage", "imagenet-train-lmdb", "--to", ""], 2, ["--to is empty"]),

@@ -123,15 +123,15 @@ def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Pa
     assert before.alternatives.decode_seekable
     verdict = judge(limited_by_decoding(before))
     assert verdict.limit == "decode"
-    advice = next(one for one in verdict.advice if one.code == "index")
-    assert (advice.basis, advice.command) == ("measured", f"fastdata index {path}")
+    advice = next(one for one in verdict.advice if one.code == "seek_points")
+    assert (advice.basis, advice.command) == ("measured", f"fastdata seek-points {path}")
     assert advice.images_per_second == 200
 
     add_seek_points(path, workers=1)
     after = diagnose(path, seconds=0.5, num_workers=1).found
     assert after.data.seekable_share == 1
     assert after.alternatives.decode_seekable is None
-    assert "index" not in [one.code for one in judge(limited_by_decoding(after)).advice]
+    assert "seek_points" not in [one.code for one in judge(limited_by_decoding(after)).advice]
 
 
 def test_images_that_are_decoded_smaller_already_are_not_to_be(sample: Path) -> None:
@@ -217,7 +217,7 @@ def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
     assert "24 x 24" in diagnosis.found.transform
     assert diagnosis.found.data.pillow_share == 0
     assert diagnosis.found.data.seekable_share == 1
-    assert "index" not in codes(diagnosis)
+    assert "seek_points" not in codes(diagnosis)
 
 
 def test_several_views() -> None:

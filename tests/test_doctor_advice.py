@@ -166,7 +166,7 @@ def test_advice_is_worth_taking_and_never_what_is_so_already(measured: Findings)
     if data.root is None or data.in_memory:
         assert "convert" not in codes
     if data.seekable_share == 1:
-        assert "index" not in codes
+        assert "seek_points" not in codes
     if data.pillow_share <= 0.02:
         assert "reencode" not in codes
     if data.rewritable_share <= 0.02:
@@ -178,7 +178,7 @@ def test_advice_is_worth_taking_and_never_what_is_so_already(measured: Findings)
     if (verdict.cores_per_gpu or 0) <= verdict.num_workers:
         assert "cores" not in codes
     reading = {"stage", "convert", "order", "memory"}
-    decoding = {"index", "reencode", "rewrite", "workers"}
+    decoding = {"seek_points", "reencode", "rewrite", "workers"}
     if verdict.limit != "storage":
         assert not reading & set(codes)
     if verdict.limit != "decode":
@@ -195,7 +195,7 @@ def test_seek_points_that_are_added_are_not_advised_again(
         data={"seekable_share": 0.0},
     )
     advice = judge(before).advice[0]
-    if advice.code == "index":
+    if advice.code == "seek_points":
         assert advice.images_per_second is not None
         after = judge(
             replace(
@@ -205,7 +205,7 @@ def test_seek_points_that_are_added_are_not_advised_again(
             )
         )
         assert after.images_per_second >= advice.images_per_second * (1 - 1e-9)
-        assert "index" not in [one.code for one in after.advice]
+        assert "seek_points" not in [one.code for one in after.advice]
     elif step is None and loader is None:
         assert better <= slow * 1.05
 
@@ -277,7 +277,7 @@ def test_slow_decoding() -> None:
     assert codes_of(found(slow)) == ["nothing"]
     seekable = {"alternatives": {"decode_seekable": 1500.0}, "data": {"seekable_share": 0.0}}
     (advice,) = judge(found(slow, **seekable)).advice
-    assert (advice.code, advice.command) == ("index", "fastdata index sets/one")
+    assert (advice.code, advice.command) == ("seek_points", "fastdata seek-points sets/one")
     assert (advice.images_per_second, advice.basis) == (1500.0, "measured")
     pillow = {"data": {"pillow_share": 0.5, "pillow_kinds": ("jpeg-progressive",)}}
     (advice,) = judge(found(slow, **pillow)).advice

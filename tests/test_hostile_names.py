@@ -77,6 +77,7 @@ def test_keys(dataset: Path) -> None:
     for problem in verify(dataset, workers=1).problems:
         require_harmless(problem.where + problem.what)
     require_harmless(run("verify", dataset).output)
+    require_harmless(run("verify", dataset, "--json").stdout)
 
 
 def test_what_a_manifest_says_of_itself(dataset: Path) -> None:
@@ -112,7 +113,7 @@ def test_places_that_commands_name(tmp_path: Path) -> None:
     for words in (
         ("convert", "imagefolder", "--root", tree, "--out", out),
         ("verify", out),
-        ("index", out),
+        ("seek-points", out),
         ("info", out),
         ("stage", out, *copies),
         ("stage", out, *copies, "--unstage"),

@@ -344,7 +344,7 @@ def test_a_loader_tells_that_neighbours_are_alike(
     ):  # fmt: skip
         loader(quiet, order)
     assert not recwarn.list
-    told = r"quasi-random:1.*same label(.|\n)*convert fastdata --root .*--to shards.*random"
+    told = r"quasi-random:1.*same label(.|\n)*convert dataset --root .*--to shards.*random"
     with pytest.warns(MixingWarning, match=told) as caught:
         loader(sorted_shards, "quasi-random:1")
     assert [warning.filename for warning in caught] == [__file__]

@@ -1,6 +1,6 @@
 """People's own recipes: `fastdata.DataLoader` beside torch's with the original transforms.
 
-    python -m fastdata.benchmarks.recipes imagenet-train-lmdb imagenet/train --json recipes.json
+    python -m fastdata.benchmarks.recipes imagenet-train-lmdb imagenet/train --out recipes.json
 
 DATASET was packed from TREE, whose images torch's workers decode and augment with the library's
 own transform on PIL images; fastdata is given the same objects, several views in
@@ -279,28 +279,28 @@ def figures(result: dict[str, Any]) -> Figures:
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--about", default="", help="What the page should say of how it was run.")
 @click.option(
-    "--json",
-    "json_path",
+    "--out",
+    "out_path",
     type=click.Path(path_type=Path),
     help="Write the figures here; of a file that exists, measure the recipes that it lacks.",
 )
-def main(names: tuple[str, ...], about: str, json_path: Path | None, **options: Any) -> None:
+def main(names: tuple[str, ...], about: str, out_path: Path | None, **options: Any) -> None:
     """Measure recipes, of the packed DATASET and the TREE that it was made of."""
     if unknown := set(names) - set(known()):
         raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {'; '.join(known())}")
     torch.set_num_threads(1)  # so that no thread of torch's spins beside the loaders'
     done: dict[str, Any] = {}
-    if json_path is not None and json_path.exists():
-        before = json.loads(json_path.read_text())
+    if out_path is not None and out_path.exists():
+        before = json.loads(out_path.read_text())
         settings = {name: value for name, value in options.items() if name not in _PATHS}
         if (before["machine"], before["settings"]) != (_machine(), settings):
             raise click.UsageError(
-                f"{json_path} has figures of another machine or other settings: name another file"
+                f"{out_path} has figures of another machine or other settings: name another file"
             )
         done, about = before["recipes"], about or before.get("about", "")
 
     def keep(result: dict[str, Any]) -> None:
-        if json_path is not None:
-            json_path.write_text(json.dumps({"about": about, **result}, indent=1) + "\n")
+        if out_path is not None:
+            out_path.write_text(json.dumps({"about": about, **result}, indent=1) + "\n")
 
     figures(measure(names, done=done, keep=keep, **options)).show()

@@ -80,9 +80,9 @@ class _Commands(click.Group):
 _RESUMABLE = ("convert", "sample", "stage")
 #: The module of each command. By name, since nothing may import the benchmarks.
 _COMMANDS = {
-    name: f"fastdata.cli.{name}"
-    for name in ("convert", "verify", "info", "index", "stage", "sample")
-} | {"bench": "fastdata.benchmarks.command", "doctor": "fastdata.cli.doctor"}
+    name: f"fastdata.cli.{name.replace('-', '_')}"
+    for name in ("convert", "verify", "info", "seek-points", "stage", "sample", "doctor")
+} | {"bench": "fastdata.benchmarks.command"}
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

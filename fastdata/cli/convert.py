@@ -356,7 +356,7 @@ class _Part(click.ParamType):  # type: ignore[type-arg]
         return float(match[1]), float(match[2])
 
 
-@command.command("fastdata")
+@command.command("dataset")
 @_root()
 @click.option(
     "--part",
@@ -372,22 +372,22 @@ class _Part(click.ParamType):  # type: ignore[type-arg]
     help="The samples whose keys a text file names, one a line.",
 )
 @_shared
-def _fastdata(
+def _dataset(
     root: Path | str,
     part: tuple[float, float] | None,
     part_seed: int | None,
     keys: Path | None,
     **options: Any,
 ) -> None:
-    """A packed dataset, packed anew, or a part of it.
+    """A packed dataset, or a part of it, packed again.
 
     In another order, container or encoding.
 
     \b
     Examples:
-      $ fastdata convert fastdata --root imagenet-train-lmdb --to shards
-      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0:0.8 --out most
-      $ fastdata convert fastdata --root imagenet-train-lmdb --part 0.8:1 --out rest
+      $ fastdata convert dataset --root imagenet-train-lmdb --to shards
+      $ fastdata convert dataset --root imagenet-train-lmdb --part 0:0.8 --out most
+      $ fastdata convert dataset --root imagenet-train-lmdb --part 0.8:1 --out rest
     """
     if part_seed is not None and part is None:
         raise UsageError(f"--part-seed {part_seed} has no meaning without --part", "Leave it out.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastdata.cli.locations import Location, say
+from fastdata.cli.locations import Location, json_option, print_json, say
 from fastdata.errors import UsageError
 from fastdata.storage.look import look
 
@@ -48,7 +47,7 @@ from fastdata.storage.look import look
     show_default=True,
     help="About how long to measure.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     dataset: Path | str,
     step_ms: float | None,
@@ -91,7 +90,7 @@ def command(
         found = look(diagnosis.found.data.path)
         say(f"{diagnosis.found.data.path}: {found.what}. {found.hint}", err=True)
     if as_json:
-        click.echo(json.dumps(report.as_json(diagnosis), indent=1, ensure_ascii=False))
+        print_json(report.as_json(diagnosis))
     else:
         report.show(diagnosis)
 

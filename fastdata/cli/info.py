@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import Counter
 from itertools import accumulate
@@ -12,7 +11,14 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
-from fastdata.cli.locations import Location, named, require_url, storage_options
+from fastdata.cli.locations import (
+    Location,
+    json_option,
+    named,
+    print_json,
+    require_url,
+    storage_options,
+)
 from fastdata.errors import printable
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.staged import find_staged
@@ -29,7 +35,7 @@ _CHANNELS = {"1": "grey", "2": "grey with alpha", "3": "RGB", "4": "CMYK or RGB 
 
 @click.command("info")
 @click.argument("dataset", type=Location())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @storage_options
 def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] | None) -> None:
     """Show what DATASET, a folder or a URL, holds.
@@ -48,7 +54,7 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
     else:
         about = describe(Blobs(dataset), staged)
     if as_json:
-        click.echo(json.dumps(about, indent=1))
+        print_json(about)
         return
     click.secho(printable(named(dataset)), bold=True)
     for line in aligned([(f" {name}", printable(value)) for name, value in _lines(about)]):

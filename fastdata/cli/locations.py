@@ -92,7 +92,7 @@ def _parse(
     return parse_storage_options(value) if value else None
 
 
-#: ``--json``, of commands that print a few facts otherwise.
+#: ``--json`` of every command: standard output holds one JSON object a result, nothing else.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -102,8 +102,8 @@ def say(text: str, err: bool = False) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result on one line, as JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+    """Print a result as one line of JSON; in ASCII, so that names cannot steer a terminal."""
+    click.echo(json.dumps(value, default=str))
 
 
 #: ``--storage-option key=value``, as a dictionary or None.

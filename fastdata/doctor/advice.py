@@ -20,8 +20,8 @@ class Advice:
     """One thing to do.
 
     Attributes:
-        code: ``nothing``, ``stage``, ``convert``, ``container``, ``order``, ``memory``, ``index``,
-            ``reencode``, ``rewrite``, ``workers``, ``scaling`` or ``cores``.
+        code: ``nothing``, ``stage``, ``convert``, ``container``, ``order``, ``memory``,
+            ``seek_points``, ``reencode``, ``rewrite``, ``workers``, ``scaling`` or ``cores``.
         text: What to do and why.
         command: What to type, or the argument to give; empty where there is none.
         images_per_second: What training would then get; None where it was not measured.
@@ -265,11 +265,11 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
     data, machine, rates, other = found.data, found.machine, found.rates, found.alternatives
     advice = _Proposals(found, stages, "decode")
     if data.seekable_share < 1:
-        text, command = "Seek points let", f"fastdata index {shlex.quote(data.path)}"
+        text, command = "Seek points let", f"fastdata seek-points {shlex.quote(data.path)}"
         if data.container == "files":
             text, command = "An index with seek points lets", f"{data.convert} --to folder"
         text += " crops be decoded without the rest of the image."
-        advice.add("index", other.decode_seekable, "measured", text, command)
+        advice.add("seek_points", other.decode_seekable, "measured", text, command)
     if data.pillow_share > _FEW:
         kinds = ", ".join("other jpeg" if kind == "jpeg" else kind for kind in data.pillow_kinds)
         text = (

@@ -42,7 +42,7 @@ def tell_neighbours(dataset: Any, order: str) -> None:
     if isinstance(dataset, ImageDataset):
         if shuffled and dataset.manifest.order == "shuffled":
             return
-        kind, place = "fastdata", redact(str(dataset.path))
+        kind, place = "dataset", redact(str(dataset.path))
     elif (base := folder_class()) is not None and isinstance(dataset, base):
         kind, place = "imagefolder", str(dataset.root)
     else:

@@ -295,8 +295,8 @@ class PackedSource(Source):
         location = self._dataset.location
         warn(
             f"{location}: sample {index} ({self.key(index)}) has seek points of another image. "
-            "Such samples are decoded without seek points, which is slower; make them anew with "
-            f"fastdata index {location}"
+            "Such samples are decoded without seek points, which is slower. Rebuild them: "
+            f"fastdata seek-points {location}"
         )
 
 

@@ -499,5 +499,5 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
     if row.seek_points is not None:
         code, detail, _ = _native.check_seek_points(row.seek_points, data)
         if code != "ok":
-            return f"has seek points of another image ({detail}): run fastdata index"
+            return f"has seek points of another image ({detail}): run fastdata seek-points"
     return None

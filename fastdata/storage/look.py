@@ -58,7 +58,7 @@ def look(place: str | os.PathLike[str]) -> Look:
     named = shlex.quote(os.fspath(place))
     lower = {name.lower() for name in folders}
     if "_dataset.json" in files:
-        return _source("fastdata", "a packed dataset", named)
+        return _source("dataset", "a packed dataset", named)
     if {"state.json", "dataset_info.json"} <= files or "dataset_dict.json" in files:
         split = "" if "state.json" in files else '["train"]'
         return Look(

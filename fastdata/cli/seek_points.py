@@ -1,4 +1,4 @@
-"""``fastdata index``: adds seek points to a packed dataset."""
+"""``fastdata seek-points``: add seek points to a packed dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastdata.maintenance.seek_points import add_seek_points
 from fastdata.text import human_count
 
 
-@click.command("index")
+@click.command("seek-points")
 @click.argument("dataset", type=Location())
 @click.option(
     "--stride", type=int, default=DEFAULT_STRIDE, show_default=True, help="Pixels between points."
@@ -32,15 +32,15 @@ def command(
 
     \b
     Examples:
-      $ fastdata index imagenet-train-lmdb
-      $ fastdata index imagenet-train-lmdb --stride 64
+      $ fastdata seek-points imagenet-train-lmdb
+      $ fastdata seek-points imagenet-train-lmdb --stride 64
     """
     if isinstance(dataset, str):
         raise UsageError(
             f"{named(dataset)}: seek points are added to datasets on disks of this machine",
-            "fastdata convert makes them while packing; or index the dataset, then upload it.",
+            "Add them to a local copy, then upload it; or pack again: fastdata convert adds them.",
         )
-    with ProgressReport(f"indexing {dataset}") as progress:
+    with ProgressReport(f"seek points of {dataset}") as progress:
         made = add_seek_points(
             dataset, stride=None if remove else stride, workers=workers, progress=progress.images
         )
