@@ -62,6 +62,15 @@ def default_local(url: str) -> Path:
     return cache_folder() / "packing" / f"{name}-{digest[:_ID_DIGITS]}"
 
 
+def _interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C or the like raised an error, or came before it."""
+    while error is not None:
+        if not isinstance(error, Exception):
+            return True
+        error = error.__context__
+    return False
+
+
 class Uploading:
     """Uploader of a dataset's files to a bucket, several at once, in threads of this process.
 
@@ -109,7 +118,7 @@ class Uploading:
     ) -> None:
         try:
             # Let uploads under way finish, so that they need no repetition.
-            wanted = kind is None or issubclass(kind, Exception)
+            wanted = not _interrupted(value)
             self._pool.shutdown(wait=wanted, cancel_futures=True)
         except BaseException:
             wanted = False

@@ -166,7 +166,7 @@ class Index(Operation):
         shutil.copytree(site.without_seek_points, state / "set")
 
     def run(self) -> None:
-        command("index", self.state / "set", "--workers", 1)
+        command("seek-points", self.state / "set", "--workers", 1)
 
     def result(self) -> Any:
         assert len(list((self.state / "set").glob("_index*"))) == 1  # the old one is gone

@@ -493,7 +493,7 @@ class TestBadImages:
         for _ in range(2):  # it is no better the second time
             require_said(
                 convert(*arguments), 1, out, "1 of 5 images cannot be packed", bad_path,
-                reason, out / "_bad-samples.jsonl", "--skip-bad", "mend",
+                reason, out / "_bad-samples.jsonl", "--skip-bad", "fix them",
             )  # fmt: skip
             no_dataset(out)
             (bad,) = listed_bad(out)

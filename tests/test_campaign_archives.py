@@ -84,7 +84,7 @@ def read_dataset(case: Path, rng: random.Random) -> None:
     with quietly():
         verify(case, workers=1)
     if rng.random() < 0.05:
-        run("index", case, "--workers", 1)
+        run("seek-points", case, "--workers", 1)
     if rng.random() < 0.002:
         run("doctor", case)
 

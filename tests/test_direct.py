@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +90,30 @@ def test_an_error_of_the_last_write_is_raised_on_closing(tmp_path: Path) -> None
             file.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_ctrl_c_while_a_file_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.13, a join that it interrupts makes the next one return at once."""
+    reached, go_on = threading.Event(), threading.Event()
+    real = os.pwrite
+
+    def slowly(*args: Any) -> int:
+        reached.set()
+        go_on.wait(HANG)
+        return real(*args)
+
+    monkeypatch.setattr(os, "pwrite", slowly)
+    file = DirectFile(tmp_path / "file")
+    file.write(bytes(_BUFFER + 1))
+    reached.wait(HANG)
+    main = threading.main_thread().ident
+    threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        file.abandon()
+    threading.Timer(0.2, go_on.set).start()
+    file.abandon()
+    assert go_on.is_set()  # it has waited for the write
+    assert (tmp_path / "file").stat().st_size > 0
 
 
 def test_leaves_no_thread_and_no_open_file(tmp_path: Path) -> None:

@@ -500,7 +500,9 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
     edit_index(root, lambda table: set_column(table, "seek_points", lying))
     loader, right = make(ImageDataset(root, CROPS), num_workers=threads), make(images())
     # Once, however many there are; and in a second epoch no more.
-    with pytest.warns(UserWarning, match=rf"seek points of another image.*index {root}") as said:
+    with pytest.warns(
+        UserWarning, match=rf"seek points of another image.*seek-points {root}"
+    ) as said:
         found = list(loader)
     assert len(besides_fallback(said)) == 1
     for batch, expected in zip(found, right, strict=True):

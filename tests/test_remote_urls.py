@@ -378,7 +378,7 @@ def test_options_for_drivers_need_a_url(tree: Path, tmp_path: Path) -> None:
     require_said(run("stage", tmp_path, "--to", "gs://b/copy"), 2, "--to gs://b/copy is a URL")
     made = ("--out", "gs://b/ds", "--local", "gs://b/making")
     require_said(convert("imagefolder", "--root", tree, *made), 2, "--local gs://b/making is a URL")
-    require_said(run("index", "gs://bucket/ds"), 2, "gs://bucket/ds")
+    require_said(run("seek-points", "gs://bucket/ds"), 2, "gs://bucket/ds")
     require_said(
         convert("imagefolder", "--root", tree, "--out", tmp_path / "x", "--local", tmp_path / "y"),
         2,

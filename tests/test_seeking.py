@@ -126,10 +126,10 @@ def test_the_command(made_tree: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke
     options = ["--root", str(made_tree), "--split", "val", "--out", out, "--no-seek-points"]
     assert run(cli, ["convert", "imagenet", *options]).exit_code == 0
-    done = run(cli, ["index", out])
+    done = run(cli, ["seek-points", out])
     assert done.exit_code == 0
     assert "of 50 samples have seek points" in done.stdout
-    assert "seek points removed" in run(cli, ["index", out, "--remove"]).stdout
+    assert "seek points removed" in run(cli, ["seek-points", out, "--remove"]).stdout
 
 
 def jpeg(width: int = 160, **options: object) -> bytes:

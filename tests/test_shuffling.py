@@ -239,7 +239,7 @@ def test_packed_anew_it_has_the_same_samples(tree: Path, tmp_path: Path, contain
 def test_pixels_packed_anew(tree: Path, tmp_path: Path) -> None:
     convert("imagefolder", "--root", tree, "--encoding", "raw", "--max-side", 40, "--to", "shards",
             "--out", tmp_path / "raw")  # fmt: skip
-    anew = convert("fastdata", "--root", tmp_path / "raw", "--out", tmp_path / "lmdb")
+    anew = convert("dataset", "--root", tmp_path / "raw", "--out", tmp_path / "lmdb")
     assert anew.exit_code == 0, anew.output
     assert contents(tmp_path / "lmdb") == contents(tmp_path / "raw")
     # The order is still the shuffled one.
@@ -249,7 +249,7 @@ def test_pixels_packed_anew(tree: Path, tmp_path: Path) -> None:
 
 def test_an_index_over_a_tree_packed_anew(tree: Path, tmp_path: Path) -> None:
     pack_tree(tree, tmp_path / "index", "folder")
-    anew = convert("fastdata", "--root", tmp_path / "index", "--to", "folder", "--part", "0:0.5",
+    anew = convert("dataset", "--root", tmp_path / "index", "--to", "folder", "--part", "0:0.5",
                    "--out", tmp_path / "half")  # fmt: skip
     assert anew.exit_code == 0, anew.output
     found = contents(tmp_path / "half")
@@ -266,14 +266,14 @@ def test_parts_are_the_same_from_any_container(
     for name, root in (("shards", sorted_shards), ("lmdb", tmp_path / "lmdb")):
         for part in ("0:0.3", "0.3:1"):
             out = tmp_path / f"{name}-{part}"
-            done = convert("fastdata", "--root", root, "--part", part, "--order", "source",
+            done = convert("dataset", "--root", root, "--part", part, "--order", "source",
                            "--to", "shards", "--out", out)  # fmt: skip
             assert done.exit_code == 0, done.output
             found[name, part] = contents(out)
     assert found["shards", "0:0.3"] == found["lmdb", "0:0.3"]
     assert 0 < len(found["shards", "0:0.3"]) < len(found["shards", "0.3:1"])
     assert sorted(found["shards", "0:0.3"] + found["shards", "0.3:1"]) == sorted(whole)
-    other = convert("fastdata", "--root", sorted_shards, "--part", "0:0.3", "--part-seed", 1,
+    other = convert("dataset", "--root", sorted_shards, "--part", "0:0.3", "--part-seed", 1,
                     "--out", tmp_path / "other")  # fmt: skip
     assert other.exit_code == 0
     assert {key for key, *_ in contents(tmp_path / "other")} != {
@@ -288,11 +288,11 @@ def test_samples_by_their_keys(sorted_shards: Path, tmp_path: Path) -> None:
     wanted = whole[3::7]
     keys = tmp_path / "keys.txt"
     keys.write_text("".join(f"{key}\n" for key, *_ in reversed(wanted)))
-    done = convert("fastdata", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "some")
+    done = convert("dataset", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "some")
     assert done.exit_code == 0, done.output
     assert contents(tmp_path / "some") == wanted
     keys.write_text(f"{wanted[0][0]}\nnobody\n")
-    failed = convert("fastdata", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "no")
+    failed = convert("dataset", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "no")
     require_said(failed, 1, "has no sample nobody", "1 of 2 requested keys")
 
 
@@ -312,15 +312,15 @@ def test_damage_is_not_packed(sorted_shards: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_packed_anew(sorted_shards: Path, tmp_path: Path) -> None:
     def failed(*options: object) -> Any:
-        return convert("fastdata", "--root", sorted_shards, "--out", tmp_path / "out", *options)
+        return convert("dataset", "--root", sorted_shards, "--out", tmp_path / "out", *options)
 
     require_said(failed("--part", "half"), 2, "is not a part", "0:0.9")
     require_said(failed("--part", "0.5:0.5"), 2, "--part 0.5:0.5 is no part")
     require_said(failed("--part", "0:1.5"), 2, "is no part")
     require_said(failed("--part-seed", 3), 2, "without --part")
     require_said(failed("--to", "folder"), 2, "these are in archives")
-    require_said(convert("fastdata", "--root", tmp_path), 1, "no dataset here")
-    inside = convert("fastdata", "--root", sorted_shards, "--out", sorted_shards / "x")
+    require_said(convert("dataset", "--root", tmp_path), 1, "no dataset here")
+    inside = convert("dataset", "--root", sorted_shards, "--out", sorted_shards / "x")
     require_said(inside, 2, "lies inside the source")
     with pytest.raises(SourceError, match="no images found"):
         pack(PackedDataset(sorted_shards, keys=[]), tmp_path / "none", workers=1)

@@ -57,7 +57,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Find out what limits loading DATASET, and what would be faster.
+    """Find out what limits loading DATASET, and how to change it.
 
     Measures, on this machine, each stage that an image passes: storage, decoding, copies, the
     loader as a whole; with --step-ms and --batch-size also against the training step. DATASET may

@@ -43,7 +43,7 @@ def command(
     as_json: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Copy DATASET, a folder or a URL, to memory or to another folder.
+    """Copy DATASET, a folder or a URL, to memory or a folder.
 
     Checksums are verified while copying. Whoever opens DATASET on this machine then reads the
     copy, until --unstage removes it or the machine restarts.

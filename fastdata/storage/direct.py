@@ -12,7 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -100,7 +100,10 @@ class DirectFile:
         """Closes the file as it is; what was not written yet is dropped."""
         if self._descriptor < 0:
             return
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        # Not by the join alone: until Python 3.13, one that Ctrl-C interrupts makes the next one
+        # return at once, and the thread may still write.
+        wait([one for one in self._writing if one is not None and not one.cancel()])
+        self._thread.shutdown()
         os.close(self._descriptor)
         self._descriptor = -1
         self._writing = [None] * _BUFFERS
