@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fastdata.benchmarks.bench_figures import cpu, median, rate, runs_by_threads
 from fastdata.benchmarks.drawing import Line, Point, bars, curves, scatter
 
-#: What a reader calls the contenders of bench.json.
+#: Readable names of the contenders in bench.json.
 NAMES = {
     "fastdata-lmdb": "fastdata, JPEGs as they are",
     "fastdata-raw": "fastdata, pixels ≤ 256",
@@ -89,7 +89,7 @@ def pareto(bench: dict[str, Any], encodings: dict[str, Any]) -> str:
 
 
 class Model(NamedTuple):
-    """What bounds more threads than were measured.
+    """Bounds of the rate on more threads than were measured.
 
     Attributes:
         measured: Images a second of each measured number of threads.

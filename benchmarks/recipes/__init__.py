@@ -44,7 +44,7 @@ _IDLE = 0.02
 
 
 def known() -> dict[str, Callable[[], Any]]:
-    """What makes each recipe; ImportError where its library is not installed."""
+    """Return the maker of each recipe; one whose library is missing raises ImportError."""
     tv = import_torchvision().transforms
     importlib.import_module("torchvision.transforms.v2")
     return libraries() | published(tv)

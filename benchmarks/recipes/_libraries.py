@@ -1,4 +1,4 @@
-"""What makes the transforms of libraries: torchvision's, timm's, open_clip's and others'."""
+"""Makers of the transforms of torchvision, timm, open_clip and other libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODELS = (
 
 
 def libraries() -> dict[str, Callable[[], Any]]:
-    """What makes the transform of each recipe of torchvision, timm, open_clip and others.
+    """Return the maker of each recipe of torchvision, timm, open_clip and other libraries.
 
     A maker raises ImportError where its library is not installed.
     """

@@ -26,7 +26,7 @@ def small(name: str) -> bool:
 
 
 def recipes(tv: Any) -> Makers:
-    """What makes each recipe.
+    """Return the maker of each recipe.
 
     Args:
         tv: ``torchvision.transforms``, which has ``v2``.
@@ -39,7 +39,7 @@ def recipes(tv: Any) -> Makers:
 
 
 class _Script:
-    """What the scripts are made of."""
+    """Steps that the scripts share."""
 
     def __init__(self, tv: Any) -> None:
         self.tv = tv

@@ -74,15 +74,18 @@ class Images:
             and self.target_transform is other.target_transform
             and self.recipe == other.recipe
             and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
-            and self.opens_as(other)
-            and all(a.equals(b) for a, b in zip(self.parts, other.parts, strict=True))
+            and self._agrees(other, Images.equals)
         )
 
     def opens_as(self, other: Images) -> bool:
         """Whether a source that was opened for this has the files of the other."""
+        return self._agrees(other, Images.opens_as)
+
+    def _agrees(self, other: Images, parts_agree: Callable[[Images, Images], bool]) -> bool:
+        """Compare the files; those of parts are compared once, by the function for these."""
         if self.parts or other.parts:
             return len(self.parts) == len(other.parts) and all(
-                a.opens_as(b) for a, b in zip(self.parts, other.parts, strict=True)
+                map(parts_agree, self.parts, other.parts)
             )
         return self.dataset is other.dataset and self.files == other.files
 

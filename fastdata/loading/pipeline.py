@@ -603,7 +603,7 @@ def _decode_by_codec(
     return image
 
 
-#: What is done to an image, its geometry as one row, and where the result goes.
+#: An image's program, its geometry as one row, and the slot for its result.
 _Cut: TypeAlias = tuple[Program, Cuts, npt.NDArray[Any]]
 
 

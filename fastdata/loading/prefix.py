@@ -163,7 +163,7 @@ class PrefixDataset(Dataset[tuple[Any, Any]]):
 
     @property
     def prefix(self) -> NativePrefix:
-        """What decodes."""
+        """Decoder of the dataset, made on first use."""
         if self._prefix is None:
             self._prefix = native_prefix(self._dataset)
             assert self._prefix is not None

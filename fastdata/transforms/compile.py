@@ -826,7 +826,7 @@ def _advice(reason: str) -> str:
 
 
 def _hint(transform: Any) -> str:
-    """What to do about a step, where its class says so; "" for others."""
+    """Advise on a step by its class; "" without advice."""
     if translation.override(transform):
         return "Undo that."
     return _wrapping_hint(transform) or _class_hint(transform)
@@ -859,7 +859,7 @@ _SEVERAL_HINT = (
 
 
 def _wrapping_hint(transform: Any) -> str:
-    """What to do about an object that holds pipelines, as recipes' classes do; "" for others."""
+    """Advise on an object that holds pipelines, as recipes' classes do; "" for others."""
     attributes = getattr(transform, "__dict__", {})
     held: list[str] = []
     pipelines: list[Any] = []

@@ -98,7 +98,7 @@ _CALLED = {
     )
 }
 
-#: What decides how code computes; not its lines and its file's name.
+#: Attributes that decide what code computes; its lines and file name do not.
 _OF_CODE = (
     "co_name",
     "co_code",
@@ -149,17 +149,22 @@ def overridden(thing: Any, kind: type[Any]) -> str:
         table = name.startswith("_") and isinstance(found, (dict, tuple))
         if table or callable(found) or isinstance(found, (staticmethod, classmethod, property)):
             return f"its {name} was replaced"
-    for name in _HOOKS:
-        if own.get(name):
-            return f"it has {name.lstrip('_')}"
     torch_module = sys.modules.get("torch.nn.modules.module")
     if torch_module is not None and isinstance(thing, torch_module.Module):
-        for name in _GLOBAL_HOOKS:
-            if getattr(torch_module, name, None):
-                return f"torch.nn has {name.lstrip('_')}"
-        if found := changed(torch_module.Module):
-            return found
+        return hooked(thing) or changed(torch_module.Module) or changed(kind)
     return changed(kind)
+
+
+def hooked(module: Any) -> str:
+    """Say in a clause which hooks run when a module of torch's is called; "" for none."""
+    for name in _HOOKS:
+        if vars(module).get(name):
+            return f"it has {name.lstrip('_')}"
+    torch_module = sys.modules["torch.nn.modules.module"]
+    for name in _GLOBAL_HOOKS:
+        if getattr(torch_module, name, None):
+            return f"torch.nn has {name.lstrip('_')}"
+    return ""
 
 
 def changed(holder: type[Any] | ModuleType, *names: str) -> str:
@@ -198,7 +203,7 @@ def settled() -> Iterator[None]:
 
 
 class _Facts:
-    """What was found to be so, for a quick look whether it still is."""
+    """Facts found by a comparison, to check quickly that they still hold."""
 
     def __init__(self) -> None:
         self.bound: list[tuple[Mapping[str, Any], str, Any]] = []

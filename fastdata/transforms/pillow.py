@@ -60,7 +60,7 @@ def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Im
 
 
 def rendered(cuts: Cuts) -> Cuts:
-    """What is left of some geometry after `render`: all of its pixels, as they are."""
+    """Return the geometry that remains after `render`: all pixels, unchanged."""
     left: Cuts = cuts.copy()
     left["size"] = cuts["canvas"]
     left["whole"], left["window"], left["flip"], left["needs_padding"] = 1, 0, 0, False

@@ -458,7 +458,7 @@ def package(kind: type[Any]) -> str:
 
 
 def name_of(real: Any) -> str:
-    """What to call a function or transform in a message."""
+    """Return the name of a function or transform for a message."""
     name = str(getattr(real, "__name__", None) or type(real).__name__)
     # Others have a Compose, too.
     whose = package(type(real))

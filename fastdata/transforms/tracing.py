@@ -47,7 +47,7 @@ import numpy as np
 from fastdata.transforms import torchvision, tracing_calls
 from fastdata.transforms.conversion import name_in
 from fastdata.transforms.descriptions import Stack, Transform
-from fastdata.transforms.originals import changed
+from fastdata.transforms.originals import changed, hooked
 from fastdata.transforms.symbols import (
     CONSTANTS,
     Awaited,
@@ -165,7 +165,7 @@ def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
     called = inspect.getattr_static(kind, "__call__", None)
     torch = sys.modules.get("torch")
     if torch is not None and called is torch.nn.Module.__call__:
-        if "forward" in vars(function) or _hooked(function) or changed(torch.nn.Module):
+        if "forward" in vars(function) or hooked(function) or changed(torch.nn.Module):
             return None
         called = inspect.getattr_static(kind, "forward", None)
     if not isinstance(called, types.FunctionType):
@@ -186,18 +186,6 @@ def lambda_of(function: Any) -> Any:
 _LIBRARIES = frozenset(
     ("torchvision", "timm", "open_clip", "transformers", "torch", "numpy", "albumentations")
 )
-
-
-def _hooked(module: Any) -> bool:
-    """Whether calling a module of torch's does more than its ``forward``."""
-    hooks = sys.modules["torch.nn.modules.module"]
-    own = [f"_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")]
-    everybodys = [f"_global{name}" for name in own]
-    return (
-        any(getattr(module, name, None) for name in own)
-        or any(getattr(hooks, name, None) for name in everybodys)
-        or getattr(module, "_compiled_call_impl", None) is not None
-    )
 
 
 def _where(error: BaseException) -> str:

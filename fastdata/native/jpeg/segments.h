@@ -75,7 +75,7 @@ class Segment {
 /// The segment whose marker must stand at `pos`, which moves to that marker's 0xFF.
 Status next_segment(ByteSpan jpeg, size_t& pos, uint8_t& marker, Segment& segment);
 
-/// What all markers of a JPEG say, those between its scans too.
+/// Summary of all markers of a JPEG, including those between its scans.
 struct Outline {
   int scans = 0;
   bool ended = false;  // there is an end-of-image marker

@@ -43,8 +43,8 @@ FILE_NAME = "part-{:06d}.parquet"
 _NAMES = [field.name for field in (*_FIELDS, _PLAIN)]
 _STRUCT_NAMES = [*_NAMES, *(field.name for field in _STRUCT.type)]
 _IMAGE_COLUMN = len(_FIELDS)
-#: What pyarrow raises on damaged files, besides its own exceptions: text that is not UTF-8, numbers
-#: out of range, memory for what a footer claims.
+#: Errors of pyarrow on damaged files. Besides its own: for text that is not UTF-8, numbers out of
+#: range, and sizes that a footer claims.
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
                   MemoryError, RecursionError)  # fmt: skip
 _LENGTH_BYTES = 4  # PLAIN encoding of a BYTE_ARRAY: little-endian length, then the bytes
@@ -200,7 +200,7 @@ _MOST_FOOTER, _MOST_DEPTH = 256 << 20, 16
 
 
 def _footer(descriptor: int, size: int) -> dict[int, Any]:
-    """What stands at the end of a file: its schema and row groups, by field numbers."""
+    """Footer of a file: its schema and row groups, by field numbers."""
     end = read_exactly(descriptor, max(size - 8, 0), 8)
     length = int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or length > min(size - 8, _MOST_FOOTER):
