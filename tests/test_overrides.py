@@ -19,6 +19,8 @@ from torchvision_stub import import_torchvision
 torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata import transforms as ours  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.transforms.originals import changed  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
@@ -123,6 +125,39 @@ def test_a_parameter_that_another_was_derived_from(tv: Any) -> None:
     name = "policies" if hasattr(transform, "policies") else "_policies"
     getattr(transform, name)[0] = getattr(transform, name)[1]
     assert name in explained(tv.Compose([tv.CenterCrop(8), transform]))
+
+
+def mark(self: Any, image: Any) -> Any:
+    return SEVEN
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda kind: kind((0.5,) * 3, (0.5,) * 3),
+        lambda kind: kind(1.0),
+        lambda kind: kind((ours.Resize((8, 8)),), 1.0),
+        lambda kind: kind(ours.Resize((8, 8)), count=2),
+        lambda kind: kind(8),
+        lambda kind: kind([ours.Resize((8, 8))]),
+    ],
+    ids=["Normalize", "RandomErasing", "RandomApply", "Views", "CenterCrop", "Compose"],
+)
+def test_what_derives_from_a_transform_of_ours(
+    tv: Any, make: Any, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.id.split("-")[1]
+    marked = make(type("Marked", (getattr(ours, name),), {"__call__": mark}))
+    shows_the_mark(folder(tv.Compose([tv.Resize((8, 8)), marked])), "Marked", "cannot be done here")
+    shows_the_mark(folder(marked), "Marked", "cannot be done here")
+    with pytest.raises(UsageError, match="Marked"):
+        DataLoader(folder(ours.Compose([ours.CenterCrop(8), marked])), 4)
+
+
+def test_a_list_that_is_called(tv: Any) -> None:
+    marked = type("Marked", (list,), {"__call__": mark})([tv.Resize((8, 8)), tv.PILToTensor()])
+    shows_the_mark(folder(marked), "Marked")
+    shows_the_mark(folder(tv.Compose([marked, tv.CenterCrop(8)])), "Marked")
 
 
 # Classes and functions, before or after the objects are made.

@@ -157,6 +157,26 @@ def test_crops_before_a_tail_are_those_of_the_native_path() -> None:
     assert alike(epoch(native), epoch(tail))
 
 
+def noisy_label(label: int) -> float:
+    return label + random.random() + np.random.random() + torch.rand(()).item()
+
+
+def test_a_seed_governs_labels_on_the_native_path() -> None:
+    dataset = images(RandomResizedCrop(8))
+    dataset.target_transform = noisy_label
+    loader = DataLoader(dataset, 5, shuffle=True, seed=7, require_native=True)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    first, second = ([labels for _, labels in loader] for _ in range(2))
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+    assert not any(map(torch.equal, first, second))
+    again = DataLoader(dataset, 5, shuffle=True, seed=7, num_workers=2)
+    for want in (first, second):
+        assert all(map(torch.equal, want, (labels for _, labels in again)))
+    rest = DataLoader(dataset, 5, shuffle=True, seed=7)
+    rest.skip_first_batches(3)
+    assert all(map(torch.equal, first[3:], (labels for _, labels in rest)))
+
+
 def test_a_sample_that_comes_twice_draws_twice() -> None:
     """What fills up the batches of several ranks is padding, which repeats samples."""
     dataset = Subset(images(Compose([RandomResizedCrop(8), Noise()])), [3])

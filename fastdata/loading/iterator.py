@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from fastdata.loading.pipeline import Batch, Pipeline
 from fastdata.loading.seeding import seeded
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
+from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
 from fastdata.text import human_count
 
@@ -330,8 +331,15 @@ class NativeIterator(Iterator[Any]):
             return self._moved(torch.from_numpy(batch.gathered.labels))
         pairs = zip(batch.planned.indices.tolist(), batch.gathered.labels.tolist(), strict=True)
         # In tuples, as torch collates them: strings then come as a tuple, too.
-        labels = [(self._target(index, label),) for index, label in pairs]
+        with self._drawing_targets():
+            labels = [(self._target(index, label),) for index, label in pairs]
         return self._moved(default_collate(labels)[0])
+
+    def _drawing_targets(self) -> AbstractContextManager[None]:
+        """Return the context for the batch's ``target_transform``: with a seed, its own draws."""
+        if self._config.seed is None:
+            return nullcontext()
+        return seeded(child(self._progress.batch_key, _TARGETS))
 
     def _moved(self, values: Any) -> Any:
         """Tensors brought to where the images are."""
@@ -416,6 +424,9 @@ def _close_all() -> None:
         iterator.close()
     helpers.end_all()
 
+
+#: Child of a batch's key, of its labels; `seeded` has the first ones, a `DeviceLoader` number 4.
+_TARGETS = 5
 
 #: Bad samples that are named in the warning at an epoch's end.
 _NAMED = 10

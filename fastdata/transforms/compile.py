@@ -62,6 +62,7 @@ from fastdata.transforms.descriptions import (
 )
 from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.originals import settled
+from fastdata.transforms.symbols import package
 
 _Pair: TypeAlias = tuple[int, int]
 _Values: TypeAlias = tuple[float, float, float]
@@ -78,6 +79,7 @@ _GEOMETRY = (
     RandomHorizontalFlip,
 )
 _CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
+_OWN = (Normalize, RandomErasing, ResizeKeepRatio, *_CONTAINERS)
 _SOME_SIZE = (12345, 6789)  # that no step makes
 _ZEROS = ((0, 0, 0), "constant")  # what geometry pads with
 # What may come after a conversion to floats: it moves values, and makes none but zeros.
@@ -290,7 +292,7 @@ def _compile(transform: Any, size: _Pair | None) -> Recipe | Refusal:
     several = form is not None
     if reason := misplaced(views, tail):
         # Ours ask the same when they are called; torchvision's Compose calls them one by one.
-        fails = isinstance(transform, Transform) or any(view.fails for view in views)
+        fails = package(type(transform)) == "fastdata" or any(view.fails for view in views)
         return Refusal(reason, views[0].unknown(), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
         return Refusal(failing.refusal(), failing.unknown(), impossible=True)
@@ -374,7 +376,9 @@ def read(
 def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
     """What makes views, in ours."""
     found = one if isinstance(one, Transform) else translation.views(one)
-    return found if isinstance(found, (Views, FiveCrop, TenCrop)) else None
+    if isinstance(found, (Views, FiveCrop, TenCrop)) and package(type(found)) == "fastdata":
+        return found
+    return None
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
@@ -505,8 +509,7 @@ class Reading:
             if self.kind in ("pil", "own"):
                 self.kind = "own" if ours else "tensor"
             return None
-        own = isinstance(transform, (Normalize, RandomErasing, ResizeKeepRatio, *_CONTAINERS))
-        if isinstance(transform, Transform) and (own or pixels.is_known(transform)):
+        if type(transform) in _OWN or pixels.is_known(transform):
             if self.kind not in ("pil", "own") and ours is not None:
                 return translation.HAS_TENSOR
             if isinstance(transform, Normalize):
@@ -517,7 +520,7 @@ class Reading:
                 # Each of ours returns a tensor, when it is called by somebody else.
                 self.kind = "own" if ours else "tensor"
             return reason
-        if isinstance(transform, Views):
+        if type(transform) is Views:
             return "it stands in another transform: name all views in one Views"
         if _views(transform) is not None:
             return "what is random before it would differ from view to view"
@@ -607,21 +610,24 @@ class Reading:
 
     def _resolved(self, step: Any) -> Transform | str:
         """A step of a pixel program with all that it holds in ours; or why that is not possible."""
-        if isinstance(step, (Compose, *_CONTAINERS)):
+        if type(step) in (Compose, *_CONTAINERS):
             held = []
             for part in step.transforms:
                 found = self._part(part)
                 if isinstance(found, str):
                     return f"it holds {name_of(part)}: {found}"
                 held.append(found)
-            return replace(step, transforms=tuple(held))
+            resolved: Transform = replace(step, transforms=tuple(held))
+            return resolved
         if isinstance(step, (Normalize, RandomErasing)):
             return "it belongs to the output, and stands in another transform"
-        return step if pixels.is_known(step) else "it can only come first, before augmentations"
+        if not pixels.is_known(step):
+            return "it can only come first, before augmentations"
+        return step  # type: ignore[no-any-return]
 
     def _part(self, part: Any) -> Transform | str:
         """The same of what a container holds."""
-        inner = part if isinstance(part, (list, tuple)) else translation.parts(part)
+        inner = part if _is_list(part) else translation.parts(part)
         if inner is not None:
             return self._resolved(Compose(tuple(inner))) if inner else pixels.Nothing()
         if isinstance(part, Transform):
@@ -773,7 +779,7 @@ def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
             yield from _flat(part, True)
         yield _RETURNED, ours
         return
-    if isinstance(transform, (list, tuple)):
+    if _is_list(transform):
         parts: Sequence[Any] = tuple(transform)
         ours = True
     else:
@@ -784,6 +790,11 @@ def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
         parts, ours = inner, False
     for part in parts:
         yield from _flat(part, ours)
+
+
+def _is_list(transform: Any) -> bool:
+    """Whether it is a pipeline in a list or tuple; one with a ``__call__`` may do anything."""
+    return isinstance(transform, (list, tuple)) and not callable(transform)
 
 
 def _tensor_image() -> Any:
