@@ -298,6 +298,26 @@ def test_a_stack_of_crops_is_the_originals(steps: Any) -> None:
         assert torch.allclose(got.float(), wanted.float(), atol=1e-6)
 
 
+TWICE_EACH = tv.v2.Lambda(lambda given: [given, given])
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        tv.v2.Compose([CROP, tv.v2.FiveCrop(9), TWICE_EACH, tv.v2.PILToTensor()]),
+        lambda image: TWICE_EACH((BYTES(CROP(image)), PART(image))),
+        lambda image: TWICE_EACH(BYTES(CROP(image)), PART(image)),
+    ],
+)
+def test_a_lambda_of_v2_takes_each_of_several_images(transform: Any) -> None:
+    """v1's takes them together."""
+    dataset = images(tv.v2.Compose([transform, tv.v2.ToImage()]))
+    batch, _ = next(iter(DataLoader(dataset, 10)))
+    want = default_collate([dataset[index][0] for index in range(10)])
+    assert shape_of(batch) == shape_of(want)
+    assert all(map(torch.equal, leaves(batch), leaves(want)))
+
+
 def test_what_has_nothing_to_do_with_the_image_is_called_for_each_sample() -> None:
     transform = p.SimMIMPair(CROP, BYTES)
     dataset = images(transform)

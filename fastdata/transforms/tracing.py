@@ -369,15 +369,18 @@ class _Run:
         """What calling an object returns."""
         if (known := tracing_calls.find(real)) is not None:
             return known(self, *args, **kwargs)
-        if (called := lambda_of(real)) is not None and not self.depth:
-            return self.call(called, args, kwargs)
+        one = args[0] if len(args) == 1 and not kwargs else None
+        is_image = isinstance(one, Symbol) and isinstance(held_by(one), Image)
+        if (called := lambda_of(real)) is not None:
+            if not is_image and name_in(real, "torchvision.transforms.v2"):
+                raise Unknown("is a Lambda of v2, which takes each of several images by itself")
+            if not self.depth:
+                return self.call(called, args, kwargs)
         if isinstance(real, functools.partial):
             given = [self.wrap(one, "an argument") for one in real.args]
             named = {name: self.wrap(one, name) for name, one in real.keywords.items()}
             return self.call(real.func, (*given, *args), {**named, **kwargs})
         code = _code(real)
-        one = args[0] if len(args) == 1 and not kwargs else None
-        is_image = isinstance(one, Symbol) and isinstance(held_by(one), Image)
         # A method is a part of this code; anything else that takes an image is its own transform.
         if self.depth and is_image and not isinstance(real, types.MethodType):
             return self.transform(real, one)
