@@ -66,6 +66,9 @@ a bicubic filter, torch does not clamp between its two passes and Pillow does. O
 57 of SigLIP's and 1 of BiT's have values that differ by more than 2 levels, at hard edges by up to
 13; in pure noise it is up to 20. The core's pixels are Pillow's, as those of the processor's `pil`
 backend are.
+
+torchvision resizes tensors of bytes with torch's kernel. With a bicubic filter, 1 value in 300
+differs from Pillow's by one level, and 1 in 2 million by two (80 photographs, shorter side 256).
 """
 
 _TAIL = """
