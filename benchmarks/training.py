@@ -60,7 +60,7 @@ class Training:
         crops = (RandomResizedCrop(SIZE), RandomHorizontalFlip())
         self._plain = ImageDataset(dataset, transform=Compose(crops))
         self._floats = ImageDataset(
-            dataset, transform=Compose((*crops, Normalize(MEAN, STD, "bfloat16")))
+            dataset, transform=Compose((*crops, Normalize(MEAN, STD, dtype="bfloat16")))
         )
         self.samples = len(self._plain)
         if self.samples < batch:

@@ -350,7 +350,7 @@ def validation_data(config: Config, device: torch.device) -> DataLoader[Any]:
 
 
 def _normalize(config: Config) -> transforms.Normalize:
-    return transforms.Normalize(MEAN, STD, config.dtype)
+    return transforms.Normalize(MEAN, STD, dtype=config.dtype)
 
 
 def _loader(

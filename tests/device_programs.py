@@ -184,7 +184,7 @@ def native(gpus: simgpu.GPUs, rng: random.Random) -> None:
 
 @cache
 def native_images() -> Any:
-    return images(Compose([CROPS, Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), "float16")]))
+    return images(Compose([CROPS, Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4), dtype="float16")]))
 
 
 @cache

@@ -85,21 +85,6 @@ def test_a_function_of_tensors_goes_to_whole_batches(more: list[Any]) -> None:
         assert torch.allclose(image, want, atol=1e-6)
 
 
-def test_one_channel_is_taken_of_three() -> None:
-    text = explained(CROP, tv.Grayscale(1), tv.ToTensor(), tv.Normalize((0.5,), (0.5,)))
-    code = re.search(
-        r"write Grayscale\(3\), and give the loader batch_transform=(lambda .*labels\))", text
-    )
-    assert code is not None, text
-    steps = [CROP, tv.Grayscale(3), tv.ToTensor(), tv.Normalize((0.5,), (0.5,))]
-    dataset = images(tv.Compose(steps))
-    loader = DataLoader(dataset, 4, batch_transform=eval(code[1]), require_native=True)
-    batch, _ = next(iter(loader))
-    want = tv.Compose([CROP, tv.Grayscale(1), *steps[2:]])
-    for index, image in enumerate(batch):
-        assert torch.allclose(image, want(dataset.open_image(index).convert("RGB")), atol=1e-6)
-
-
 def test_a_crop_of_the_users_has_torchvisions_beside_it() -> None:
     crop = ProbeCrop(24, scale=(0.3, 1.0), interpolation=tv.InterpolationMode.BICUBIC)
     text = explained(crop, tv.ToTensor())

@@ -497,7 +497,7 @@ def test_erasing_after_normalising_writes_values_of_the_result(tv: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_erasing_before_normalising_is_normalised(dtype: str) -> None:
-    normalize = ours.Normalize(MEAN, STD, dtype)
+    normalize = ours.Normalize(MEAN, STD, dtype=dtype)
     erase = ours.RandomErasing(1.0, value=(100, 0, 255))
     dataset = images(ours.Compose([ours.CenterCrop(SIZE), erase, normalize]))
     kind = getattr(torch, dtype)
@@ -652,7 +652,7 @@ def test_random_augmentations_do_not_stand_before_views() -> None:
     shared = ours.Compose([ours.RandomInvert(), ours.Views(ours.CenterCrop(8), count=2)])
     with pytest.raises(UsageError, match="RandomInvert stands before Views"):
         DataLoader(images(shared), 4)
-    grey = ours.Compose([ours.Grayscale(), ours.Views(ours.CenterCrop(8), ours.CenterCrop(9))])
+    grey = ours.Compose([ours.Grayscale(3), ours.Views(ours.CenterCrop(8), ours.CenterCrop(9))])
     for (small, _), _ in batches(images(grey)):
         assert torch.equal(small[:, 0], small[:, 2])
 
@@ -787,8 +787,8 @@ simple = st.one_of(
     st.builds(
         ours.RandomCrop,
         st.tuples(sides, sides),
+        st.integers(0, 5),
         st.just(True),
-        padding=st.integers(0, 5),
         fill=fills,
     ),
     st.builds(ours.RandAugment, st.integers(0, 3), st.integers(0, 30), fill=fills),

@@ -133,7 +133,7 @@ def test_whole_images_may_be_decoded_instead_of_regions() -> None:
 def test_floats_are_the_bytes_normalised(dtype: str, normalised: bool) -> None:
     values = (MEAN, STD) if normalised else ((0, 0, 0), (1, 1, 1))
     mean, std = (torch.tensor(value).view(3, 1, 1) for value in values)
-    data = images(Compose([CROPS, Normalize(*values, dtype)]))
+    data = images(Compose([CROPS, Normalize(*values, dtype=dtype)]))
     floats = list(DALILoader(data, **SHUFFLED))
     for (got, *_), (pixels, *_) in zip(floats, DALILoader(images(), **SHUFFLED), strict=True):
         assert got.dtype == getattr(torch, dtype)
@@ -281,7 +281,7 @@ def test_pngs_of_every_kind(container: str) -> None:
 def test_a_gpus_batches_are_nearly_the_cpus(dtype: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    steps = [VALIDATION] if dtype == "uint8" else [VALIDATION, Normalize(MEAN, STD, dtype)]
+    steps = [VALIDATION] if dtype == "uint8" else [VALIDATION, Normalize(MEAN, STD, dtype=dtype)]
     data = images(Compose(steps))
     loader, reference = DALILoader(data, device="cuda", **SHUFFLED), DataLoader(data, **SHUFFLED)
     for _ in range(3):

@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning"),
 ]
 
-NORMALISE = Normalize(MEAN, STD, "float16")
+NORMALISE = Normalize(MEAN, STD, dtype="float16")
 HALF = Compose([CROPS, NORMALISE])
 
 # Pixels.
@@ -55,7 +55,7 @@ def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pixels_are_those_that_the_native_core_makes(dtype: str) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 3}
-    data = images(Compose([CROPS, Normalize(MEAN, STD, dtype)]))
+    data = images(Compose([CROPS, Normalize(MEAN, STD, dtype=dtype)]))
     native = list(DataLoader(data, 8, **options))
     device = list(DataLoader(data, 8, device="cpu", **options))
     bare = DataLoader(images(), 8, shuffle=True, seed=3)
@@ -560,7 +560,7 @@ def test_without_a_gpu_it_is_said_at_once() -> None:
 
 def test_torch_dtypes_are_taken_without_a_device_too() -> None:
     one, other = (
-        list(DataLoader(images(Compose([CROPS, Normalize(MEAN, STD, dtype)])), 8, seed=1))
+        list(DataLoader(images(Compose([CROPS, Normalize(MEAN, STD, dtype=dtype)])), 8, seed=1))
         for dtype in (torch.float16, "float16")
     )
     assert same(one, other) and one[0][0].dtype == torch.float16
@@ -585,7 +585,7 @@ def test_the_interpreter_ends_in_silence_with_a_pass_under_way(tmp_path: Path) -
 from fastdata import DataLoader, DeviceLoader, ImageDataset
 from fastdata.transforms import Compose, Normalize, Resize
 
-half = Normalize((0, 0, 0), (1, 1, 1), "float16")
+half = Normalize((0, 0, 0), (1, 1, 1), dtype="float16")
 data = ImageDataset("data", transform=Compose([Resize((8, 8)), half]))
 direct = iter(DataLoader(data, 4, num_workers=2, device="cpu"))
 wrapped = iter(DeviceLoader(DataLoader(data, 4, num_workers=2), "cpu"))

@@ -88,7 +88,7 @@ def test_pixels_are_those_of_the_cpu(dtype: Any, pin: bool, last: bool) -> None:
 
 def test_a_loader_with_a_device() -> None:
     options: dict[str, Any] = {"seed": 1, "shuffle": True}
-    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), "float16")]))
+    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), dtype="float16")]))
     loader = DataLoader(data, 8, num_workers=2, device="cuda", **options)
     assert loader.pin_memory
     batches = list(loader)
@@ -231,7 +231,7 @@ def test_torchs_default_device_may_be_the_gpu() -> None:
 
 def test_a_loader_works_where_torchs_default_device_is_the_gpu() -> None:
     options: dict[str, Any] = {"seed": 1, "shuffle": True, "num_workers": 2}
-    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), "float16")]))
+    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), dtype="float16")]))
     expected = list(DataLoader(data, 8, device="cuda", **options))
     torch.set_default_device("cuda")
     try:

@@ -137,7 +137,7 @@ def test_an_error_comes_in_its_batchs_place(container: str, threads: int) -> Non
 @pytest.mark.filterwarnings("ignore:.*seek points of another image:UserWarning")
 @threads
 def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int) -> None:
-    half = Compose([CROPS, Normalize((0.5, 0.5, 0.5), (1, 1, 1), "bfloat16")])
+    half = Compose([CROPS, Normalize((0.5, 0.5, 0.5), (1, 1, 1), dtype="bfloat16")])
     for transform in (CROPS, Views(CROPS, count=2), half):
         data = ImageDataset(broken.path, transform)
         loader = make(data, on_error="zero", num_workers=threads)

@@ -145,7 +145,7 @@ def test_any_number_of_threads_and_any_container_gives_the_same_bytes(name: str)
 def test_floats_are_the_bytes_normalised(dtype: str, normalised: bool, name: str) -> None:
     kind = getattr(torch, dtype)
     values = (MEAN, STD) if normalised else ((0, 0, 0), (1, 1, 1))
-    transform = Compose([TRANSFORMS[name], Normalize(*values, dtype)])
+    transform = Compose([TRANSFORMS[name], Normalize(*values, dtype=dtype)])
     floats = all_of(images(transform), num_workers=2)
     mean, std = (torch.tensor(value, dtype=torch.float64).view(3, 1, 1) for value in values)
     for (got, _), (pixels, _) in zip(floats, all_of(images(TRANSFORMS[name])), strict=True):
@@ -171,7 +171,7 @@ def test_views_of_one_transform_are_those_crops() -> None:
 
 @pytest.mark.parametrize("threads", [0, 3])
 def test_views_have_a_transform_each(threads: int) -> None:
-    small = Compose([RandomResizedCrop(9), Normalize(MEAN, STD, "float16")])
+    small = Compose([RandomResizedCrop(9), Normalize(MEAN, STD, dtype="float16")])
     dataset = images(Views(CenterCrop(97), CROPS, small))  # most need padding for the first
     for views, _, indices in all_of(dataset, num_workers=threads, **WITH_INDEX):
         assert [tuple(view.shape[2:]) for view in views] == [(97, 97), (24, 24), (9, 9)]

@@ -274,8 +274,8 @@ crops = st.one_of(
     st.builds(
         RandomCrop,
         pairs,
+        st.one_of(st.none(), st.integers(0, 9), st.tuples(*[st.integers(0, 9)] * 4)),
         st.just(True),
-        padding=st.one_of(st.integers(0, 9), st.tuples(*[st.integers(0, 9)] * 4)),
     ),
 )
 flips = st.sampled_from([0.0, 0.5, 1.0]).map(RandomHorizontalFlip)
@@ -324,7 +324,7 @@ def test_composed_geometry_gives_the_pixels_of_its_steps(
 
 def test_few_compositions_are_refused() -> None:
     """The property above must not hold because everything was refused."""
-    padded, fixed = RandomCrop(30, True, padding=2), CenterCrop(20)
+    padded, fixed = RandomCrop(30, 2, True), CenterCrop(20)
     flip = RandomHorizontalFlip()
     for steps in (
         [fixed],
@@ -537,7 +537,7 @@ def test_views_that_cannot_be_composed_say_why(transform: Any, words: str) -> No
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_normalize_says_of_what_type_the_result_is(dtype: str) -> None:
-    program = program_of([CenterCrop(9), Normalize(MEAN, STD, dtype)])
+    program = program_of([CenterCrop(9), Normalize(MEAN, STD, dtype=dtype)])
     assert program.output == Output(dtype, MEAN, STD, True, False)
 
 

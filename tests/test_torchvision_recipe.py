@@ -438,7 +438,6 @@ def subclass(tv: Any) -> Any:
             lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.RandomCrop(9, padding=1, fill=7)],
             "RandomCrop",
         ),
-        (lambda tv: [tv.CenterCrop(9), tv.Grayscale(1)], "Grayscale"),
         (lambda tv: [tv.CenterCrop(9), *to_floats(tv), tv.RandomSolarize(0.5)], "RandomSolarize"),
         (
             lambda tv: [tv.CenterCrop(9), tv.RandomApply([tv.Resize((9, 9)), *to_floats(tv)])],

@@ -71,9 +71,11 @@ def planes(image: Image.Image) -> torch.Tensor:
         (lambda: RandomCrop(3, padding=(1, 2, 3)), "padding"),
         (lambda: RandomHorizontalFlip(1.5), "p 1.5"),
         (lambda: RandomHorizontalFlip("0.5"), "p '0.5'"),
-        (lambda: Normalize((0.5,), STD), "mean"),
+        (lambda: Normalize((0.5, 0.5), STD), "mean"),
+        (lambda: Normalize(MEAN, STD, "float16"), "inplace 'float16'"),
+        (lambda: Resize(9, antialias="yes"), "antialias 'yes'"),
         (lambda: Normalize(MEAN, (0.2, 0.0, 0.2)), "std"),
-        (lambda: Normalize(MEAN, STD, "uint8"), "dtype 'uint8'"),
+        (lambda: Normalize(MEAN, STD, dtype="uint8"), "dtype 'uint8'"),
         (lambda: Views(Resize(3)), "makes 1"),
         (lambda: Views(Resize(3), Resize(4), count=2), "count=2 is for one"),
         (lambda: Views(Resize(3), count=0), "at least 1.\nGive for example count=2."),
@@ -215,8 +217,8 @@ def test_normalize_gives_the_type_that_it_is_told() -> None:
     image = noise(9, 9)
     wanted = Normalize(MEAN, STD)(image)
     for dtype in (torch.float16, torch.bfloat16):
-        normalize = Normalize(MEAN, STD, dtype)
-        assert normalize == Normalize(MEAN, STD, str(dtype).removeprefix("torch."))
+        normalize = Normalize(MEAN, STD, dtype=dtype)
+        assert normalize == Normalize(MEAN, STD, dtype=str(dtype)[6:])
         assert torch.equal(normalize(image), wanted.to(dtype))
 
 

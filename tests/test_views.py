@@ -46,7 +46,7 @@ pytestmark = [
 ]
 
 LOCAL = Compose([RandomResizedCrop(9, (0.05, 0.3)), RandomHorizontalFlip()])
-CROPPED = Views(CROPS, Compose([CROPS, Normalize(MEAN, STD, "float16")]), (LOCAL, 3))
+CROPPED = Views(CROPS, Compose([CROPS, Normalize(MEAN, STD, dtype="float16")]), (LOCAL, 3))
 NAMED = Views(global_crops=[CROPS, CROPS], local_crops=(LOCAL, 3), whole=Resize((20, 30)))
 SHAPES = {"global_crops": [(24, 24)] * 2, "local_crops": [(9, 9)] * 3, "whole": [(20, 30)]}
 

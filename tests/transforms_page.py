@@ -42,9 +42,9 @@ anything else an error.
 
 Arguments count, too: the table has the default ones, or common ones where there are none. Other
 interpolations than `nearest`, `bilinear` and `bicubic` (for resizes, `lanczos`), fills that are a
-dict and images of one channel are a worker's; on tensors, also what torchvision does not do to
-them (`bicubic` warps), a rotation with `expand=True`, resizes without `antialias=True`, by
-`nearest` or `lanczos`, and of floats by `bicubic`.
+dict and images that have one channel or three by chance are a worker's; on tensors, also what
+torchvision does not do to them (`bicubic` warps), a rotation with `expand=True`, resizes without
+`antialias=True`, by `nearest` or `lanczos`, and of floats by `bicubic`.
 
 [augmentations.md](augmentations.md) says how long each of the core's takes, beside Pillow's and
 torchvision's.

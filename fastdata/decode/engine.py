@@ -304,7 +304,8 @@ def decode_batch(
             which the decoding threads read themselves.
         size: (width, height) of all results.
         out: where to put it: (N, H, W, 3) with contiguous pixels (channels-last) or
-            contiguous planes (``np.empty((n, 3, h, w)).transpose(0, 2, 3, 1)``).
+            contiguous planes (``np.empty((n, 3, h, w)).transpose(0, 2, 3, 1)``); or (N, H, W, 1)
+            where ``program`` makes images grey.
         engine: whose threads decode it; default: this one.
         **options: see :class:`BatchOptions`.
 

@@ -245,7 +245,7 @@ def _decode(
         skip |= cuts["needs_padding"] | (cuts["too_small"] > 0)
         pending = PendingBatch(
             samples,
-            np.empty((len(images), program.size[1], program.size[0], 3), output_dtype(program)),
+            np.empty(_shape(program, len(images)), output_dtype(program)),
             seek_points=tables,
             skip=skip,
             dct_scaling=scaled,
@@ -255,6 +255,11 @@ def _decode(
         views.append(pending)
     pending.run()
     return pending.failures()
+
+
+def _shape(program: Program, count: int) -> tuple[int, int, int, int]:
+    """Shape of a program's results."""
+    return count, program.size[1], program.size[0], program.output.channels
 
 
 def output_dtype(program: Program) -> np.dtype[Any]:

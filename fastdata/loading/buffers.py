@@ -26,8 +26,8 @@ class BatchMemory(NamedTuple):
     """Memory of one batch, as two views.
 
     Attributes:
-        tensor: The user's view: N x 3 x H x W.
-        array: The core's view: N x H x W x 3; bfloat16 as uint16.
+        tensor: The user's view: N x C x H x W.
+        array: The core's view: N x H x W x C; bfloat16 as uint16.
     """
 
     tensor: torch.Tensor
@@ -54,11 +54,18 @@ class BufferPool:
         self._free: defaultdict[int, list[npt.NDArray[np.uint8]]] = defaultdict(list)
 
     def batch(
-        self, view: int, count: int, size: tuple[int, int], dtype: str, channels_last: bool
+        self,
+        view: int,
+        count: int,
+        size: tuple[int, int],
+        dtype: str,
+        channels_last: bool,
+        channels: int = 3,
     ) -> BatchMemory:
         """Return memory for ``count`` images of ``size`` (width, height); not cleared."""
         width, height = size
-        shape = (count, height, width, 3) if channels_last else (count, 3, height, width)
+        planes = (count, channels, height, width)
+        shape = (count, height, width, channels) if channels_last else planes
         if self.pinned:
             # torch's default device may be a GPU.
             tensor = torch.empty(shape, dtype=_TORCH[dtype], device="cpu", pin_memory=True)

@@ -427,7 +427,8 @@ class Pipeline:
         """Memory for one view of a batch."""
         program, count = self._settings.recipe.programs[number], len(batch.planned.indices)
         output = program.output
-        return self._pool.batch(number, count, program.size, output.dtype, output.channels_last)
+        form = output.dtype, output.channels_last, output.channels
+        return self._pool.batch(number, count, program.size, *form)
 
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
         """Has the native core decode all views of the samples that are not skipped."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
@@ -109,7 +110,7 @@ class NativePrefix:
     def _sample(self, batch: Batch, slot: int) -> tuple[Any, Any]:
         """One of a batch that was decoded, after the rest of the transform."""
         views = [
-            Image.fromarray(view.memory.array[slot])
+            _pil_image(view.memory.array[slot])
             if program.output.as_pil
             else view.memory.tensor[slot]
             for program, view in zip(self._recipe.programs, batch.views, strict=True)
@@ -117,6 +118,11 @@ class NativePrefix:
         image = self._recipe.finish(views)
         index, label = batch.planned.indices[slot], batch.gathered.labels[slot]
         return image, self._target(index.item(), label.item())
+
+
+def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    """An image of mode RGB; or L, if it has one channel."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
 def native_prefix(dataset: Any) -> NativePrefix | None:

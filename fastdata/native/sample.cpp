@@ -204,6 +204,8 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   if (image.width != options.width || image.height != options.height)
     return {Code::bad_region, "augmentations made an image of another size than the output"};
   const bool grey = image.channels == 1;
+  if (output.channels == 1 && !grey)
+    return {Code::bad_parameters, "augmentations made an image of three channels, not of one"};
   for (int y = 0; y < image.height; y++) {
     const uint8_t* rows[3] = {};
     for (int c = 0; c < image.channels; c++) rows[c] = image.row(c, y);

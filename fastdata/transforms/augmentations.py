@@ -24,9 +24,13 @@ from typing import Any, TypeAlias
 from fastdata.errors import UsageError
 from fastdata.transforms.descriptions import (
     INTERPOLATIONS,
+    Interpolation,
     Transform,
     check_padding_mode,
     check_probability,
+    check_switch,
+    interpolation_name,
+    paddings,
     pixel_fill,
 )
 
@@ -102,22 +106,22 @@ class Grayscale(Transform):
     """Make the image grey, by the weights of ITU-R 601-2: 0.299, 0.587, 0.114.
 
     Attributes:
-        num_output_channels: 3; or 1, where the output has three equal channels all the same.
+        num_output_channels: 1; or 3, all equal.
     """
 
-    num_output_channels: int = 3
+    num_output_channels: int = 1
 
     def __post_init__(self) -> None:
         if self.num_output_channels not in (1, 3):
             raise UsageError(
                 f"Grayscale: num_output_channels {self.num_output_channels!r} is not 1 or 3.",
-                "Give 3.",
+                "Give 1, or 3 for images of three equal channels.",
             )
 
 
 @dataclass(frozen=True)
 class RandomGrayscale(Transform):
-    """Make the image grey, of three equal channels.
+    """Make the image grey, of as many equal channels as it has.
 
     Attributes:
         p: How probable that is, 0 to 1.
@@ -301,7 +305,7 @@ class RandomRotation(Transform):
     """
 
     degrees: float | _Range
-    interpolation: str = "nearest"
+    interpolation: Interpolation = "nearest"
     expand: bool = False
     center: tuple[float, float] | None = None
     fill: float | Sequence[float] | None = 0
@@ -309,7 +313,7 @@ class RandomRotation(Transform):
     def __post_init__(self) -> None:
         who = "RandomRotation"
         object.__setattr__(self, "degrees", _angles(who, "degrees", self.degrees))
-        _check_warp(who, self.interpolation)
+        _set_interpolation(who, self, WARPS)
         object.__setattr__(self, "center", _center(who, self.center))
         object.__setattr__(self, "fill", pixel_fill(who, self.fill))
 
@@ -333,7 +337,7 @@ class RandomAffine(Transform):
     translate: tuple[float, float] | None = None
     scale: _Range | None = None
     shear: float | Sequence[float] | None = None
-    interpolation: str = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: float | Sequence[float] | None = 0
     center: tuple[float, float] | None = None
 
@@ -358,7 +362,7 @@ class RandomAffine(Transform):
             object.__setattr__(self, "scale", scale)
         if self.shear is not None:
             object.__setattr__(self, "shear", _angles(who, "shear", self.shear, (2, 4)))
-        _check_warp(who, self.interpolation)
+        _set_interpolation(who, self, WARPS)
         object.__setattr__(self, "fill", pixel_fill(who, self.fill))
         object.__setattr__(self, "center", _center(who, self.center))
 
@@ -376,14 +380,14 @@ class RandomPerspective(Transform):
 
     distortion_scale: float = 0.5
     p: float = 0.5
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
     fill: float | Sequence[float] | None = 0
 
     def __post_init__(self) -> None:
         who = "RandomPerspective"
         _check_number(who, "distortion_scale", self.distortion_scale, 0, 1)
         check_probability(who, self.p)
-        _check_warp(who, self.interpolation)
+        _set_interpolation(who, self, WARPS)
         object.__setattr__(self, "fill", pixel_fill(who, self.fill))
 
 
@@ -403,16 +407,7 @@ class Pad(Transform):
     padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
-        given = self.padding
-        values = tuple(given) if isinstance(given, Sequence) else (given,)
-        if len(values) not in (1, 2, 4) or not all(
-            isinstance(value, numbers.Integral) and value >= 0 for value in values
-        ):
-            raise UsageError(
-                f"Pad: padding {given!r} is not 1, 2 or 4 ints of 0 or more.",
-                "Give for example padding=4.",
-            )
-        object.__setattr__(self, "padding", tuple(map(int, values)) * (4 // len(values)))
+        object.__setattr__(self, "padding", paddings("Pad", self.padding))
         object.__setattr__(self, "fill", pixel_fill("Pad", self.fill))
         check_padding_mode("Pad", self.padding_mode)
 
@@ -491,7 +486,7 @@ class AutoAugment(Transform):
     """
 
     policy: str = "imagenet"
-    interpolation: str = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: float | Sequence[float] | None = None
     version: int = field(default=1, kw_only=True)
 
@@ -522,7 +517,7 @@ class RandAugment(Transform):
     num_ops: int = 2
     magnitude: int = 9
     num_magnitude_bins: int = 31
-    interpolation: str = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: float | Sequence[float] | None = None
     version: int = field(default=1, kw_only=True)
 
@@ -545,7 +540,7 @@ class TrivialAugmentWide(Transform):
     """
 
     num_magnitude_bins: int = 31
-    interpolation: str = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: float | Sequence[float] | None = None
     version: int = field(default=1, kw_only=True)
 
@@ -579,7 +574,7 @@ class AugMix(Transform):
     chain_depth: int = -1
     alpha: float = 1.0
     all_ops: bool = True
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
     fill: float | Sequence[float] | None = None
     version: int = field(default=1, kw_only=True)
 
@@ -610,11 +605,13 @@ class ScaleJitter(Transform):
             the width, and its width with the height.
         scale_range: The factor is uniform in (from, to).
         interpolation: As :class:`fastdata.transforms.Resize` has it.
+        antialias: Likewise.
     """
 
     target_size: tuple[int, int]
     scale_range: _Range = (0.1, 2.0)
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         size = _numbers("ScaleJitter", "target_size", self.target_size, 2)
@@ -623,7 +620,8 @@ class ScaleJitter(Transform):
         object.__setattr__(self, "target_size", size)
         found = _range("ScaleJitter", "scale_range", self.scale_range, 0.0, math.inf)
         object.__setattr__(self, "scale_range", found)
-        _check_filter("ScaleJitter", self.interpolation)
+        _set_interpolation("ScaleJitter", self, INTERPOLATIONS)
+        check_switch("ScaleJitter", "antialias", self.antialias, none=True)
 
 
 @dataclass(frozen=True)
@@ -634,11 +632,13 @@ class RandomShortestSize(Transform):
         min_size: The sizes, in pixels; an int or several.
         max_size: The longer side's bound; None: none.
         interpolation: As :class:`fastdata.transforms.Resize` has it.
+        antialias: Likewise.
     """
 
     min_size: int | Sequence[int]
     max_size: int | None = None
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         given = self.min_size
@@ -648,7 +648,8 @@ class RandomShortestSize(Transform):
         object.__setattr__(self, "min_size", sizes)
         if self.max_size is not None:
             _check_whole("RandomShortestSize", "max_size", self.max_size, 1, 1 << 24)
-        _check_filter("RandomShortestSize", self.interpolation)
+        _set_interpolation("RandomShortestSize", self, INTERPOLATIONS)
+        check_switch("RandomShortestSize", "antialias", self.antialias, none=True)
 
 
 @dataclass(frozen=True)
@@ -659,16 +660,19 @@ class RandomResize(Transform):
         min_size: The least size, in pixels.
         max_size: One more than the greatest.
         interpolation: As :class:`fastdata.transforms.Resize` has it.
+        antialias: Likewise.
     """
 
     min_size: int
     max_size: int
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         _check_whole("RandomResize", "min_size", self.min_size, 1, 1 << 24)
         _check_whole("RandomResize", "max_size", self.max_size, self.min_size + 1, 1 << 24)
-        _check_filter("RandomResize", self.interpolation)
+        _set_interpolation("RandomResize", self, INTERPOLATIONS)
+        check_switch("RandomResize", "antialias", self.antialias, none=True)
 
 
 # --- the output ------------------------------------------------------------------------------
@@ -687,6 +691,7 @@ class RandomErasing(Transform):
         ratio: Least and greatest height / width.
         value: A number, or one a channel; of normalised values only "random", normally distributed
             noise, or "color", a colour of such noise for each rectangle.
+        inplace: Has no effect: the image is a PIL image, which is never changed.
         count: How many rectangles share the area; or (least, most), each number as likely.
         in_double: Draw in double precision, as timm does; torchvision draws in single.
     """
@@ -695,6 +700,7 @@ class RandomErasing(Transform):
     scale: _Range = (0.02, 0.33)
     ratio: _Range = (0.3, 3.3)
     value: float | Sequence[float] | str = 0
+    inplace: bool = field(default=False, compare=False)
     count: int | tuple[int, int] = field(default=1, kw_only=True)
     in_double: bool = field(default=False, kw_only=True)
 
@@ -711,6 +717,7 @@ class RandomErasing(Transform):
         _check_whole(who, "count", least, 1, 1000)
         _check_whole(who, "count", most, int(least), 1000)
         object.__setattr__(self, "count", (int(least), int(most)))
+        check_switch(who, "inplace", self.inplace)
         if self.value in ("random", "color"):
             return
         given: Any = self.value
@@ -724,7 +731,7 @@ class RandomErasing(Transform):
 
 
 def _check_policy(who: str, policy: Any) -> None:
-    _check_warp(who, policy.interpolation)
+    _set_interpolation(who, policy, WARPS)
     object.__setattr__(policy, "fill", pixel_fill(who, policy.fill))
     if policy.version not in (1, 2):
         raise UsageError(f"{who}: version {policy.version!r} is not 1 or 2.", "Leave it out.")
@@ -805,17 +812,6 @@ def _center(who: str, given: Any) -> tuple[float, ...] | None:
     return None if given is None else _numbers(who, "center", given, 2)
 
 
-def _check_warp(who: str, interpolation: Any) -> None:
-    if interpolation not in WARPS:
-        raise UsageError(
-            f"{who}: interpolation {interpolation!r} is not one.",
-            f"Give one of {', '.join(WARPS)}.",
-        )
-
-
-def _check_filter(who: str, interpolation: Any) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise UsageError(
-            f"{who}: interpolation {interpolation!r} is not one.",
-            f"Give one of {', '.join(INTERPOLATIONS)}.",
-        )
+def _set_interpolation(who: str, transform: Any, known: Sequence[str]) -> None:
+    name = interpolation_name(who, transform.interpolation, known)
+    object.__setattr__(transform, "interpolation", name)

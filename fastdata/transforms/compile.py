@@ -65,7 +65,7 @@ from fastdata.transforms.originals import settled
 from fastdata.transforms.symbols import package
 
 _Pair: TypeAlias = tuple[int, int]
-_Values: TypeAlias = tuple[float, float, float]
+_Values: TypeAlias = tuple[float, ...]  # one a channel
 
 # Stands after each Compose of ours: what it is in gets a tensor from it.
 _RETURNED = object()
@@ -92,11 +92,12 @@ class Output(NamedTuple):
     Attributes:
         dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
             ``(value / 255 - mean) / std``.
-        mean: Three values in units of 0 to 1; None: 0.
-        std: Three values in units of 0 to 1; None: 1.
+        mean: A value a channel in units of 0 to 1; None: 0.
+        std: A value a channel in units of 0 to 1; None: 1.
         channels_last: Whether a batch's pixels, rather than its planes, are contiguous.
         as_pil: The pipeline has not made tensors: the tail wants PIL images, and without a tail
             they are the result.
+        channels: 3, or 1 of grey images.
     """
 
     dtype: str
@@ -104,6 +105,7 @@ class Output(NamedTuple):
     std: _Values | None
     channels_last: bool
     as_pil: bool
+    channels: int = 3
 
 
 class Unknown(NamedTuple):
@@ -193,6 +195,8 @@ class Program:
     def describe(self) -> str:
         """The program in one line of words."""
         kind = "PIL images" if self.output.as_pil else self.output.dtype
+        if self.output.channels == 1:
+            kind = f"{kind} of one channel"
         normalised = " normalised" if self.output.mean is not None else ""
         steps = [describe(step) for step in (*self.steps, *self.pixels)]
         # Erasing comes last, whatever it was converted from.
@@ -426,6 +430,7 @@ class Reading:
         self.why = ""  # the first of the tail cannot be done by the core
         self.last = ""  # what determined the size last, for messages
         self.fixed = size
+        self.channels = 3
         self.filter: str | None = None
         self.cropped = False  # in this stage: since the resize, or before it
         self.flipped = False
@@ -455,7 +460,9 @@ class Reading:
 
     def output(self) -> Output:
         """The format before the tail."""
-        return Output(self.dtype, self.mean, self.std, self.channels_last, self.kind == "pil")
+        as_pil = self.kind == "pil"
+        form = (self.dtype, self.mean, self.std, self.channels_last, as_pil, self.channels)
+        return Output(*form)
 
     def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
         """What to call after the core."""
@@ -549,6 +556,8 @@ class Reading:
             return None
         if found.only == "pil" and self.kind not in ("pil", "own"):
             return "what it does is known of PIL images, and it has a tensor here"
+        if found.kind == "array" and self.channels == 1:
+            return "it makes arrays of three channels, and the image has one"
         if found.kind is not None:
             self.kind = found.kind
             self.channels_last = False
@@ -564,11 +573,14 @@ class Reading:
     def _normalise(self, step: Normalize) -> str | None:
         if self.mean is not None:
             return "the values are already normalised"
+        if max(len(step.mean), len(step.std)) > self.channels:
+            return "it has three values, and the image has one channel"
         if self.dtype == "uint8":
             self._rescale((0.0,) * 3, (255.0,) * 3)
             self.dtype = step.dtype
-        self._rescale(step.mean, step.std)
-        self.mean, self.std = step.mean, step.std
+        mean, std = (tuple(values) * (3 // len(values)) for values in (step.mean, step.std))
+        self._rescale(mean, std)
+        self.mean, self.std = mean[: self.channels], std[: self.channels]
         return None
 
     def _compose(self, step: Transform) -> str | None:
@@ -588,6 +600,11 @@ class Reading:
         if pixels.does_nothing(resolved):
             return None
         size = pixels.size_after(resolved, self.fixed)
+        channels = pixels.channels_after(resolved, self.channels)
+        if channels is None:
+            return "it makes some of the images grey, of one channel, and not all"
+        if self.channels == 1 and pixels.has_colours(resolved):
+            return "it has a colour, and the image one channel"
         if self.dtype != "uint8":
             if not _works_on_floats(resolved, self.mean is not None):
                 return "it works on bytes, and has floats here"
@@ -603,7 +620,7 @@ class Reading:
             if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
                 return "it is larger than the images, and may not pad them"
         self.pixels.append(resolved)
-        self.fixed = size
+        self.fixed, self.channels = size, channels
         if pixels.size_after(resolved, _SOME_SIZE) != _SOME_SIZE:
             self.last = name_of(step)
         return None
@@ -658,6 +675,8 @@ class Reading:
 
     def _erase(self, step: RandomErasing) -> str | None:
         values: Any = step.value
+        if self.channels == 1 and not isinstance(values, str) and len(set(values)) > 1:
+            return "its value is a colour, and the image has one channel"
         deviations, kind = None, values
         if isinstance(values, str):
             if self.dtype == "uint8":

@@ -16,6 +16,7 @@ global generator, of which a call that has anything random takes one number of 6
 
 from __future__ import annotations
 
+import enum
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 Size: TypeAlias = "int | Sequence[int]"
 
 INTERPOLATIONS = ("bilinear", "nearest", "bicubic", "lanczos")
+
+#: torchvision's InterpolationMode, Pillow's number of one, or its name.
+Interpolation: TypeAlias = "str | int | enum.Enum"
+
+# Pillow's numbers of the filters above.
+_NUMBERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 #: Views by their numbers, in lists, tuples, dicts and `Stack`.
 Form: TypeAlias = "int | list[Form] | tuple[Form, ...] | dict[Any, Form] | Stack"
@@ -75,15 +82,18 @@ class RandomResizedCrop(Transform):
         size: Of the result: an int for a square, or (height, width).
         scale: Least and greatest part of the image's area that a crop has.
         ratio: Least and greatest width / height of a crop.
-        interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; all but nearest
-            antialias. Several of them: each image gets one, each as likely.
+        interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``, torchvision's
+            ``InterpolationMode`` of that name or Pillow's number. Several of them: each image gets
+            one, each as likely.
+        antialias: Has no effect, as on torchvision's PIL images: all filters but nearest antialias.
         in_double: Draw in double precision, as timm does; torchvision draws in single.
     """
 
     size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: str | Sequence[str] = "bilinear"
+    interpolation: Interpolation | Sequence[Interpolation] = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
     in_double: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -97,6 +107,7 @@ class RandomResizedCrop(Transform):
                 )
             object.__setattr__(self, name, values)
         object.__setattr__(self, "interpolation", _filters("RandomResizedCrop", self.interpolation))
+        check_switch("RandomResizedCrop", "antialias", self.antialias, none=True)
 
 
 @dataclass(frozen=True)
@@ -108,18 +119,22 @@ class Resize(Transform):
         interpolation: As :class:`RandomResizedCrop` has it.
         max_size: With an int: where the longer side would exceed this, it becomes this, and
             the shorter side less than ``size``.
+        antialias: As :class:`RandomResizedCrop` has it.
     """
 
     size: Size
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
     max_size: int | None = None
+    antialias: bool | None = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
+        check_switch("Resize", "antialias", self.antialias, none=True)
         if isinstance(self.size, Sequence) and len(self.size) == 1:
             object.__setattr__(self, "size", self.size[0])
         pair = _pair("Resize", self.size)
         object.__setattr__(self, "size", pair[0] if not isinstance(self.size, Sequence) else pair)
-        _check_interpolation("Resize", self.interpolation)
+        filtered = interpolation_name("Resize", self.interpolation, INTERPOLATIONS)
+        object.__setattr__(self, "interpolation", filtered)
         if self.max_size is None:
             return
         object.__setattr__(self, "max_size", _whole("Resize", "max_size", self.max_size))
@@ -155,7 +170,7 @@ class ResizeKeepRatio(Transform):
 
     size: Size
     longest: float = 0.0
-    interpolation: str | Sequence[str] = "bilinear"
+    interpolation: Interpolation | Sequence[Interpolation] = "bilinear"
     random_scale_prob: float = 0.0
     random_scale_range: tuple[float, float] = (0.85, 1.05)
     random_scale_area: bool = False
@@ -209,34 +224,27 @@ class RandomCrop(Transform):
 
     Attributes:
         size: An int for a square, or (height, width).
-        pad_if_needed: Pad an image that is smaller with zeros, on both sides by what is missing,
-            so that it lies anywhere in the crop. Otherwise it is an error.
         padding: Pixels around every image before it is cropped: an int; (left and right, top and
-            bottom); or (left, top, right, bottom).
-        fill: Of those pixels, and of those that are needed: a value of 0 to 255, or one a channel.
+            bottom); or (left, top, right, bottom). None: none.
+        pad_if_needed: Pad smaller images, on both sides by what is missing, so that they lie
+            anywhere in the crop. Otherwise they are an error.
+        fill: Value of those pixels, 0 to 255, or one a channel.
         padding_mode: As :class:`fastdata.transforms.Pad` has it.
     """
 
     size: Size
+    padding: int | Sequence[int] | None = None
     pad_if_needed: bool = False
-    padding: int | Sequence[int] = field(default=0, kw_only=True)
-    fill: float | Sequence[float] | None = field(default=0, kw_only=True)
-    padding_mode: str = field(default="constant", kw_only=True)
+    fill: float | Sequence[float] | None = 0
+    padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair("RandomCrop", self.size))
+        check_switch("RandomCrop", "pad_if_needed", self.pad_if_needed)
+        padding = 0 if self.padding is None else self.padding
+        object.__setattr__(self, "padding", paddings("RandomCrop", padding))
         object.__setattr__(self, "fill", pixel_fill("RandomCrop", self.fill))
         check_padding_mode("RandomCrop", self.padding_mode)
-        given = self.padding
-        values = tuple(given) if isinstance(given, Sequence) else (given,)
-        if len(values) not in (1, 2, 4) or not all(
-            isinstance(value, numbers.Integral) and value >= 0 for value in values
-        ):
-            raise UsageError(
-                f"RandomCrop: padding {given!r} is not 1, 2 or 4 ints of 0 or more.",
-                "Give for example padding=4.",
-            )
-        object.__setattr__(self, "padding", tuple(map(int, values)) * (4 // len(values)))
 
 
 @dataclass(frozen=True)
@@ -272,19 +280,28 @@ class Normalize(Transform):
     """``(value / 255 - mean) / std`` for each channel, in floats.
 
     Attributes:
-        mean: Three values, in units of 0 to 1.
-        std: Three values, in units of 0 to 1, above 0.
+        mean: A value for each channel, or one for all, in units of 0 to 1.
+        std: Likewise, above 0.
+        inplace: Has no effect: the image is a PIL image, which is never changed.
         dtype: Of the result: "float32", "float16" or "bfloat16", or torch's of that name. Rounding
             comes last.
     """
 
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    dtype: str = "float32"
+    mean: Sequence[float]
+    std: Sequence[float]
+    inplace: bool = field(default=False, compare=False)
+    dtype: str = field(default="float32", kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _floats("Normalize", "mean", self.mean, 3))
-        object.__setattr__(self, "std", _floats("Normalize", "std", self.std, 3))
+        for name in ("mean", "std"):
+            given: Any = getattr(self, name)
+            try:
+                values = tuple(given)
+            except TypeError:
+                values = (given,)
+            count = 1 if len(values) == 1 else 3
+            object.__setattr__(self, name, _floats("Normalize", name, values, count))
+        check_switch("Normalize", "inplace", self.inplace)
         if not all(value > 1e-6 for value in self.std):
             raise UsageError(
                 f"Normalize: std {self.std} has a value that is not above 0.",
@@ -617,6 +634,45 @@ def check_padding_mode(who: str, mode: Any) -> None:
         )
 
 
+def check_switch(who: str, name: str, value: Any, *, none: bool = False) -> None:
+    """UsageError: it is neither True nor False; nor None, where that is allowed."""
+    if value not in (True, False) and not (none and value is None):
+        raise UsageError(f"{who}: {name} {value!r} is not True or False.", f"Leave {name} out.")
+
+
+def paddings(who: str, given: Any) -> tuple[int, ...]:
+    """(left, top, right, bottom) of padding as torchvision takes it."""
+    values = tuple(given) if isinstance(given, Sequence) else (given,)
+    if len(values) not in (1, 2, 4) or not all(
+        isinstance(value, numbers.Integral) and int(value) >= 0 for value in values
+    ):
+        raise UsageError(
+            f"{who}: padding {given!r} is not 1, 2 or 4 ints of 0 or more.",
+            "Give for example padding=4.",
+        )
+    return tuple(map(int, values)) * (4 // len(values))
+
+
+def interpolation_name(who: str, given: Any, known: Sequence[str]) -> str:
+    """The name of an interpolation that torchvision takes: InterpolationMode, number or name.
+
+    Of PIL images, torchvision's two nearest ones are the same.
+
+    Raises:
+        UsageError: It is none of those that are known.
+    """
+    whole = isinstance(given, int) and not isinstance(given, (bool, enum.Enum))
+    name = _NUMBERS.get(int(given)) if whole or isinstance(given, enum.IntEnum) else given
+    name = getattr(name, "value", name)
+    name = "nearest" if name == "nearest-exact" else name
+    if name not in known:
+        raise UsageError(
+            f"{who}: interpolation {given!r} is not one that the core has.",
+            f"Give one of {', '.join(known)}, or torchvision's InterpolationMode of that name.",
+        )
+    return str(name)
+
+
 def _floats(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
     try:
         floats = tuple(float(value) for value in values)
@@ -632,15 +688,6 @@ def _floats(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
 
 def _filters(who: str, given: Any) -> str | tuple[str, ...]:
     """One filter, or several."""
-    several = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-    for interpolation in several or (given,):
-        _check_interpolation(who, interpolation)
-    return several if len(several) > 1 else str(several[0])
-
-
-def _check_interpolation(who: str, interpolation: Any) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise UsageError(
-            f"{who}: interpolation {interpolation!r} is not one.",
-            f"Give one of {', '.join(INTERPOLATIONS)}.",
-        )
+    several = given if isinstance(given, (list, tuple)) and given else (given,)
+    names = tuple(interpolation_name(who, one, INTERPOLATIONS) for one in several)
+    return names if len(names) > 1 else names[0]

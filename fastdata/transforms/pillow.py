@@ -116,8 +116,8 @@ def _view(view: Reading, image: Image.Image) -> Any:
         if not program:
             result = result.to(torch.float32).div_(255)
             if output.mean is not None and output.std is not None:
-                result = result.sub_(torch.tensor(output.mean, device="cpu").view(3, 1, 1))
-                result = result.div_(torch.tensor(output.std, device="cpu").view(3, 1, 1))
+                result = result.sub_(torch.tensor(output.mean, device="cpu").view(-1, 1, 1))
+                result = result.div_(torch.tensor(output.std, device="cpu").view(-1, 1, 1))
         result = result.to(getattr(torch, output.dtype))
     for function in view.tail_calls():
         result = function(result)
@@ -137,7 +137,7 @@ def _augment(
     except ValueError as error:
         raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
-    out: npt.NDArray[Any] = np.empty((1, new_height, new_width, 3), dtype)
+    out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
     job = _native.Job(
         [image],
         out=out,

@@ -237,6 +237,7 @@ class Builder:
         self._values: list[Number] = []
         self._tables: list[float] = []
         self._draws = _FIRST_DRAW
+        self._channels = 3  # of the image so far
         self._tensors = 0  # 1 or 2: as torchvision's v1 or v2 does it to tensors
         self._filled = True
 
@@ -278,6 +279,16 @@ class Builder:
         if self._tensors and operation in _ON_TENSORS:
             operation, values = f"tensor_{operation}", (*values, self._tensors)
         self.leaf("call", *values, draws=draws, operation=operation)
+
+    def grayscale(self, channels: int | None = None) -> None:
+        """A leaf that makes the image grey, of so many channels; None: of as many as it has."""
+        self._channels = channels or self._channels
+        self.call("grayscale", self._channels)
+
+    def shuffle_channels(self) -> None:
+        """A leaf that puts the channels into a random order."""
+        if self._channels == 3:
+            self.leaf("shuffle_channels", draws=2)
 
     def threshold(self, value: float) -> float:
         """What bytes are compared with: tensors in single precision."""
@@ -413,6 +424,33 @@ def size_after(step: Transform, size: Fixed) -> Fixed:
     return size
 
 
+def channels_after(step: Transform, channels: int) -> int | None:
+    """Channels of every image after a step; None: it depends on what is drawn."""
+    if isinstance(step, OnTensors):
+        return channels_after(step.transform, channels)
+    if isinstance(step, Grayscale):
+        return step.num_output_channels
+    if isinstance(step, (Compose, Policy)):
+        found: int | None = channels
+        for part in step.transforms:
+            found = found and channels_after(part, found)  # type: ignore[arg-type]
+        return found
+    if isinstance(step, (RandomApply, RandomOrder, RandomChoice, Sample, Mixture)):
+        parts = {channels_after(part, channels) for part in step.transforms}  # type: ignore[arg-type]
+        parts |= {channels} if isinstance(step, RandomApply) else set()
+        return parts.pop() if len(parts) == 1 else None
+    return channels
+
+
+def has_colours(step: Transform) -> bool:
+    """Whether a step fills with other than a grey, which an image of one channel does not have."""
+    if isinstance(step, OnTensors):
+        return has_colours(step.transform)
+    if isinstance(step, (Compose, RandomApply, RandomOrder, RandomChoice)):
+        return any(map(has_colours, step.transforms))  # type: ignore[arg-type]
+    return len(set(getattr(step, "fill", None) or (0,))) > 1
+
+
 # --- what each transform is in the tree ------------------------------------------------------
 
 
@@ -443,12 +481,12 @@ def _with_p(operation: str) -> Callable[[Builder, Any], None]:
 
 
 def _grayscale(tree: Builder, step: Grayscale) -> None:
-    tree.call("grayscale", 3)
+    tree.grayscale(step.num_output_channels)
 
 
 def _random_grayscale(tree: Builder, step: RandomGrayscale) -> None:
     with tree.maybe(step.p):
-        tree.call("grayscale", 3)
+        tree.grayscale()
 
 
 def _posterize(tree: Builder, step: RandomPosterize) -> None:
@@ -490,11 +528,11 @@ def _distort(tree: Builder, step: RandomPhotometricDistort) -> None:
                 for name in order:
                     one(name)
     with tree.maybe(step.p):
-        tree.leaf("shuffle_channels", draws=2)
+        tree.shuffle_channels()
 
 
 def _permutation(tree: Builder, step: RandomChannelPermutation) -> None:
-    tree.leaf("shuffle_channels", draws=2)
+    tree.shuffle_channels()
 
 
 def _blur(tree: Builder, step: GaussianBlur) -> None:

@@ -152,7 +152,7 @@ def _center_crop(transform: Any) -> Transform:
 def _random_crop(transform: Any) -> Transform:
     # The image lies anywhere in what is larger, as it does in RandomCrop.
     return RandomCrop(
-        transform.size, True, fill=transform.fill, padding_mode=transform.padding_mode
+        transform.size, pad_if_needed=True, fill=transform.fill, padding_mode=transform.padding_mode
     )
 
 

@@ -179,9 +179,7 @@ def _random_crop(transform: Any, version: int, kind: str, dtype: str) -> Transfo
     mode = transform.padding_mode
     if version == 2 and needs and any(padding) and mode in ("reflect", "symmetric"):
         return f"padding twice by {mode!r} is not known"
-    return RandomCrop(
-        transform.size, needs, padding=tuple(padding), fill=transform.fill, padding_mode=mode
-    )
+    return RandomCrop(transform.size, tuple(padding), needs, transform.fill, mode)
 
 
 def _flip(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
@@ -194,8 +192,7 @@ def _normalize(transform: Any, version: int, kind: str, dtype: str) -> Transform
     values = []
     for given in (transform.mean, transform.std):
         each = given if hasattr(given, "__len__") else (given,)
-        floats = tuple(float(value) for value in each)
-        values.append(floats * 3 if len(floats) == 1 else floats)
+        values.append(tuple(float(value) for value in each))
     return Normalize(*values)  # type: ignore[arg-type]
 
 

@@ -160,12 +160,7 @@ def _distort(transform: Any, version: int) -> Transform | str:
 
 
 def _grayscale(transform: Any, version: int) -> Transform | str:
-    if transform.num_output_channels != 3:
-        return (
-            "it makes images of one channel, and the core's have three; write Grayscale(3), and "
-            "give the loader batch_transform=lambda images, labels: (images[:, :1], labels)"
-        )
-    return Grayscale(3)
+    return Grayscale(transform.num_output_channels)
 
 
 def _permutation(transform: Any, version: int) -> Transform | str:

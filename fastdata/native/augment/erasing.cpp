@@ -35,7 +35,7 @@ void put(const float* values, int n, DataType type, void* out) {
 void erase(const Erasure& erasure, const Output& output, Buffer& scratch) {
   const size_t item = size_of(output.type), area = size_t(erasure.width) * erasure.height;
   const bool planar = output.plane_stride != 0;
-  const int planes = planar ? 3 : 1, channels = planar ? 1 : 3;
+  const int planes = planar ? output.channels : 1, channels = planar ? 1 : 3;
   const int count = erasure.width * channels;  // values a row of each plane
   float values[kPeriod];
   const float* noise[3] = {};  // a plane each, so that it is the same in either layout

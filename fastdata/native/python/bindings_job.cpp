@@ -58,14 +58,17 @@ using Numbers = std::optional<std::vector<double>>;
 struct Normalisation {
   float scale[3 * Kernels::kPeriod], offset[3 * Kernels::kPeriod];
 
-  Normalisation(DataType type, const Numbers& mean, const Numbers& deviation, bool planar) {
+  Normalisation(DataType type, const Numbers& mean, const Numbers& deviation, size_t channels,
+                bool planar) {
     const bool bytes = type == DataType::uint8;
     if (bytes && (mean || deviation))
       throw py::value_error("mean and std are for float dtypes; dtype is 'uint8'");
-    const std::vector<double> means = mean.value_or(std::vector<double>(3, 0.0));
-    const std::vector<double> stds = deviation.value_or(std::vector<double>(3, 1.0));
-    if (means.size() != 3 || stds.size() != 3)
-      throw py::value_error("mean and std must have three values each");
+    std::vector<double> means = mean.value_or(std::vector<double>(channels, 0.0));
+    std::vector<double> stds = deviation.value_or(std::vector<double>(channels, 1.0));
+    if (means.size() != channels || stds.size() != channels)
+      throw py::value_error("mean and std must have a value each for every channel of out");
+    means.resize(3, 0.0);
+    stds.resize(3, 1.0);
     for (size_t i = 0; i < 3; i++)
       if (!std::isfinite(means[i]) || !std::isfinite(stds[i]) || !(stds[i] > 1e-6))
         throw py::value_error("mean must be finite and std positive");
@@ -80,14 +83,14 @@ struct Normalisation {
 };
 
 struct OutputSize {
-  int count, height, width;
+  int count, height, width, channels;
 };
 
-/// The output array, N x H x W x 3 by shape; by strides channels-last or planar.
+/// The output array, N x H x W x 3 or N x H x W x 1 by shape; by strides channels-last or planar.
 OutputSize check_output(const View& view, DataType type, bool& planar) {
   const Py_ssize_t item = static_cast<Py_ssize_t>(size_of(type));
-  if (view->ndim != 4 || view->shape[3] != 3)
-    throw py::value_error("out must have the shape (N, H, W, 3)");
+  if (view->ndim != 4 || (view->shape[3] != 3 && view->shape[3] != 1))
+    throw py::value_error("out must have the shape (N, H, W, 3) or (N, H, W, 1)");
   if (view->itemsize != item) throw py::value_error("out has items of another size than dtype");
   for (int i = 0; i < 3; i++)
     if (view->shape[i] > INT32_MAX / 16 || (i > 0 && view->shape[i] < 1))
@@ -96,12 +99,13 @@ OutputSize check_output(const View& view, DataType type, bool& planar) {
     if (view->strides[i] < 0) throw py::value_error("out has a negative stride");
   // The stride along a side of one pixel may be any: NumPy makes up others.
   const auto along = [&](Py_ssize_t by) { return view->shape[2] == 1 || view->strides[2] == by; };
-  const bool interleaved = view->strides[3] == item && along(3 * item);
-  planar = along(item) && view->strides[3] > 0 && !interleaved;
+  const int channels = static_cast<int>(view->shape[3]);
+  const bool interleaved = channels == 3 && view->strides[3] == item && along(3 * item);
+  planar = along(item) && (channels == 1 || view->strides[3] > 0) && !interleaved;
   if (!interleaved && !planar)
     throw py::value_error("out must have contiguous pixels or contiguous planes");
   return {static_cast<int>(view->shape[0]), static_cast<int>(view->shape[1]),
-          static_cast<int>(view->shape[2])};
+          static_cast<int>(view->shape[2]), channels};
 }
 
 /// A task from run or submit to its end.
@@ -228,6 +232,8 @@ class Job : public PendingWork {
       if (cuts.is_none()) throw py::value_error("a program needs cuts, which have its keys");
       program_ = program;
       task_->options.program = &py::cast<const PixelProgram&>(program);
+    } else if (output.channels == 1) {
+      throw py::value_error("out of one channel needs a program that makes images grey");
     }
     for (const py::handle view : views) {
       const std::shared_ptr<DecodeTask>& task = py::cast<Job&>(view).task_;
@@ -235,7 +241,8 @@ class Job : public PendingWork {
       task_->views.push_back(task);
     }
     others_ = views;
-    normalisation_ = std::make_unique<Normalisation>(type, mean, deviation, planar);
+    normalisation_ = std::make_unique<Normalisation>(type, mean, deviation,
+                                                     static_cast<size_t>(output.channels), planar);
     task_->options.width = output.width;
     task_->options.height = output.height;
     task_->options.dct_scaling = dct_scaling;
@@ -267,7 +274,9 @@ class Job : public PendingWork {
       sample.cut = cut ? cut[i] : whole;
       sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
       sample.output.row_stride = out_->strides[1];
-      sample.output.plane_stride = planar ? out_->strides[3] : 0;
+      sample.output.channels = output.channels;
+      // One plane has no next one: its stride only says that it is no interleaved image.
+      sample.output.plane_stride = !planar ? 0 : output.channels == 1 ? 1 : out_->strides[3];
       sample.output.type = type;
       sample.output.scale = normalisation_->scale;
       sample.output.offset = normalisation_->offset;

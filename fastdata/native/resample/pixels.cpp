@@ -48,7 +48,7 @@ void RowWriter::write(const Output& output, int y, int n, const uint8_t* const* 
   const uint8_t* channels[3] = {planes[0], planes[grey ? 0 : 1], planes[grey ? 0 : 2]};
   uint8_t* out = static_cast<uint8_t*>(output.data) + y * output.row_stride;
   if (output.plane_stride) {
-    for (int c = 0; c < 3; c++)
+    for (int c = 0; c < output.channels; c++)
       convert(output, channels[c], n, output.scale + c * Kernels::kPeriod,
               output.offset + c * Kernels::kPeriod, out + c * output.plane_stride);
   } else if (output.type == DataType::uint8) {

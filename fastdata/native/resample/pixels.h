@@ -59,12 +59,14 @@ enum class DataType { uint8, float32, float16, bfloat16 };
 
 size_t size_of(DataType type);
 
-/// An RGB image in the caller's memory: rows of interleaved pixels, or three planes.
-/// Values are uint8, or value * scale + offset with a scale and an offset a channel.
+/// An image in the caller's memory: rows of interleaved RGB pixels, or a plane for each of its
+/// channels, 3 or 1. Values are uint8, or value * scale + offset with a scale and an offset a
+/// channel.
 struct Output {
   void* data = nullptr;
   ptrdiff_t row_stride = 0;    // in bytes
   ptrdiff_t plane_stride = 0;  // in bytes; 0: interleaved
+  int channels = 3;            // 1: a plane, of grey images alone
   DataType type = DataType::uint8;
   const float* scale = nullptr;   // Kernels::kPeriod values in memory order,
   const float* offset = nullptr;  // for each plane in turn if not interleaved
@@ -73,7 +75,7 @@ struct Output {
 /// Writes rows to an Output.
 class RowWriter {
  public:
-  /// Row y, n pixels. `planes` as RowSource gives them; grey becomes three equal channels.
+  /// Row y, n pixels. `planes` as RowSource gives them; grey becomes as many equal channels.
   void write(const Output& output, int y, int n, const uint8_t* const* planes, bool grey);
 
  private:
