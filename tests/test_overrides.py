@@ -346,6 +346,39 @@ def test_torch_compile(tv: Any) -> None:
     assert explained(crop(tv)).startswith("native")
 
 
+@pytest.mark.parametrize("name", ["resize", "convert", "transpose"])
+def test_patched_methods_of_pillows_images(tv: Any, name: str, monkeypatch: Patch) -> None:
+    pillow = importlib.import_module("PIL.Image")
+    marked = pillow.new("RGB", (8, 8), (7, 7, 7))
+    dataset = folder(
+        tv.Compose([tv.Resize((8, 8)), tv.RandomHorizontalFlip(1.0), tv.PILToTensor()])
+    )
+    loader = DataLoader(dataset, 4)
+    assert loader.explain().startswith("native")
+    original = getattr(pillow.Image, name)
+    monkeypatch.setattr(pillow.Image, name, functools.wraps(original)(lambda *_, **__: marked))
+    assert (next(iter(loader))[0] == 7).all()
+    shows_the_mark(dataset, "is not what Pillow defines")
+    monkeypatch.undo()
+    assert DataLoader(dataset, 4).explain().startswith("native")
+
+
+@pytest.mark.parametrize("name", ["ImageOps.solarize", "ImageOps._lut", "ImageEnhance.Color"])
+def test_patched_modules_of_pillow(name: str, monkeypatch: Patch) -> None:
+    tv = import_torchvision().transforms
+    place, own = name.split(".")
+    module = importlib.import_module(f"PIL.{place}")
+    step = tv.RandomSolarize(9, 1.0) if place == "ImageOps" else tv.ColorJitter(saturation=0.5)
+    known = tv.Compose([tv.CenterCrop(8), step, tv.PILToTensor()])
+    solarize = importlib.import_module("PIL.ImageOps").solarize
+    users = tv.Compose([tv.CenterCrop(8), lambda image: solarize(image), tv.PILToTensor()])
+    assert explained(known).startswith("native") and explained(users).startswith("native")
+    monkeypatch.setattr(module, own, seven)
+    assert name in explained(known)
+    assert explained(users).startswith("native") == (place != "ImageOps")
+    assert explained(crop(tv)).startswith("native")
+
+
 # Datasets.
 
 

@@ -25,7 +25,7 @@ from fastdata.plan.schedule import Indices, Numbering
 from fastdata.remote.opening import RemoteBlobs
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
-from fastdata.transforms.originals import changed
+from fastdata.transforms.originals import changed, pillow_changed
 
 
 @dataclass(frozen=True)
@@ -307,6 +307,8 @@ def _images(
 
 def _compiled(dataset: Any) -> Recipe | Refusal:
     """Its transform, compiled for images of any size, or else for those of the one size it has."""
+    if dataset.transform is not None and (reason := pillow_changed()):
+        return Refusal(f"{reason}. Undo that.")
     recipe = compile_recipe(dataset.transform)
     if isinstance(recipe, Refusal) and isinstance(dataset, ImageDataset):
         size = dataset.image_size

@@ -13,8 +13,9 @@ This costs 10 to 100 ms for a library, once a process. What was compared is reme
 ("this name is bound to this object"); later calls only look whether they hold, in microseconds.
 
 Pillow, NumPy and torch are the ground: fastdata implements their operations itself, and patches
-*within* them are not seen (of torch, `torch.nn.Module`, its containers, ``Subset`` and
-``default_collate`` are compared).
+*within* them are not seen. Compared are Pillow's ``ImageOps``, ``ImageEnhance`` and
+``ImageFilter``, and of torch `torch.nn.Module`, its containers, ``Subset`` and ``default_collate``;
+of the methods of Pillow's images only whether they are its own (`pillow_changed`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from PIL import Image
+
 #: The modules that are copied, each with its submodules.
 _COPIED = (
+    "PIL.ImageEnhance",
+    "PIL.ImageFilter",
+    "PIL.ImageOps",
     "dinov2.data.augmentations",
     "dinov2.data.transforms",
     "lightly.transforms",
@@ -112,6 +118,12 @@ _OF_CODE = (
     "co_flags",
 )
 
+#: Methods of Pillow's images by which libraries transform them.
+_METHODS = (
+    *("convert", "copy", "crop", "filter", "getbands", "paste", "point", "putpalette", "quantize"),
+    *("resize", "rotate", "split", "tobytes", "transform", "transpose"),
+)
+
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -134,6 +146,19 @@ def is_copied(module: Any) -> bool:
     return isinstance(module, str) and any(
         module == name or module.startswith(f"{name}.") for name in _COPIED
     )
+
+
+def pillow_changed() -> str:
+    """Say in a clause which method of Pillow's images is not Pillow's own; "" for none."""
+    for name in _METHODS:
+        found = vars(Image.Image).get(name)
+        if (
+            not isinstance(found, FunctionType)
+            or found.__globals__ is not vars(Image)
+            or found.__code__.co_name != name
+        ):
+            return f"PIL.Image.Image.{name} is not what Pillow defines"
+    return ""
 
 
 def overridden(thing: Any, kind: type[Any]) -> str:

@@ -47,7 +47,7 @@ import numpy as np
 from fastdata.transforms import torchvision, tracing_calls
 from fastdata.transforms.conversion import name_in
 from fastdata.transforms.descriptions import Stack, Transform
-from fastdata.transforms.originals import changed, hooked
+from fastdata.transforms.originals import changed, hooked, pillow_changed
 from fastdata.transforms.symbols import (
     CONSTANTS,
     Awaited,
@@ -395,7 +395,7 @@ class _Run:
 
     def method(self, image: Image, name: str) -> Any:
         """A method of Pillow's images; None: it is not known."""
-        if name not in tracing_calls.METHODS or not tracing_calls.pillow_is_own(name):
+        if name not in tracing_calls.METHODS or pillow_changed():
             return None
         image.on_pil()
         return functools.partial(tracing_calls.METHODS[name], image)

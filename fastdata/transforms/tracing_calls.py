@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from PIL import ImageEnhance, ImageFilter, ImageOps
-from PIL.Image import Image as PILImage
 
+from fastdata.transforms.originals import changed
 from fastdata.transforms.symbols import (
     Call,
     Held,
@@ -267,6 +267,9 @@ def find(value: Any) -> Callable[..., Any] | None:
     for known, does in _ALWAYS:
         # A bound method is made each time that it is looked up.
         if value is known or (isinstance(known, types.MethodType) and value == known):
+            module = sys.modules.get(str(value.__module__))
+            if module in (ImageEnhance, ImageFilter, ImageOps) and changed(module, value.__name__):
+                return None
             return does
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, types.BuiltinFunctionType):
@@ -281,14 +284,3 @@ def find(value: Any) -> Callable[..., Any] | None:
         if own and getattr(functional, value.__name__) is value:
             return partial(_as_transform, _FUNCTIONAL[value.__name__])
     return None
-
-
-def pillow_is_own(name: str) -> bool:
-    """Whether a method of Pillow's images is what Pillow defines."""
-    method = getattr(PILImage, name)
-    own = isinstance(method, types.FunctionType) and method.__module__ == PILImage.__module__
-    return (
-        own
-        and method.__globals__ is vars(sys.modules[PILImage.__module__])
-        and method.__code__.co_name == name
-    )
