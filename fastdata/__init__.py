@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.loader import DataLoader
     from fastdata.maintenance.verify import verify
+    from fastdata.plan.order import QuasiRandom
     from fastdata.staging.stage import stage, unstage
 
 __version__ = VERSION
@@ -29,6 +30,7 @@ __all__ = [
     "DataLoader",
     "DeviceLoader",
     "ImageDataset",
+    "QuasiRandom",
     "__version__",
     "fast_collate",
     "stage",
@@ -41,6 +43,7 @@ _MODULES = {
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
     "ImageDataset": "fastdata.dataset",
+    "QuasiRandom": "fastdata.plan.order",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",
     "unstage": "fastdata.staging.stage",

@@ -35,7 +35,7 @@ from fastdata.loading.iterator import NativeIterator, Progress
 from fastdata.loading.sampler import draws_once
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
-from fastdata.plan.order import make_order
+from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 
@@ -88,7 +88,7 @@ class Run:
     n: int
     seed: int
     epoch: int
-    order: str
+    order: OrderLike
     drop_last: bool
     on_error: str
     bad: frozenset[int]
@@ -188,7 +188,7 @@ def simulate(seed: int) -> str:
     """
     draw = random.Random(seed)
     n = draw.randint(1, draw.choice([6, 12, 24, 24, 48, 48, 300]))
-    orders = ["random", "sequential", "quasi-random", f"quasi-random:{draw.randint(1, 4)}"]
+    orders = ["random", "sequential", "quasi-random", QuasiRandom(draw.randint(1, 4))]
     subset = None
     if draw.random() < 0.2:
         subset = np.array(draw.sample(range(2 * n), n), np.int64)

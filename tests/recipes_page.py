@@ -87,7 +87,7 @@ loader = fastdata.DeviceLoader(
     dtype="float16",
     mean=IMAGENET_DEFAULT_MEAN,
     std=IMAGENET_DEFAULT_STD,
-    batch_transform=lambda images, labels: (erase(images), labels),
+    batch_transform=lambda batch: (erase(batch[0]), batch[1]),
 )
 ```
 

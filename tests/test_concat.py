@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 from torchvision_stub import import_torchvision
 from web_server import WebServer
 
-from fastdata import DataLoader, ImageDataset, _native
+from fastdata import DataLoader, ImageDataset, QuasiRandom, _native
 from fastdata.errors import MixingWarning, SampleError, SlowPathWarning, UsageError
 from fastdata.transforms import RandomResizedCrop, Resize, Schedule
 
@@ -293,7 +293,7 @@ def test_parts_whose_neighbours_are_alike_are_told_of() -> None:
         (root / f"{number // 500}" / f"{number}.ppm").write_bytes(b"P6 1 1 255\n\0\0\0")
     files = image_folder(root)
     with pytest.warns(MixingWarning, match="have the same label"):
-        DataLoader(ConcatDataset([files, files]), 4, order="quasi-random:4")
+        DataLoader(ConcatDataset([files, files]), 4, order=QuasiRandom(window=4))
 
 
 def test_extents_are_joined_whole_or_not_at_all() -> None:

@@ -292,6 +292,7 @@ def test_the_public_names() -> None:
         "DataLoader",
         "DeviceLoader",
         "ImageDataset",
+        "QuasiRandom",
         "__version__",
         "fast_collate",
         "stage",

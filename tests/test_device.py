@@ -367,7 +367,8 @@ def test_a_batch_is_the_consumers_for_as_long_as_it_likes() -> None:
 def test_a_batch_transform_is_given_what_is_on_the_device() -> None:
     seen = []
 
-    def halve(pixels: Any, labels: Any) -> Any:
+    def halve(batch: Any) -> Any:
+        pixels, labels = batch
         seen.append(pixels.dtype)
         return {"half": pixels / 2, "labels": labels}
 

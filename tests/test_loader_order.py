@@ -23,7 +23,7 @@ from torch.utils.data import SequentialSampler, Subset  # noqa: E402
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
 from fastdata.loading.sampler import ShardedSampler  # noqa: E402
-from fastdata.plan.order import ORDERS, make_order  # noqa: E402
+from fastdata.plan.order import ORDERS, QuasiRandom, make_order  # noqa: E402
 from fastdata.transforms import Resize  # noqa: E402
 
 THREADS = st.sampled_from([0, 1, 2, 8])
@@ -281,6 +281,7 @@ GOOD = {
     "epoch": 0,
     "position": 0,
     "order": "random",
+    "window": 0,
 }
 
 
@@ -292,6 +293,8 @@ GOOD = {
         ({}, "The state is empty: .*off the native path"),
         ({**GOOD, "samples": SAMPLES + 1}, f"{SAMPLES + 1} samples; this one has {SAMPLES}"),
         ({**GOOD, "order": "sequential"}, "order 'sequential', this loader's is 'random'"),
+        ({**GOOD, "order": "quasi-random", "window": 5}, r"order QuasiRandom\(window=5\)"),
+        ({**GOOD, "order": "quasi-random"}, r"QuasiRandom\(window=0\)"),
         ({**GOOD, "position": SAMPLES + 1}, f"position {SAMPLES + 1}"),
         ({**GOOD, "epoch": "1"}, "epoch '1'"),
         ({**GOOD, "more": 1}, "has more, which"),
@@ -324,6 +327,7 @@ def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
     [
         ({"order": "random", "shuffle": False}, "contradict"),
         ({"order": "quasi-random", "shuffle": False}, "contradict"),
+        ({"order": QuasiRandom(4), "shuffle": False}, "contradict"),
         ({"order": "sequential", "shuffle": True}, "contradict"),
         ({"order": "shuffled"}, "order='shuffled'.*\n.*random, quasi-random, sequential"),
         ({"order": "random", "sampler": range(3)}, "a sampler was given"),
@@ -349,6 +353,7 @@ def test_contradictions(options: dict[str, Any], message: str) -> None:
         ({"shuffle": False}, "sequential"),
         ({"shuffle": True}, "random"),
         ({"shuffle": True, "order": "quasi-random"}, "quasi-random"),
+        ({"order": QuasiRandom(window=3)}, "quasi-random"),
         ({"shuffle": False, "order": "sequential"}, "sequential"),
         ({"order": "random"}, "random"),
         ({"seed": 2}, "sequential"),

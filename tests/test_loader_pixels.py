@@ -220,14 +220,14 @@ def test_target_transform_batch_transform_and_keys() -> None:
     dataset.target_transform = lambda label: {"label": label, "half": label / 2}
     seen = []
 
-    def transform(*elements: Any) -> Any:
-        seen.append(len(elements))
-        return {"images": elements[0].float(), "rest": elements[1:]}
+    def transform(batch: Any) -> Any:
+        seen.append((type(batch), len(batch)))
+        return {"images": batch[0].float(), "rest": batch[1:]}
 
     plain = all_of(dataset, **WITH_KEYS)
     assert all(batch[1].keys() == {"label", "half"} for batch in plain)
     found = all_of(dataset, batch_transform=transform, num_workers=2)
-    assert set(seen) == {2}
+    assert set(seen) == {(list, 2)}
     for batch, (pixels, labels, indices, keys) in zip(found, plain, strict=True):
         assert torch.equal(batch["images"], pixels.float())
         assert torch.equal(batch["rest"][0]["half"], labels["label"] / 2)

@@ -563,7 +563,7 @@ def test_a_function_can_be_called(name: str) -> None:
 def test_arguments_of_the_wrong_kind_are_refused(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"^{name}={value!r}.*\n(Give|Choose)") as caught:
         Ours(images(SMALL), **{"num_workers": 1, name: value})
-    assert "quasi-random:N" in caught.value.hint or name != "order"
+    assert "QuasiRandom(window=…)" in caught.value.hint or name != "order"
 
 
 def test_torch_refuses_drop_last() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ from fastdata.plan.order import (
     QuasiRandom,
     Random,
     Sequential,
-    is_order,
+    Windowed,
     make_order,
 )
 
@@ -61,7 +62,7 @@ def test_random_is_a_bijection(n: int, key: int) -> None:
 @given(LARGE, KEYS)
 def test_large_ones_are_bijections(n: int, key: int) -> None:
     assert_bijection(Random(n, key), n)
-    assert_bijection(QuasiRandom(n, key), n)
+    assert_bijection(Windowed(n, key), n)
 
 
 @given(st.integers(0, 1500), KEYS, st.integers(1, 50), st.integers(1, 50))
@@ -69,7 +70,7 @@ def test_large_ones_are_bijections(n: int, key: int) -> None:
 @example(33, 1, 32, 1)
 @example(1500, 2, 2**70, 2**70)
 def test_quasi_random_is_a_bijection(n: int, key: int, block: int, window: int) -> None:
-    assert_bijection(QuasiRandom(n, key, block=block, window=window), n)
+    assert_bijection(Windowed(n, key, block=block, window=window), n)
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -152,7 +153,7 @@ def test_all_permutations_of_a_window_are_as_probable(n: int) -> None:
 
     def first_window(key: int) -> np.ndarray:
         # The blocks of a window are in random order too: what is left is the network's own doing.
-        window = QuasiRandom(2 * n, key, block=n, window=1)(np.arange(n))
+        window = Windowed(2 * n, key, block=n, window=1)(np.arange(n))
         return window % n
 
     assert abs(deviations(permutation_counts(first_window, n, 6_000))) < 5
@@ -185,7 +186,7 @@ def test_pairs_of_samples_of_a_large_permutation_are_independent() -> None:
 @given(st.integers(1, 2000), KEYS, st.integers(1, 20), st.integers(1, 20))
 def test_a_window_touches_only_its_blocks(n: int, key: int, block: int, window: int) -> None:
     """The epoch falls into runs, each of which is all of at most ``window`` blocks."""
-    blocks = whole(QuasiRandom(n, key, block=block, window=window)) // block
+    blocks = whole(Windowed(n, key, block=block, window=window)) // block
     last_use = {int(number): at for at, number in enumerate(blocks)}
     start = 0
     open_until, seen, windows = 0, set(), 0
@@ -202,7 +203,7 @@ def test_a_window_touches_only_its_blocks(n: int, key: int, block: int, window: 
 
 def test_windows_of_default_size() -> None:
     n = 1_281_167
-    blocks = whole(QuasiRandom(n, 5)) // 32
+    blocks = whole(Windowed(n, 5)) // 32
     # Any 4,096 positions lie in at most two windows, of 128 blocks each.
     for start in range(0, n - 4096, 40_961):
         assert len(np.unique(blocks[start : start + 4096])) <= 256
@@ -214,7 +215,7 @@ def test_windows_of_default_size() -> None:
 @pytest.mark.parametrize(("n", "block", "window"), [(10, 4, 1), (10, 4, 2), (21, 5, 2), (9, 2, 3)])
 def test_no_sample_has_a_fixed_place(n: int, block: int, window: int) -> None:
     found = np.array(
-        [whole(QuasiRandom(n, epoch_key(0, e), block=block, window=window)) for e in range(3000)]
+        [whole(Windowed(n, epoch_key(0, e), block=block, window=window)) for e in range(3000)]
     )
     for sample in range(n):
         times = (found == sample).sum(axis=0)
@@ -226,7 +227,7 @@ def test_no_sample_has_a_fixed_place(n: int, block: int, window: int) -> None:
 
 
 def test_windows_mix_their_blocks() -> None:
-    order = whole(QuasiRandom(100_000, 9, block=10, window=100))
+    order = whole(Windowed(100_000, 9, block=10, window=100))
     neighbours = np.abs(np.diff(order)) < 10
     # By chance 1 in 100 pairs is of one block.
     assert neighbours.mean() < 0.02
@@ -246,16 +247,21 @@ def test_what_is_no_order_names_itself() -> None:
             with pytest.raises(UsageError, match=f"position {position} .* {n} samples"):
                 make_order(name, n, 0, 0)(np.array([position]))
     with pytest.raises(UsageError, match="block 0"):
-        QuasiRandom(5, 0, block=0)
+        Windowed(5, 0, block=0)
     with pytest.raises(UsageError, match="window -3"):
-        QuasiRandom(5, 0, window=-3)
+        Windowed(5, 0, window=-3)
 
 
-def test_a_window_may_be_part_of_the_name() -> None:
-    named = whole(make_order("quasi-random:3", 1000, 5, 2))
-    assert np.array_equal(named, whole(QuasiRandom(1000, epoch_key(5, 2), window=3)))
-    assert not np.array_equal(named, whole(make_order("quasi-random", 1000, 5, 2)))
-    for name in ("quasi-random:0", "quasi-random:", "quasi-random:x", "random:3", None):
-        assert not is_order(name)
-    with pytest.raises(UsageError, match="no order 'quasi-random:0'"):
-        make_order("quasi-random:0", 10, 0, 0)
+def test_a_window_is_part_of_the_value() -> None:
+    named = whole(make_order(QuasiRandom(window=3), 1000, 5, 2))
+    assert np.array_equal(named, whole(Windowed(1000, epoch_key(5, 2), window=3)))
+    default = whole(make_order("quasi-random", 10_000, 5, 2))
+    assert np.array_equal(default, whole(make_order(QuasiRandom(), 10_000, 5, 2)))
+    assert not np.array_equal(default, whole(make_order(QuasiRandom(3), 10_000, 5, 2)))
+    assert QuasiRandom(np.int64(3)) == QuasiRandom(3)  # type: ignore[arg-type]
+    for order in ("quasi-random:3", "random:3", 3, None, QuasiRandom):
+        with pytest.raises(UsageError, match=re.escape(f"order={order!r}")):
+            make_order(order, 10, 0, 0)  # type: ignore[arg-type]
+    for window in (0, -1, 1.5, "3", True, None):
+        with pytest.raises(UsageError, match=re.escape(f"QuasiRandom(window={window!r})")):
+            QuasiRandom(window)  # type: ignore[arg-type]

@@ -191,7 +191,8 @@ def noisy_collate(samples: Any) -> Any:
     return found + random.random() + np.random.random() + torch.rand(()), labels
 
 
-def noisy_batch(found: Any, labels: Any) -> Any:
+def noisy_batch(batch: Any) -> Any:
+    found, labels = batch
     return found + torch.rand(()), labels
 
 

@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, jpeg, require_said, tar_bytes
 
-from fastdata import DataLoader, ImageDataset, verify
+from fastdata import DataLoader, ImageDataset, QuasiRandom, verify
 from fastdata.cli import cli
 from fastdata.errors import BadSamplesError, MixingWarning, SourceError, UsageError
 from fastdata.executors import InProcess
@@ -329,7 +329,7 @@ def test_what_cannot_be_packed_anew(sorted_shards: Path, tmp_path: Path) -> None
 # What a loader says of neighbours that are alike.
 
 
-def loader(path: Path, order: str) -> DataLoader:
+def loader(path: Path, order: str | QuasiRandom) -> DataLoader:
     return DataLoader(ImageDataset(path, CenterCrop(32)), 8, order=order, seed=0)
 
 
@@ -340,11 +340,11 @@ def test_a_loader_tells_that_neighbours_are_alike(
     pack_tree(PackedDataset(tmp_path / "mixed"), tmp_path / "copy", "lmdb")
     for quiet, order in (
         (sorted_shards, "random"), (sorted_shards, "sequential"), (sorted_shards, "quasi-random"),
-        (tmp_path / "mixed", "quasi-random:1"), (tmp_path / "copy", "quasi-random:1"),
+        (tmp_path / "mixed", QuasiRandom(1)), (tmp_path / "copy", QuasiRandom(1)),
     ):  # fmt: skip
         loader(quiet, order)
     assert not recwarn.list
-    told = r"quasi-random:1.*same label(.|\n)*convert dataset --root .*--to shards.*random"
+    told = r"QuasiRandom\(window=1\).*same label(.|\n)*convert dataset --root .*--to shards.*random"
     with pytest.warns(MixingWarning, match=told) as caught:
-        loader(sorted_shards, "quasi-random:1")
+        loader(sorted_shards, QuasiRandom(1))
     assert [warning.filename for warning in caught] == [__file__]

@@ -561,9 +561,10 @@ def test_mixup_mixes_the_loaders_batches(data: Any, mode: str, device: Any) -> N
     def made(**more: Any) -> Any:
         return list(DataLoader(images(transform), 10, require_native=True, **options, **more))
 
-    mixed = made(batch_transform=mixup, num_workers=2)
-    assert same(mixed, made(batch_transform=mixup))
-    plain = made(batch_transform=lambda images, labels: (images, labels, np.random.get_state()))
+    transform = lambda batch: mixup(*batch)  # noqa: E731
+    mixed = made(batch_transform=transform, num_workers=2)
+    assert same(mixed, made(batch_transform=transform))
+    plain = made(batch_transform=lambda batch: (*batch, np.random.get_state()))
     for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
         np.random.set_state(state)
         want, wanted = mixup(before.clone(), labels)
@@ -583,7 +584,7 @@ def test_fast_collate_mixup_keeps_the_native_path(data: Any, mode: str) -> None:
 
     mixed = made(collate_fn=collate, num_workers=2)
     assert same(mixed, made(collate_fn=collate))
-    plain = made(batch_transform=lambda images, labels: (images, labels, np.random.get_state()))
+    plain = made(batch_transform=lambda batch: (*batch, np.random.get_state()))
     for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
         np.random.set_state(state)
         samples = list(zip(before.numpy().copy(), labels.tolist(), strict=True))
@@ -699,7 +700,7 @@ def test_erasing_on_the_device_as_create_loader_does(data: Any) -> None:
     from timm.data.random_erasing import RandomErasing
 
     erase = RandomErasing(1.0, mode="const", device="cpu")
-    ours = replaced(data, "float32", lambda images, labels: (erase(images), labels))
+    ours = replaced(data, "float32", lambda batch: (erase(batch[0]), batch[1]))
     for (got, _), (before, _) in zip(ours, replaced(data, "float32"), strict=True):
         for one, whole in zip(got, before, strict=True):
             erased = (one == 0).all(0)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -128,16 +128,16 @@ class Tracker:
         return nullcontext()
 
 
-def transformed(batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
+def transformed(batch: Any, batch_transform: Callable[[Any], Any] | None) -> Any:
     """Return a batch after ``batch_transform``.
 
     Args:
-        batch: A mapping, passed as one argument; or a list or tuple, passed as its elements.
+        batch: The batch, passed as one argument.
         batch_transform: The function; None for none.
     """
     if batch_transform is None:
         return batch
-    return called(batch_transform, *([batch] if isinstance(batch, Mapping) else batch))
+    return called(batch_transform, batch)
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -192,7 +192,7 @@ class DeviceIterator(Iterator[Any]):
         batches: Batches on the host.
         where: Their destination.
         tracker: Records the consumer's progress.
-        batch_transform: Called with a batch's elements on the device; None for none.
+        batch_transform: Called with a batch on the device; None for none.
         static: The memory of every batch; None for new memory per batch.
     """
 
@@ -201,7 +201,7 @@ class DeviceIterator(Iterator[Any]):
         batches: Iterator[Any],
         where: Destination,
         tracker: Tracker,
-        batch_transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         static: StaticMemory | None = None,
     ) -> None:
         self._closed = True  # until every attribute that close() needs exists

@@ -45,8 +45,8 @@ class DeviceLoader:
         channels_last: Whether images (N x 3 x H x W, uint8 or floats) are in channels-last
             memory; else contiguous.
         prefetch: Batches to prefetch, at least 1; each occupies memory on the device.
-        batch_transform: Called with a batch's elements, on the device, when the consumer takes
-            it; returns the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native
+        batch_transform: Called with each batch, on the device, when the consumer takes it;
+            returns the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native
             path, its draws are a function of (``seed``, epoch, batch), as for the loader's own.
         static: Whether every batch of every pass uses the same memory, for a CUDA graph that is
             captured once and replayed for each batch. The tensors are the same objects, and the
@@ -76,7 +76,7 @@ class DeviceLoader:
         std: Sequence[float] | None = None,
         channels_last: bool = True,
         prefetch: int = 2,
-        batch_transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         static: bool = False,
     ) -> None:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)

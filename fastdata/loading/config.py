@@ -19,7 +19,7 @@ from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
 from fastdata.loading.noticing import remedy
 from fastdata.loading.sampler import own_ranks
-from fastdata.plan.order import ORDER_NAMES, is_order
+from fastdata.plan.order import OrderLike, as_order
 from fastdata.text import class_name, human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe, Refusal
@@ -95,13 +95,13 @@ class LoaderConfig:
         UsageError: An argument cannot be honoured whatever the dataset.
     """
 
-    order: str | None = None
+    order: OrderLike | None = None
     seed: int | None = None
     shard: str | Sequence[int] | None = None
     device: str | torch.device | None = None
     fields: Sequence[str] | None = None
     on_error: str = "raise"
-    batch_transform: Callable[..., Any] | None = None
+    batch_transform: Callable[[Any], Any] | None = None
     require_native: bool = False
     # Those of torch's that the native path honours by itself.
     batched: bool = True
@@ -122,8 +122,8 @@ class LoaderConfig:
     ranks: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.order is not None and not is_order(self.order):
-            raise UsageError(f"order={self.order!r}", f"Give one of {ORDER_NAMES}.")
+        if self.order is not None:
+            object.__setattr__(self, "order", as_order(self.order))
         if self.on_error not in ON_ERROR:
             raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")
         for name in ("collate_fn", "batch_transform", "worker_init_fn"):
@@ -164,8 +164,8 @@ class LoaderConfig:
         return 2 if self.prefetch_factor is None else max(self.prefetch_factor, 1)
 
     @property
-    def host_transform(self) -> Callable[..., Any] | None:
-        """What is called with a batch on the host; with a device it is called there."""
+    def host_transform(self) -> Callable[[Any], Any] | None:
+        """The function that is called with a batch on the host, rather than on a device."""
         return self.batch_transform if self.device is None else None
 
     def check_ranks(self) -> None:

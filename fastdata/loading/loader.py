@@ -41,7 +41,7 @@ from fastdata.loading.stats import Stats
 from fastdata.loading.stream import RankStream
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
-from fastdata.plan.order import make_order
+from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
@@ -96,8 +96,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         pin_memory_device: As torch's.
         in_order: As torch's. Native batches are always in order.
         order: "random", "quasi-random" (neighbours stay near each other: for disks and object
-            stores; "quasi-random:512" for windows of 512 blocks instead of 128) or "sequential",
-            in constant memory.
+            stores; `QuasiRandom(window=512)` for windows of 512 blocks instead of 128) or
+            "sequential", in constant memory.
         seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample)
             (with a sampler given: of crops and flips). Off the native path Python's, NumPy's and
             torch's global generators (the CPU's) are seeded for each sample, and for the
@@ -122,10 +122,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             place; "skip" to fill its slot with another sample, drawn at random; "zero" its part
             of the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
             entry, or the list's.
-        batch_transform: Called with a batch's elements, or its dict; what it returns is the batch
-            (CutMix, MixUp, transforms on the GPU). On the native path, and with ``seed`` on all,
-            what it draws from Python's, NumPy's and torch's global generators (the CPU's) is a
-            function of (seed, epoch, batch).
+        batch_transform: Called with each batch, the list or dict; returns the batch that the loader
+            delivers (CutMix, MixUp, transforms on the GPU). Its draws from the global generators of
+            Python, NumPy and torch (the CPU's) are a function of (seed, epoch, batch): on the
+            native path, and with ``seed`` on all paths.
         require_native: Whether any other path than the native one is an error, which says why.
             Single images may still be Pillow's to decode; `stats` counts them, and a warning
             tells of them once.
@@ -158,13 +158,13 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        order: str | None = None,
+        order: OrderLike | None = None,
         seed: int | None = None,
         shard: str | tuple[int, int] | None = None,
         device: str | torch.device | None = None,
         fields: Sequence[str] | None = None,
         on_error: str = "raise",
-        batch_transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         require_native: bool = False,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -223,8 +223,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._order_by_default = (
             order is None and shuffle and self._own_order and reads_remotely(dataset)
         )
-        if self._order_by_default:
-            order = "quasi-random"
+        order = QuasiRandom() if self._order_by_default else self._config.order
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
         sharded = self._ranks is not None and not stream
         if order is not None or sharded or (seed is not None and self._own_order):
@@ -650,8 +649,8 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         return self._why_no_state() is None
 
     @property
-    def _order(self) -> str:
-        """The order's name."""
+    def _order(self) -> OrderLike:
+        """The order of an epoch."""
         if isinstance(self.sampler, ShardedSampler):
             return self.sampler.order
         return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
@@ -686,9 +685,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         On the native path also the share of each kind of image and what decodes it, as some of the
         samples have it; `stats` counts them.
         """
-        order = "that of the sampler given"
-        if self._own_order:
-            order = self._order
+        order = str(self._order) if self._own_order else "that of the sampler given"
         if self._order_by_default:
             order += (
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "
@@ -739,12 +736,11 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
             set_epoch(epoch)
 
 
-def _zero_invalid(*batch: Any, batch_transform: Callable[..., Any] | None) -> Any:
+def _zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None) -> Any:
     """Zero bad samples on the device, which has normalised the zeros of the host."""
-    whole: Any = batch[0] if isinstance(batch[0], Mapping) else list(batch)
-    if isinstance(whole, Mapping):
-        images, valid = whole.get("image", []), whole["valid"]
+    if isinstance(batch, Mapping):
+        images, valid = batch.get("image", []), batch["valid"]
     else:
-        images, valid = whole[0], whole[-1]
+        images, valid = batch[0], batch[-1]
     map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))
-    return transformed(whole, batch_transform)
+    return transformed(batch, batch_transform)

@@ -9,14 +9,14 @@ from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.dataset import ImageDataset, folder_class
 from fastdata.errors import FastdataError, MixingWarning, warn
-from fastdata.plan.order import mixes_neighbours
+from fastdata.plan.order import OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64
 
 
-def tell_neighbours(dataset: Any, order: str) -> None:
+def tell_neighbours(dataset: Any, order: OrderLike) -> None:
     """Warn if batches in this order have fewer classes than a full shuffle's.
 
     They have if most neighbours share a label, as in a dataset packed class by class. Datasets
@@ -24,7 +24,7 @@ def tell_neighbours(dataset: Any, order: str) -> None:
 
     Args:
         dataset: The loader's dataset.
-        order: The name of the loader's order.
+        order: The loader's order.
     """
     if isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
@@ -61,7 +61,7 @@ def tell_neighbours(dataset: Any, order: str) -> None:
         f"order={order!r} mixes neighbours only, and in {place} {alike:.0%} of "
         "neighbours have the same label: batches have fewer classes than a full shuffle's. Pack "
         f"it again, shuffled (fastdata convert {kind} --root {place} --to shards), or "
-        'give order="random" or larger windows, order="quasi-random:512".',
+        'give order="random" or larger windows, order=fastdata.QuasiRandom(window=512).',
         MixingWarning,
     )
 

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import UsageError
-from fastdata.plan.order import make_order
+from fastdata.plan.order import OrderLike, make_order
 from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
 
@@ -30,7 +30,7 @@ class ShardedSampler(DistributedSampler[Any]):
     Args:
         dataset: What is sampled; only its length matters.
         batch_size: Samples of a batch on one rank.
-        order: One of `fastdata.plan.order.ORDERS`.
+        order: The order, as `fastdata.plan.order.as_order` returns it.
         seed: Seed of the order.
         rank: This rank.
         world_size: Number of ranks.
@@ -42,7 +42,7 @@ class ShardedSampler(DistributedSampler[Any]):
         dataset: Sized,
         batch_size: int,
         *,
-        order: str = "random",
+        order: OrderLike = "random",
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -97,7 +97,7 @@ def own_sampler(
     batch_size: int | None,
     shuffle: bool | None,
     drop_last: bool,
-    order: str | None,
+    order: OrderLike | None,
     seed: int | None,
     ranks: tuple[int, int],
 ) -> ShardedSampler:

@@ -13,8 +13,10 @@ faster.
 from __future__ import annotations
 
 import math
-import re
+import operator
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +24,9 @@ import numpy.typing as npt
 from fastdata.errors import UsageError
 from fastdata.plan.draws import GAMMA, child, epoch_key, mix, sample_keys
 
-#: Names of orders. ``quasi-random:512`` is ``quasi-random`` with windows of 512 blocks.
+#: Names of orders.
 ORDERS = ("random", "quasi-random", "sequential")
-#: The same in words.
-ORDER_NAMES = "random, quasi-random, sequential; or quasi-random:N (windows of N blocks, from 1)"
+_HINT = f"Give one of {', '.join(ORDERS)}; or QuasiRandom(window=…)."
 
 # 32 JPEGs of ImageNet are 3.5 MB: about what a hard disk or an object store must be asked for at
 # once to be read at its full rate. 128 such blocks are 450 MB, which any training machine caches,
@@ -54,6 +55,52 @@ _GAMMA64 = np.uint64(GAMMA)
 _SHIFT32 = np.uint64(32)
 
 _UInts = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class QuasiRandom:
+    """Value for ``order=``: blocks of neighbours at random, their samples mixed within windows.
+
+    Args:
+        window: Blocks of 32 neighbouring samples in a window, 1 or more. Larger windows mix better
+            and need more memory to read ahead. ``"quasi-random"`` means the
+            default.
+
+    Raises:
+        UsageError: ``window`` is not a whole number from 1.
+    """
+
+    window: int = WINDOW
+
+    def __post_init__(self) -> None:
+        try:
+            window = operator.index(self.window)
+        except TypeError:
+            window = 0
+        if window < 1 or isinstance(self.window, bool):
+            hint = "Give a number of blocks, 1 or more."
+            raise UsageError(f"QuasiRandom(window={self.window!r})", hint)
+        object.__setattr__(self, "window", window)
+
+    def __str__(self) -> str:
+        return "quasi-random" + f", windows of {self.window} blocks" * (self.window != WINDOW)
+
+
+#: "random", "sequential" or a `QuasiRandom`.
+OrderLike: TypeAlias = str | QuasiRandom
+
+
+def as_order(order: object) -> OrderLike:
+    """Return an order by its name or value; "quasi-random" becomes a `QuasiRandom`.
+
+    Raises:
+        UsageError: There is no such order.
+    """
+    if isinstance(order, str) and order in ORDERS:
+        return QuasiRandom() if order == "quasi-random" else order
+    if isinstance(order, QuasiRandom):
+        return order
+    raise UsageError(f"order={order!r}", _HINT)
 
 
 class Order(ABC):
@@ -147,7 +194,7 @@ class Random(Order):
         return _permute(x, self._size, self._key, self._rounds)
 
 
-class QuasiRandom(Order):
+class Windowed(Order):
     """Blocks of neighbouring samples in random order, and their samples mixed within windows.
 
     For what is read badly in small pieces: disks and object stores. The blocks are shuffled; then
@@ -244,49 +291,27 @@ class QuasiRandom(Order):
         return samples
 
 
-def is_order(name: object) -> bool:
-    """Whether there is an order of that name."""
-    if not isinstance(name, str):
-        return False
-    return name in ORDERS or _window(name) is not None
+def mixes_neighbours(order: OrderLike, n: int) -> bool:
+    """Return whether an order mixes ``n`` samples within windows only."""
+    return isinstance(order, QuasiRandom) and n > order.window * BLOCK
 
 
-def _window(name: str) -> int | None:
-    """The window of ``quasi-random:512``; None for other names."""
-    found = re.fullmatch(r"quasi-random:([1-9][0-9]{0,8})", name)
-    return None if found is None else int(found[1])
-
-
-def mixes_neighbours(name: str, n: int) -> bool:
-    """Whether an order mixes ``n`` samples within windows only."""
-    window = WINDOW if name == "quasi-random" else _window(name)
-    return window is not None and n > window * BLOCK
-
-
-def make_order(name: str, n: int, seed: int, epoch: int) -> Order:
-    """The order of an epoch, by name.
+def make_order(order: OrderLike, n: int, seed: int, epoch: int) -> Order:
+    """Return the permutation of an epoch; always the same for the same arguments.
 
     Args:
-        name: One of ``ORDERS``, or ``quasi-random:<blocks of a window>``.
+        order: One of ``ORDERS``, or a `QuasiRandom`.
         n: Number of samples, 0 or more.
         seed: Any int (:func:`fastdata.plan.draws.epoch_key`).
         epoch: Number of the epoch.
 
-    Returns:
-        The order, always the same for the same arguments.
-
     Raises:
-        UsageError: There is no order of that name, or ``n`` is negative.
+        UsageError: There is no such order, or ``n`` is negative.
     """
-    if name == "sequential":
-        return Sequential(n)
-    if name == "random":
-        return Random(n, epoch_key(seed, epoch))
-    if name == "quasi-random":
-        return QuasiRandom(n, epoch_key(seed, epoch))
-    if (window := _window(name)) is not None:
-        return QuasiRandom(n, epoch_key(seed, epoch), window=window)
-    raise UsageError(f"There is no order {name!r}.", f"Choose one of {ORDER_NAMES}.")
+    order = as_order(order)
+    if isinstance(order, QuasiRandom):
+        return Windowed(n, epoch_key(seed, epoch), window=order.window)
+    return Random(n, epoch_key(seed, epoch)) if order == "random" else Sequential(n)
 
 
 def _rounds(n: int) -> int:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import UsageError
-from fastdata.plan.order import ORDER_NAMES, is_order
+from fastdata.plan.order import OrderLike, QuasiRandom, as_order
 
 _STATE_VERSION = 1
+#: The numbers of a `State`.
+_NUMBERS = ("samples", "seed", "epoch", "position")
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class State:
         seed: The seed of the run, any int.
         epoch: Number of the epoch, 0 or more.
         position: Positions of the epoch consumed by all ranks together, in [0, ``samples``].
-        order: Name of the order, one of ``fastdata.plan.order.ORDERS``.
+        order: Name of the order, or a `QuasiRandom`.
 
     Raises:
         UsageError: An argument is out of its range, or not what it must be.
@@ -156,7 +159,7 @@ class State:
     seed: int
     epoch: int
     position: int
-    order: str
+    order: OrderLike
 
     def __post_init__(self) -> None:
         for name in ("samples", "seed", "epoch", "position"):
@@ -168,12 +171,18 @@ class State:
                 f"position {self.position} is not in an epoch of {self.samples} samples.",
                 f"Give a position from 0 to {self.samples}.",
             )
-        if not is_order(self.order):
-            raise UsageError(f"There is no order {self.order!r}.", f"Choose one of {ORDER_NAMES}.")
+        object.__setattr__(self, "order", as_order(self.order))
 
     def to_dict(self) -> dict[str, int | str]:
-        """The state as a dict of ints and a string, which JSON, pickle and torch.save can keep."""
-        return {"version": _STATE_VERSION, **asdict(self)}
+        """Return the state as a dict of ints and a string, for JSON, pickle and torch.save.
+
+        ``window`` is that of a quasi-random order, else 0.
+        """
+        order, window = self.order, 0
+        if isinstance(order, QuasiRandom):
+            order, window = "quasi-random", order.window
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {"version": _STATE_VERSION, **numbers, "order": order, "window": window}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, object], samples: int | None = None) -> State:
@@ -200,8 +209,7 @@ class State:
                 f"The state is of version {version!r}; this fastdata reads {_STATE_VERSION}.",
                 "Resume with the fastdata that wrote it, or start the epoch anew.",
             )
-        names = ("samples", "seed", "epoch", "position", "order")
-        every = ("version", *names)
+        every = ("version", *_NUMBERS, "order", "window")
         missing = [name for name in every if name not in state]
         unknown = [str(key) for key in state if key not in every]
         if missing or unknown:
@@ -210,11 +218,10 @@ class State:
             raise UsageError(
                 f"The state {', and '.join(wrong)}.", "Give what state_dict() returned, unchanged."
             )
-        order = state["order"]
-        if not isinstance(order, str):
-            raise UsageError(f"order {order!r} is not a name.", f"Choose one of {ORDER_NAMES}.")
-        numbers = {name: _whole(name, state[name]) for name in names[:-1]}
-        read = cls(**numbers, order=order)
+        order: Any = state["order"]
+        if order == "quasi-random":
+            order = QuasiRandom(_whole("window", state["window"]))
+        read = cls(*(_whole(name, state[name]) for name in _NUMBERS), order)
         if samples is not None and read.samples != samples:
             raise UsageError(
                 f"The state is of a dataset with {read.samples} samples; this one has {samples}.",

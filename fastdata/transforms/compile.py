@@ -841,8 +841,8 @@ def _unknown(transform: Any, reason: str = "", last: int = 0) -> Unknown:
             which = f"a Compose of the {last} steps from {which} on"
         if last:
             hint += (
-                ": end the pipeline before it, and give the loader batch_transform=lambda images, "
-                "labels: (torch.stack([last(image) for image in images]), labels), where last is "
+                ": end the pipeline before it, and give the loader batch_transform=lambda batch: "
+                "(torch.stack([last(image) for image in batch[0]]), batch[1]), where last is "
                 f"{which}"
             )
         hint += "."
