@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from fastdata.decode.codecs import open_image
-from fastdata.decode.engine import DecodeError, rewrite_baseline
+from fastdata.decode.jpeg import DecodeError, rewrite_baseline
 from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import SampleError, UsageError
 from fastdata.storage.encodings import NATIVE_JPEGS

@@ -53,7 +53,7 @@ from fastdata.converters.trees import is_utf8
 from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
-from fastdata.decode.engine import DEFAULT_STRIDE
+from fastdata.decode.jpeg import DEFAULT_STRIDE
 from fastdata.errors import (
     BadSamplesError,
     CorruptionError,

@@ -18,8 +18,7 @@ from loader_data import folder
 from seek_tables import parse, segments
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.decode import decode_batch, jpeg_info, seek_points
-from fastdata.decode.engine import DecodeError, Engine, PendingBatch
+from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch, jpeg_info, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 

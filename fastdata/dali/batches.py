@@ -19,8 +19,9 @@ from fastdata import _native
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.codecs import NATIVE
 from fastdata.errors import FastdataError, warn
+from fastdata.loading.batch import Batch, View
 from fastdata.loading.buffers import BatchMemory
-from fastdata.loading.pipeline import Batch, Pipeline, View, await_done
+from fastdata.loading.pipeline import Pipeline, await_done
 from fastdata.loading.source import Gathered
 from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS
@@ -131,7 +132,7 @@ class DALIPipeline(Pipeline):
             self._begin_native(batch, skip.view(np.uint8))
         for slot in slots:
             if skip[slot] and slot not in batch.failed:
-                self._by_pillow(batch, slot)
+                self._decode_alone(batch, slot)
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
         assert isinstance(batch, DALIBatch)

@@ -13,14 +13,10 @@ needs is touched. All else (PNG, WebP, CMYK, ...) is decoded by the codec table
 Resampling equals Pillow's ``crop(region).resize(size, filter)`` within 1 level.
 """
 
-from fastdata.decode.engine import (
-    BatchOptions,
+from fastdata.decode.engine import BatchOptions, Engine, PendingBatch, decode_batch, decode_jpeg
+from fastdata.decode.jpeg import (
     DecodeError,
-    Engine,
     JpegInfo,
-    PendingBatch,
-    decode_batch,
-    decode_jpeg,
     jpeg_info,
     rewrite_baseline,
     seek_points,

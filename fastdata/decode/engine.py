@@ -1,18 +1,18 @@
-"""The native core's face: single images, batches over threads, and what Pillow decodes instead."""
+"""Decoding by the native core: single images, and batches over threads."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.decode.codecs import Encoded
-from fastdata.decode.fallback import FALLBACKS, Step, next_step, pillow_knows_better
+from fastdata.decode.fallback import FALLBACKS, Alone, Step, Verdict, decode_alone
+from fastdata.decode.jpeg import DecodeError, jpeg_info
 from fastdata.decode.limits import DEFAULT_MAX_SCANS
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
@@ -20,9 +20,6 @@ from fastdata.storage.encodings import ENCODINGS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing only since Python 3.11
-
-#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
-DEFAULT_STRIDE = 128
 
 _DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _RAW = ENCODINGS.index("raw")
@@ -84,142 +81,6 @@ class BatchOptions(TypedDict, total=False):
     max_scans: int | None
 
 
-#: What to do about an error, by its code.
-_HINTS = {
-    "bad_seek_points": "Give the points that seek_points() makes of this very image, or none.",
-    "undecodable": "Give the bytes of an image file, whole; jpeg_info() says what they are.",
-}
-
-
-class DecodeError(SampleError, ValueError):
-    """An image that cannot be decoded.
-
-    Attributes:
-        code: What is wrong, in one word: ``truncated``, ``bad_scan_data``, ….
-        detail: Why.
-        offset: At about which byte of the image.
-        index: Which sample of a batch; else None.
-    """
-
-    def __init__(self, code: str, detail: str, offset: int = 0, index: int | None = None) -> None:
-        where = "" if index is None else f"sample {index}: "
-        super().__init__(f"{where}{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
-        self.code, self.detail, self.offset, self.index = code, detail, offset, index
-
-    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int, int | None]]:
-        return DecodeError, (self.code, self.detail, self.offset, self.index)
-
-
-@dataclass(frozen=True)
-class JpegInfo:
-    """What ``jpeg_info`` finds. Sizes are 0 where the bytes given do not tell."""
-
-    encoding: str  # "jpeg", "png", "webp", "gif", "bmp", "unknown"
-    width: int
-    height: int
-    components: int
-    sampling: str  # "4:4:4", "4:2:2", "4:2:0", "4:4:0", "grey", "other"; "" if no JPEG
-    progressive: bool
-    arithmetic: bool  # whether it is arithmetic-coded
-    native: bool  # whether the native core decodes it
-    reason: str  # if not, why not
-
-
-def jpeg_info(data: Any) -> JpegInfo:
-    """Describe an encoded image from its first bytes.
-
-    Args:
-        data: the image, or its beginning: bytes or anything with the buffer protocol.
-            ``native`` needs all bytes up to the scan, the rest much less.
-
-    Never raises for what is in ``data``.
-    """
-    encoding, width, height, components, sampling, progressive, arithmetic, code, detail, _ = (
-        _native.probe(data)
-    )
-    return JpegInfo(
-        encoding.partition("-")[0],
-        width,
-        height,
-        components,
-        sampling,
-        progressive,
-        arithmetic,
-        code == "ok",
-        detail,
-    )
-
-
-def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
-    """Index a baseline JPEG, so that regions of it can be decoded without what is before.
-
-    Decodes all entropy-coded data, which proves that the JPEG is whole.
-
-    Args:
-        data: the JPEG.
-        stride: pixels between two points of a row; twice as many in images of 16 strides and more.
-
-    Returns:
-        The packed table (docs/formats/seek-points.md), about 1% of the JPEG's size.
-
-    Raises:
-        DecodeError: the JPEG is damaged, or none for the native core (``unsupported``).
-        ValueError: a stride below 1.
-    """
-    (found,) = seek_points_many([data], stride)
-    if isinstance(found, DecodeError):
-        raise found
-    return found
-
-
-def seek_points_many(
-    data: Sequence[Any], stride: int = DEFAULT_STRIDE
-) -> list[bytes | DecodeError]:
-    """Index several baseline JPEGs in less time than one by one.
-
-    They are decoded in turns by one thread: while one waits for memory or for its own last
-    bits, another goes on.
-
-    Args:
-        data: the JPEGs; some ten to a hundred at a time.
-        stride: pixels between two points of a row; twice as many in images of 16 strides and more.
-
-    Returns:
-        For each JPEG what `seek_points` returns, or the error that it raises.
-
-    Raises:
-        ValueError: a stride below 1.
-    """
-    if stride < 1:
-        raise ValueError(f"stride must be at least 1 pixel, not {stride}")
-    return [
-        packed if code == "ok" else DecodeError(code, detail, offset)
-        for packed, code, detail, offset in _native.build_seek_points(data, stride)
-    ]
-
-
-def rewrite_baseline(data: Any) -> bytes:
-    """Rewrite a JPEG as a baseline one in one scan, without loss: the same pixels to the bit.
-
-    The quantised coefficients stay, with Huffman codes made for them; so do all APPn and COM
-    segments, and what follows the image's end. Restart markers do not.
-
-    Args:
-        data: a JPEG: progressive, arithmetic-coded, of several scans, or with restart markers
-            (bytes or anything with the buffer protocol).
-
-    Returns:
-        The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
-
-    Raises:
-        DecodeError: no such JPEG (CMYK, lossless, ...); a scan is missing; it is damaged.
-    """
-    written, code, detail, offset = _native.rewrite_baseline(data)
-    if code != "ok":
-        raise DecodeError(code, detail, offset)
-    return written or bytes(data)
-
-
 def decode_jpeg(
     data: Any,
     region: Region | None = None,
@@ -265,8 +126,8 @@ def decode_jpeg(
             _, width, height, *_, code, detail, offset = _native.probe(data)
             if code == "ok":
                 size = (width, height)
-            elif next_step(code, fallback) is Step.PILLOW:
-                data = _pillow_pixels(data, None)
+            elif Verdict(code).step(fallback, redraws=False) is Step.CODEC:
+                _, data = _by_codec(data, None)
                 size = (data.shape[1], data.shape[0])
             else:
                 raise DecodeError(code, detail, offset)
@@ -454,7 +315,7 @@ class PendingBatch:
         return self._job.bytes_read()
 
     def failures(self, timeout: float | None = None) -> list[DecodeError]:
-        """Wait; decode what is Pillow's; return an error for each sample still missing.
+        """Wait; decode what the core declined; return an error for each sample still missing.
 
         Raises:
             TimeoutError: not done after so many seconds.
@@ -462,11 +323,12 @@ class PendingBatch:
         self._wait(timeout)
         if self._errors is not None:
             return self._errors
-        errors: list[DecodeError] = []
-        for index, code, detail, offset in self._job.failures():
-            error = self._retry(index, code, detail, offset)
-            if error is not None:
-                errors.append(error)
+        errors = []
+        for index, *verdict in self._job.failures():
+            sample = _OneOfBatch(self, index)
+            outcome = decode_alone(sample, Verdict(*verdict), self._fallback, redraws=False)
+            if outcome.error is not None:
+                errors.append(cast(DecodeError, outcome.error))
         self._errors = errors
         return errors
 
@@ -486,39 +348,6 @@ class PendingBatch:
         if not self._job.wait(timeout):
             raise TimeoutError(f"the batch was not done after {timeout} s")
 
-    def _retry(self, index: int, code: str, detail: str, offset: int) -> DecodeError | None:
-        """Decode one failed sample by other means, if the policy has any."""
-        number = index if self._with_index else None
-        step = next_step(code, self._fallback)
-        if step is Step.FAIL and code != "bad_region":
-            return DecodeError(code, detail, offset, number)
-        try:
-            sample = self._sample(index)
-        except (OSError, ValueError) as error:  # it has gone since the core read it
-            return DecodeError("file_unreadable", str(error), 0, number)
-        if code == "bad_region":
-            return self._bad_region(detail, index, sample, number)
-        if step is Step.WITHOUT_TABLE:
-            # Whose fault is it? Without the table it decodes, or fails for its own reason.
-            again = self._run_one(index, sample)
-            if again is None:  # a table that the caller gave for it is the caller's mistake
-                wrong = self._fallback != "always"
-                return DecodeError(code, detail, offset, number) if wrong else None
-            _, code, detail, offset = again
-            step = next_step(code, self._fallback)
-        if step is not Step.PILLOW:
-            return DecodeError(code, detail, offset, number)
-        try:
-            pixels = _pillow_pixels(sample, number)
-        except DecodeError as error:
-            return error if pillow_knows_better(code) else DecodeError(code, detail, offset, number)
-        again = self._run_one(index, pixels)
-        if again is None:
-            return None
-        if again[1] == "bad_region":
-            return self._bad_region(again[2], index, pixels, number)
-        return DecodeError(*again[1:], number)
-
     def _sample(self, index: int) -> Any:
         """One sample's bytes or pixels."""
         samples = self._samples
@@ -530,13 +359,13 @@ class PendingBatch:
             return np.frombuffer(data, np.uint8).reshape(shape)
         return data
 
-    def _run_one(self, index: int, sample: Any) -> tuple[int, str, str, int] | None:
+    def _run_one(self, index: int, sample: Any) -> Verdict | None:
         job = self._job_of_one(
             index, sample, [view._job_of_one(index, sample) for view in self._views]
         )
         job.run()
         failures = job.failures()
-        return failures[0] if failures else None
+        return Verdict(*failures[0][1:]) if failures else None
 
     def _job_of_one(
         self, index: int, sample: Any, views: Sequence[_native.Job] = ()
@@ -546,18 +375,54 @@ class PendingBatch:
             [sample], out=self._out[one], cuts=self._cuts[one], views=list(views), **self._options
         )
 
-    def _bad_region(self, detail: str, index: int, sample: Any, number: int | None) -> DecodeError:
-        size = _image_size(sample)
-        text = detail
-        if size is not None:
-            text += f" of {size[0]} x {size[1]} pixels"
-        cut, canvas = self._cuts[index], self._out.shape[2:0:-1]
-        resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
-        if not cut["whole"]:
-            text += f": {tuple(cut['box'].tolist())}"
-        if (resized, window) != (canvas, (0, 0)):
-            text += f"; resized to {resized}, window at {window}"
-        return DecodeError("bad_region", text, 0, number)
+
+class _OneOfBatch(Alone):
+    """One sample of a `PendingBatch`, which the core declined there."""
+
+    def __init__(self, batch: PendingBatch, index: int) -> None:
+        self._batch, self._index = batch, index
+        self._number = index if batch._with_index else None
+
+    def by_core(self) -> Verdict | None:
+        try:
+            sample = self._batch._sample(self._index)
+        except (OSError, ValueError) as error:  # its file was removed meanwhile
+            return Verdict("file_unreadable", str(error))
+        return self._batch._run_one(self._index, sample)
+
+    def by_codec(self) -> Encoded:
+        try:
+            sample = self._batch._sample(self._index)
+        except (OSError, ValueError) as error:
+            raise DecodeError("file_unreadable", str(error), 0, self._number) from None
+        image, pixels = _by_codec(sample, self._number)
+        verdict = self._batch._run_one(self._index, pixels)
+        if verdict is not None:
+            raise self._error(verdict, pixels)
+        return image
+
+    def error(self, verdict: Verdict) -> DecodeError:
+        sample = None
+        if verdict.code == "bad_region":
+            try:
+                sample = self._batch._sample(self._index)
+            except (OSError, ValueError) as error:
+                return DecodeError("file_unreadable", str(error), 0, self._number)
+        return self._error(verdict, sample)
+
+    def _error(self, verdict: Verdict, sample: Any) -> DecodeError:
+        """Return the error for a verdict; one about the region says which it is, of which size."""
+        code, text, offset = verdict
+        if code == "bad_region":
+            if (size := _image_size(sample)) is not None:
+                text += f" of {size[0]} x {size[1]} pixels"
+            cut, canvas = self._batch._cuts[self._index], self._batch._out.shape[2:0:-1]
+            resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
+            if not cut["whole"]:
+                text += f": {tuple(cut['box'].tolist())}"
+            if (resized, window) != (canvas, (0, 0)):
+                text += f"; resized to {resized}, window at {window}"
+        return DecodeError(code, text, offset, self._number)
 
 
 class Engine:
@@ -652,10 +517,11 @@ def _image_size(data: Any) -> tuple[int, int] | None:
     return (info.width, info.height) if info.native else None
 
 
-def _pillow_pixels(data: Any, index: int | None) -> _Array:
-    """The whole image by the codec table, uint8 (H, W, 3), or (H, W) if it is grey."""
+def _by_codec(data: Any, index: int | None) -> tuple[Encoded, _Array]:
+    """Decode a whole image by the codec table: uint8 (H, W, 3), or (H, W) if it is grey."""
     try:
-        return Encoded(bytes(data)).pixels()
+        image = Encoded(bytes(data))
+        return image, image.pixels()
     except SampleError as error:
         raise DecodeError("undecodable", f"it {error.line}", 0, index) from None
 

@@ -1,19 +1,24 @@
-"""The fallback policy: what becomes of images that the native core declines.
+"""The fallback policy: what follows when the native core declines an image.
 
 The core decodes baseline, progressive and arithmetic-coded JPEGs that are whole. For every other
-sample it returns a code (fastdata/native/status.h), and `next_step` says what follows, in batches
-of a loader as in `fastdata.decode`. Pillow is the only other decoder.
+sample it returns a code (fastdata/native/status.h). `decode_alone` then decodes the sample by
+itself, or says why nothing can: for loaders, DALI and `fastdata.decode` alike.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum
+from typing import NamedTuple
 
-#: What ``fallback=`` may be: Pillow decodes images of kinds that the core does not know
+from fastdata.decode.codecs import NATIVE, Encoded
+from fastdata.errors import FastdataError, SampleError
+
+#: Values of ``fallback=``: the codec table decodes images of kinds that the core does not know
 #: ("unsupported"), damaged ones too ("always"), none ("never").
 FALLBACKS = ("unsupported", "always", "never")
 
-#: Failures that leave nothing for another decoder: the bytes cannot be had, or nobody waits.
+#: Codes that leave nothing for another decoder: the bytes are missing, or the batch was cancelled.
 NOTHING_TO_DECODE = (
     "cancelled",
     "out_of_memory",
@@ -24,41 +29,119 @@ NOTHING_TO_DECODE = (
     "corrupt_index",
 )
 
-#: What the core leaves to others, rather than finds fault with.
+#: Codes of images for another decoder; they may be sound.
 NOT_NATIVE = ("unsupported", "not_jpeg")
 
-# The image's size is not the one that a region was computed for, or beyond the core's limit.
-_OTHER_SIZE = ("too_large", "other_size")
+#: Codes of images of another size than the region was computed for, or beyond the core's limit.
+_OTHER_SIZE = ("too_large", "other_size", "bad_region")
 
 
 class Step(Enum):
-    """What follows on a code of the core's."""
+    """What follows on a code of the core."""
 
     FAIL = 0
     WITHOUT_TABLE = 1  # decode natively, from the image's beginning
-    PILLOW = 2
+    CODEC = 2  # decode by the codec table, whose last entry is Pillow
 
 
-def next_step(code: str, fallback: str, *, redraws: bool = False) -> Step:
-    """What to do about a sample that the core did not decode.
+class Verdict(NamedTuple):
+    """The core's account of a sample that it did not decode.
+
+    Attributes:
+        code: One of `_native.CODES`; "" where the core was not asked.
+        detail: The same in words.
+        offset: At about which byte of the image.
+    """
+
+    code: str = ""
+    detail: str = ""
+    offset: int = 0
+
+    def step(self, fallback: str = "always", *, redraws: bool = True) -> Step:
+        """Return what to do about the sample.
+
+        Args:
+            fallback: One of `FALLBACKS`.
+            redraws: Whether regions are drawn again for the size that another decoder finds.
+        """
+        if self.code in NOTHING_TO_DECODE or (self.code in _OTHER_SIZE and not redraws):
+            return Step.FAIL
+        if self.code == "bad_seek_points":
+            return Step.WITHOUT_TABLE
+        if fallback == "always" or (fallback == "unsupported" and self.code in NOT_NATIVE):
+            return Step.CODEC
+        return Step.FAIL
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the core found the image damaged: then it says more than another decoder."""
+        return self.code not in ("", *NOT_NATIVE, *_OTHER_SIZE)
+
+
+class Outcome(NamedTuple):
+    """Result for one sample that was decoded by itself.
+
+    Attributes:
+        verdict: Why the core declined it.
+        error: Why it could not be decoded; None where it was.
+        kind: The image's kind, where it was found out.
+        decoder: What decoded it, as `fastdata.decode.codecs.Encoded.way` says.
+        without_table: Whether the core decoded it once its seek points were left out.
+    """
+
+    verdict: Verdict
+    error: FastdataError | None = None
+    kind: str = "jpeg"
+    decoder: str = NATIVE
+    without_table: bool = False
+
+
+class Alone(ABC):
+    """One sample that the core declined, and the place of its pixels."""
+
+    @abstractmethod
+    def by_core(self) -> Verdict | None:
+        """Decode it natively without its seek points; return why that failed, if it did."""
+
+    @abstractmethod
+    def by_codec(self) -> Encoded:
+        """Decode it by the codec table.
+
+        Raises:
+            FastdataError: That failed; the error names the sample.
+        """
+
+    @abstractmethod
+    def error(self, verdict: Verdict) -> FastdataError:
+        """Return the error for a verdict; it names the sample."""
+
+
+def decode_alone(
+    sample: Alone, verdict: Verdict, fallback: str = "always", *, redraws: bool = True
+) -> Outcome:
+    """Decode one sample that the core declined, as the policy says.
 
     Args:
-        code: The core's.
-        fallback: One of `FALLBACKS`.
-        redraws: Whether regions are computed anew from the size that Pillow finds.
+        sample: The sample.
+        verdict: Why the core declined it.
+        fallback: As `Verdict.step`.
+        redraws: As `Verdict.step`.
     """
-    if code in NOTHING_TO_DECODE or (code in _OTHER_SIZE and not redraws):
-        return Step.FAIL
-    if code == "bad_seek_points":
-        return Step.WITHOUT_TABLE
-    if fallback == "always" or (fallback == "unsupported" and code in NOT_NATIVE):
-        return Step.PILLOW
-    return Step.FAIL
-
-
-def pillow_knows_better(code: str) -> bool:
-    """Whether, where Pillow fails too, its account is the one to give.
-
-    Of a damaged JPEG the core's says more.
-    """
-    return code in NOT_NATIVE or code in _OTHER_SIZE
+    step = verdict.step(fallback, redraws=redraws)
+    if step is Step.WITHOUT_TABLE:
+        again = sample.by_core()
+        if again is None:
+            # Callers of `fastdata.decode` gave the wrong table; a dataset's is only slower.
+            error = None if fallback == "always" else sample.error(verdict)
+            return Outcome(verdict, error, without_table=True)
+        verdict = again
+        step = verdict.step(fallback, redraws=redraws)
+    if step is not Step.CODEC:
+        return Outcome(verdict, sample.error(verdict))
+    try:
+        image = sample.by_codec()
+    except SampleError as error:
+        return Outcome(verdict, sample.error(verdict) if verdict.is_damage else error)
+    except FastdataError as error:
+        return Outcome(verdict, error)
+    return Outcome(verdict, None, image.kind, image.way)

@@ -14,13 +14,8 @@ from PIL import Image
 
 from fastdata import machine
 from fastdata.decode.codecs import kind_of
-from fastdata.decode.engine import (
-    DEFAULT_STRIDE,
-    DecodeError,
-    PendingBatch,
-    jpeg_info,
-    seek_points_many,
-)
+from fastdata.decode.engine import PendingBatch
+from fastdata.decode.jpeg import DEFAULT_STRIDE, DecodeError, jpeg_info, seek_points_many
 from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys

@@ -21,8 +21,9 @@ from torch.utils.data import default_collate
 from fastdata.device.delivery import Tracker, after_fork, called, cannot_pickle, transformed
 from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
+from fastdata.loading.batch import Batch
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.pipeline import Batch, Pipeline
+from fastdata.loading.pipeline import Pipeline
 from fastdata.loading.seeding import seeded
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters

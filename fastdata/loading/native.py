@@ -12,12 +12,13 @@ import torch
 from fastdata.decode.engine import Engine
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
+from fastdata.loading.batch import Settings
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
 from fastdata.loading.iterator import NativeIterator, Progress
-from fastdata.loading.pipeline import Pipeline, Settings, plan_fetches
+from fastdata.loading.pipeline import Pipeline, plan_fetches
 from fastdata.loading.source import Source, describe_kinds
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Schedule

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode.codecs import NATIVE, PILLOW, Encoded
-from fastdata.decode.engine import (
-    DecodeError,
-    Engine,
-    PendingBatch,
-    decode_batch,
-    jpeg_info,
-)
-from fastdata.decode.fallback import Step, next_step, pillow_knows_better
+from fastdata.decode.codecs import NATIVE, PILLOW
+from fastdata.decode.engine import Engine, PendingBatch
+from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
+from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
     FallbackWarning,
     FastdataError,
     OutageError,
     SampleError,
-    UsageError,
     warn,
 )
+from fastdata.loading.batch import Batch, OneOfBatch, Settings, View, too_small
 from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
@@ -37,10 +30,8 @@ from fastdata.loading.stats import Counters
 from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.opening import WRONG_BYTES, Fetches
-from fastdata.remote.prefetch import Fetch, Parts, RemotePass
+from fastdata.remote.prefetch import Parts, RemotePass
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.transforms import pillow
-from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Cuts
 
 #: Pixels: larger than any crop. Stands for sizes that only Pillow can tell.
@@ -58,21 +49,6 @@ _NOTHING = Gathered(
     np.empty(0, np.bool_),
     np.empty(0, np.int8),
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What all batches of a loader have in common.
-
-    Attributes:
-        recipe: Crops and output format of each view.
-        check: Whether checksums are checked.
-        dct_scaling: See `fastdata.decode.decode_jpeg`.
-    """
-
-    recipe: Recipe
-    check: bool = True
-    dct_scaling: bool = False
 
 
 def plan_fetches(
@@ -104,68 +80,6 @@ def plan_fetches(
         boxes.append(np.where(whole[:, None], np.int32(0), cuts["box"]))
     rows = extents.plan_fetches(slots.tolist(), boxes, settings.dct_scaling).tolist()
     return {slot: row for slot, row in zip(slots.tolist(), rows, strict=True) if row[0]}
-
-
-@dataclass
-class View:
-    """One crop of each sample of a batch.
-
-    Attributes:
-        memory: Where its pixels go.
-        cuts: What is cut out of each.
-    """
-
-    memory: BatchMemory
-    cuts: Cuts
-
-
-class Fallback(NamedTuple):
-    """What became of a sample that the core did not decode with its batch.
-
-    Attributes:
-        error: What is wrong with it; None where it is decoded.
-        code: Why the core did not: one of its codes; "" where it was not asked.
-        step: How it was decoded, or tried last.
-        detail: What ``code`` says, in words.
-        kind: The image's, where that was found out.
-        way: What decoded it, as `fastdata.decode.codecs.Encoded.way` says.
-    """
-
-    error: FastdataError | None
-    code: str
-    step: Step
-    detail: str
-    kind: str = "jpeg"
-    way: str = NATIVE
-
-
-@dataclass
-class Batch:
-    """A batch under way.
-
-    Attributes:
-        planned: Which samples.
-        key: Key of the epoch's random numbers.
-        gathered: What is known of them.
-        fetch: Its bytes on their way from a remote dataset, if they are still to be used.
-        probe: Reading sizes that only the files tell, if that is still to do.
-        views: Where their pixels go; empty until all sizes are known.
-        pending: What the native core decodes of them.
-        slow: Samples that threads of Python's decode, by their slot in the batch.
-        failed: What is wrong with samples, by their slot in the batch.
-        error: What is wrong with the batch as a whole: the index is damaged there.
-    """
-
-    planned: Planned
-    key: int
-    gathered: Gathered
-    fetch: Fetch | None = None
-    probe: _native.ProbeJob | None = None
-    views: list[View] = field(default_factory=list)
-    pending: list[PendingBatch] = field(default_factory=list)
-    slow: dict[int, Future[Fallback]] = field(default_factory=dict)
-    failed: dict[int, FastdataError] = field(default_factory=dict)
-    error: FastdataError | None = None
 
 
 class Pipeline:
@@ -304,12 +218,12 @@ class Pipeline:
         for slot in sorted(batch.slow):
             found = _result(batch.slow[slot], deadline)
             if found.error is None:
-                self._counters.count(found.kind, found.way)
-            self._counters.bad_seek_points += found.step is not Step.PILLOW
-            self._source.declined(int(batch.planned.indices[slot]), found.code)
+                self._counters.count(found.kind, found.decoder)
+            self._counters.bad_seek_points += found.without_table
+            self._source.declined(int(batch.planned.indices[slot]), found.verdict.code)
             if found.error is not None:
                 batch.failed.setdefault(slot, found.error)
-            elif found.way == PILLOW and self._source.tells_fallback:
+            elif found.decoder == PILLOW and self._source.tells_fallback:
                 self._source.tells_fallback = False
                 self._tell_fallback(batch, slot, found)
         decoded = np.ones(len(batch.planned.indices), np.bool_)
@@ -327,21 +241,21 @@ class Pipeline:
             if count:
                 self._counters.count("jpeg" if code < 0 else ENCODINGS[code], way, count)
 
-    def _tell_fallback(self, batch: Batch, slot: int, found: Fallback) -> None:
+    def _tell_fallback(self, batch: Batch, slot: int, found: Outcome) -> None:
         """Warns of the first sample that Pillow has decoded; says why the core has not."""
         if any(view.cuts["needs_padding"][slot] for view in batch.views):
             why = "its crop needs padding"
-        elif found.code and not pillow_knows_better(found.code):
-            why = f"the native core finds it damaged: {found.detail}"
+        elif found.verdict.is_damage:
+            why = f"the native core finds it damaged: {found.verdict.detail}"
         else:
             try:
                 data = batch.gathered.extents.read(slot, check=False)
                 why = f"it is a {describe_kind(data)}"
                 jpeg = jpeg_info(data)
-                if jpeg.encoding == "jpeg" and (detail := found.detail or jpeg.reason):
+                if jpeg.encoding == "jpeg" and (detail := found.verdict.detail or jpeg.reason):
                     why += f": {detail}"
             except (OSError, ValueError, SampleError):  # it has gone since
-                why = found.detail or "the native core cannot"
+                why = found.verdict.detail or "the native core cannot"
         index = int(batch.planned.indices[slot])
         words = f"it was decoded by Pillow, which is slower, as {why}"
         warn(
@@ -403,7 +317,7 @@ class Pipeline:
         if skip is not None:
             for slot in np.flatnonzero(slow).tolist():
                 if slot not in batch.failed:
-                    self._by_pillow(batch, slot)
+                    self._decode_alone(batch, slot)
 
     def _draw(self, batch: Batch) -> tuple[list[Cuts], npt.NDArray[np.bool_]]:
         """The crops of each view, and for which samples they are Pillow's, or impossible."""
@@ -417,7 +331,7 @@ class Pipeline:
             drawn.append(cuts)
             slow |= cuts["needs_padding"]
             for slot, words in program.too_small(cuts).items():
-                error = _too_small(self._source, int(indices[slot]), words)
+                error = too_small(self._source, int(indices[slot]), words)
                 batch.failed.setdefault(slot, error)
         if batch.failed:
             slow[list(batch.failed)] = True
@@ -468,13 +382,13 @@ class Pipeline:
         heights[new] = np.asarray(gathered.extents.heights)[new]
         encodings[new] = np.asarray(gathered.extents.encodings)[new]
         pillow = gathered.pillow.copy()
-        for slot, code, detail, _ in probe.failures():
-            index = int(indices[slot])
-            if next_step(code, "always", redraws=True) is Step.FAIL:
-                batch.failed[slot] = self._source.problem(index, detail, code)
+        for slot, *account in probe.failures():
+            index, verdict = int(indices[slot]), Verdict(*account)
+            if verdict.step() is Step.FAIL:
+                batch.failed[slot] = self._source.problem(index, verdict.detail, verdict.code)
             elif not widths[slot]:
                 pillow[slot] = True
-                self._source.declined(index, code)
+                self._source.declined(index, verdict.code)
         self._refuse_large(batch, widths, heights)
         unknown = np.flatnonzero(widths == 0)
         # So that a crop can be drawn. Pillow says how large they are, and it is drawn anew.
@@ -496,153 +410,22 @@ class Pipeline:
         if built:
             self._counters.built += len(built)
             self._source.built(built)
-        for slot, code, detail, _ in pending.raw_failures():
-            if next_step(code, "always", redraws=True) is Step.FAIL:
-                error = self._source.problem(int(batch.planned.indices[slot]), detail, code)
+        for slot, *account in pending.raw_failures():
+            verdict = Verdict(*account)
+            if verdict.step() is Step.FAIL:
+                index = int(batch.planned.indices[slot])
+                error = self._source.problem(index, verdict.detail, verdict.code)
                 batch.failed.setdefault(slot, error)
             elif slot not in batch.slow:
-                self._by_pillow(batch, slot, code, detail)
+                self._decode_alone(batch, slot, verdict)
 
-    def _by_pillow(self, batch: Batch, slot: int, code: str = "", detail: str = "") -> None:
-        """Has one sample decoded by Pillow, or natively without its seek points, in all its views.
-
-        Args:
-            batch: The batch.
-            slot: The sample's slot in it.
-            code: Why the native core has not decoded it; "" where it was not asked.
-            detail: The same in words.
-        """
-        data = None  # of what was fetched in part, all is read again
+    def _decode_alone(self, batch: Batch, slot: int, verdict: Verdict | None = None) -> None:
+        """Start to decode every view of one sample that the core declined."""
+        data = None  # read again what was fetched in part
         if self._remote is not None and not batch.gathered.extents.is_partial(slot):
             data = batch.gathered.extents.read(slot, check=False)
-        batch.slow[slot] = self._helpers.submit(
-            _fall_back, self._source, self._settings, batch, slot, code, detail, data
-        )
-
-
-def _fall_back(
-    source: Source,
-    settings: Settings,
-    batch: Batch,
-    slot: int,
-    code: str,
-    detail: str,
-    data: bytes | None,
-) -> Fallback:
-    """Decodes one sample by itself, as the policy says; returns what came of it."""
-    if code and next_step(code, "always", redraws=True) is Step.WITHOUT_TABLE:
-        try:
-            if data is None:
-                data = batch.gathered.extents.read(slot, check=settings.check)
-            for program, view in zip(settings.recipe.programs, batch.views, strict=True):
-                out = view.memory.array[slot : slot + 1]
-                _decode_one(program, view.cuts[slot : slot + 1], data, out, settings.dct_scaling)
-            return Fallback(None, code, Step.WITHOUT_TABLE, detail)
-        except DecodeError as error:
-            code, detail = error.code, error.detail
-        except (OSError, ValueError):  # it has gone since the core read it: Pillow's error says so
-            data = None
-    ours = detail if code and not pillow_knows_better(code) else None
-    found = _decode_by_codec(source, settings.recipe, batch, slot, ours, data)
-    if isinstance(found, FastdataError):
-        return Fallback(found, code, Step.PILLOW, detail)
-    return Fallback(None, code, Step.PILLOW, detail, found.kind, found.way)
-
-
-def _decode_by_codec(
-    source: Source,
-    recipe: Recipe,
-    batch: Batch,
-    slot: int,
-    detail: str | None,
-    data: bytes | None,
-) -> Encoded | FastdataError:
-    """Decodes one sample by the codec table; returns it, or what is wrong.
-
-    Args:
-        source: Where it comes from.
-        recipe: What is done to it.
-        batch: Its batch.
-        slot: Its slot there.
-        detail: What is wrong with it, if it is known better than Pillow will say.
-        data: Its bytes, if they are here.
-    """
-    index = int(batch.planned.indices[slot])
-    try:
-        image = source.encoded(index, data)
-    except SampleError as error:
-        # Of two accounts of a damaged JPEG ours is the better one.
-        return error if detail is None else source.problem(index, detail)
-    except FastdataError as error:
-        return error
-    try:
-        gathered = batch.gathered
-        size = image.width, image.height
-        moved = size != (int(gathered.widths[slot]), int(gathered.heights[slot]))
-        if moved:
-            width, height = (np.array([side], np.int32) for side in size)
-            source.resized(batch.planned.indices[slot : slot + 1], width, height)
-        cuts = []
-        for number, (view, program) in enumerate(zip(batch.views, recipe.programs, strict=True)):
-            one = slice(slot, slot + 1)
-            cut = view.cuts[one]
-            if moved:
-                planned = batch.planned
-                before = None if planned.occurrences is None else planned.occurrences[one]
-                keys = sample_keys(batch.key, planned.numbers[one], number, before)
-                cut = program.draw(width, height, keys)
-                if small := program.too_small(cut):
-                    return _too_small(source, index, small[0])
-            cuts.append((program, cut, view.memory.array[one]))
-        _place(image, cuts)
-    except DecodeError as error:
-        return source.problem(index, error.what)
-    except SampleError as error:
-        return source.problem(index, error.what if detail is None else detail)
-    except FastdataError as error:
-        return error
-    return image
-
-
-#: An image's program, its geometry as one row, and the slot for its result.
-_Cut: TypeAlias = tuple[Program, Cuts, npt.NDArray[Any]]
-
-
-def _too_small(source: Source, index: int, words: str) -> UsageError:
-    """The error of a sample that a crop does not fit into."""
-    what = source.problem(index, f"it has {words}").what
-    return UsageError(what, f'{pillow.SMALL_HINT} Or leave such samples out with on_error="skip".')
-
-
-def _place(image: Encoded, cuts: Sequence[_Cut]) -> None:
-    """Puts an image's crops into their slots in the batch; decodes no more of it than they need."""
-    padded = [bool(cut["needs_padding"][0]) for _, cut, _ in cuts]
-    box = None
-    if not any(padded):
-        sides = list(zip(*(cut["box"][0].tolist() for _, cut, _ in cuts), strict=True))
-        box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
-    pixels = image.pixels(box)
-    for (program, cut, out), pads in zip(cuts, padded, strict=True):
-        if pads:
-            image.way = PILLOW  # it crops and resizes, too
-            found = pillow.render(image.image(), cut[0])
-            _decode_one(program, pillow.rendered(cut), found, out)
-        else:
-            _decode_one(program, cut, pixels, out)
-
-
-def _decode_one(
-    program: Program, cut: Cuts, sample: Any, out: npt.NDArray[Any], dct_scaling: bool = False
-) -> None:
-    """Decode one image, or cut it out of pixels, into its slot of the batch."""
-    decode_batch(
-        [sample],
-        program.size,
-        dct_scaling=dct_scaling,
-        fallback="never",
-        out=out,
-        **program.batch_options(cut),
-    )
+        sample = OneOfBatch(self._source, self._settings, batch, slot, data)
+        batch.slow[slot] = self._helpers.submit(decode_alone, sample, verdict or Verdict())
 
 
 class Waitable(Protocol):
@@ -663,7 +446,7 @@ def await_done(pending: Waitable, deadline: float | None) -> None:
             raise TimeoutError
 
 
-def _result(future: Future[Fallback], deadline: float | None) -> Fallback:
+def _result(future: Future[Outcome], deadline: float | None) -> Outcome:
     # Not by result(timeout): before Python 3.11 its TimeoutError is not the builtin one.
     while not wait([future], _SLICE).done:
         if deadline is not None and time.monotonic() > deadline:

@@ -13,10 +13,11 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from fastdata.dataset import whole_number
+from fastdata.loading.batch import Batch, Settings
 from fastdata.loading.buffers import BufferPool
 from fastdata.loading.helpers import InlineExecutor
 from fastdata.loading.images import NotKnown, recognise
-from fastdata.loading.pipeline import Batch, Pipeline, Settings
+from fastdata.loading.pipeline import Pipeline
 from fastdata.loading.seeding import reseeding
 from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters

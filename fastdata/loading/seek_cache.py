@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.decode.engine import DEFAULT_STRIDE
+from fastdata.decode.jpeg import DEFAULT_STRIDE
 from fastdata.errors import BusyError, warn
 from fastdata.storage.arrow import array
 from fastdata.storage.files import file_lock, open_descriptor, whole_file

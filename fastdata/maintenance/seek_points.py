@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fastdata.decode.engine import DEFAULT_STRIDE, DecodeError, seek_points_many
+from fastdata.decode.jpeg import DEFAULT_STRIDE, DecodeError, seek_points_many
 from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report

@@ -1,0 +1,187 @@
+"""A batch under way, and one sample of it that is decoded by itself."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.decode.codecs import PILLOW, Encoded
+from fastdata.decode.engine import PendingBatch, decode_batch
+from fastdata.decode.fallback import Alone, Outcome, Verdict
+from fastdata.decode.jpeg import DecodeError
+from fastdata.errors import FastdataError, SampleError, UsageError
+from fastdata.loading.buffers import BatchMemory
+from fastdata.loading.source import Gathered, Source
+from fastdata.plan.draws import sample_keys
+from fastdata.plan.schedule import Planned
+from fastdata.remote.prefetch import Fetch
+from fastdata.transforms import pillow
+from fastdata.transforms.compile import Program, Recipe
+from fastdata.transforms.geometry import Cuts
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all batches of a loader have in common.
+
+    Attributes:
+        recipe: Crops and output format of each view.
+        check: Whether checksums are checked.
+        dct_scaling: See `fastdata.decode.decode_jpeg`.
+    """
+
+    recipe: Recipe
+    check: bool = True
+    dct_scaling: bool = False
+
+
+@dataclass
+class View:
+    """One crop of each sample of a batch.
+
+    Attributes:
+        memory: Where its pixels go.
+        cuts: What is cut out of each.
+    """
+
+    memory: BatchMemory
+    cuts: Cuts
+
+
+@dataclass
+class Batch:
+    """A batch under way.
+
+    Attributes:
+        planned: Which samples.
+        key: Key of the epoch's random numbers.
+        gathered: What is known of them.
+        fetch: Its bytes on their way from a remote dataset, if they are still to be used.
+        probe: Reading sizes that only the files tell, if that is still to do.
+        views: Where their pixels go; empty until all sizes are known.
+        pending: What the native core decodes of them.
+        slow: Samples that threads of Python's decode, by their slot in the batch.
+        failed: What is wrong with samples, by their slot in the batch.
+        error: What is wrong with the batch as a whole: the index is damaged there.
+    """
+
+    planned: Planned
+    key: int
+    gathered: Gathered
+    fetch: Fetch | None = None
+    probe: _native.ProbeJob | None = None
+    views: list[View] = field(default_factory=list)
+    pending: list[PendingBatch] = field(default_factory=list)
+    slow: dict[int, Future[Outcome]] = field(default_factory=dict)
+    failed: dict[int, FastdataError] = field(default_factory=dict)
+    error: FastdataError | None = None
+
+
+class OneOfBatch(Alone):
+    """One sample of a batch, and its place in each view.
+
+    Args:
+        source: Where it comes from.
+        settings: How it is decoded.
+        batch: Its batch.
+        slot: Its slot there.
+        data: Its bytes, if they were fetched.
+    """
+
+    def __init__(
+        self, source: Source, settings: Settings, batch: Batch, slot: int, data: bytes | None
+    ) -> None:
+        self._source, self._settings, self._batch = source, settings, batch
+        self._index = int(batch.planned.indices[slot])
+        self._slot, self._one, self._data = slot, slice(slot, slot + 1), data
+
+    def by_core(self) -> Verdict | None:
+        """See `Alone.by_core`."""
+        settings, data = self._settings, self._data
+        try:
+            if data is None:
+                data = self._batch.gathered.extents.read(self._slot, check=settings.check)
+            for view, program in zip(self._batch.views, settings.recipe.programs, strict=True):
+                out = view.memory.array[self._one]
+                _decode_one(program, view.cuts[self._one], data, out, settings.dct_scaling)
+        except DecodeError as error:
+            return Verdict(error.code, error.detail, error.offset)
+        except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
+            return Verdict()
+        self._data = data
+        return None
+
+    def by_codec(self) -> Encoded:
+        """See `Alone.by_codec`."""
+        image = self._source.encoded(self._index, self._data)
+        try:
+            self._place(image)
+        except SampleError as error:
+            raise self._source.problem(self._index, error.what) from None
+        return image
+
+    def error(self, verdict: Verdict) -> FastdataError:
+        """See `Alone.error`."""
+        return self._source.problem(self._index, verdict.detail, verdict.code)
+
+    def _place(self, image: Encoded) -> None:
+        """Put the image's crops into their slots; decode no more of it than they need."""
+        programs, cuts = self._settings.recipe.programs, self._cuts(image)
+        box = None
+        if not any(cut["needs_padding"][0] for cut in cuts):
+            sides = list(zip(*(cut["box"][0].tolist() for cut in cuts), strict=True))
+            box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
+        pixels = image.pixels(box)
+        for view, program, cut in zip(self._batch.views, programs, cuts, strict=True):
+            out = view.memory.array[self._one]
+            if cut["needs_padding"][0]:
+                image.way = PILLOW  # it crops and resizes, too
+                found = pillow.render(image.image(), cut[0])
+                _decode_one(program, pillow.rendered(cut), found, out)
+            else:
+                _decode_one(program, cut, pixels, out)
+
+    def _cuts(self, image: Encoded) -> list[Cuts]:
+        """Return the geometry of each view; draw it again where the size was not known.
+
+        Raises:
+            UsageError: A crop does not fit into the image.
+        """
+        gathered, planned, one = self._batch.gathered, self._batch.planned, self._one
+        width, height = (np.array([side], np.int32) for side in (image.width, image.height))
+        if width == gathered.widths[self._slot] and height == gathered.heights[self._slot]:
+            return [view.cuts[one] for view in self._batch.views]
+        self._source.resized(planned.indices[one], width, height)
+        before = None if planned.occurrences is None else planned.occurrences[one]
+        cuts = []
+        for number, program in enumerate(self._settings.recipe.programs):
+            keys = sample_keys(self._batch.key, planned.numbers[one], number, before)
+            cuts.append(program.draw(width, height, keys))
+            if small := program.too_small(cuts[-1]):
+                raise too_small(self._source, self._index, small[0])
+        return cuts
+
+
+def too_small(source: Source, index: int, words: str) -> UsageError:
+    """Return the error for a sample that a crop does not fit into."""
+    what = source.problem(index, f"it has {words}").what
+    return UsageError(what, f'{pillow.SMALL_HINT} Or leave such samples out with on_error="skip".')
+
+
+def _decode_one(
+    program: Program, cut: Cuts, sample: Any, out: npt.NDArray[Any], dct_scaling: bool = False
+) -> None:
+    """Decode one image, or cut it out of pixels, into its slot of the batch."""
+    decode_batch(
+        [sample],
+        program.size,
+        dct_scaling=dct_scaling,
+        fallback="never",
+        out=out,
+        **program.batch_options(cut),
+    )
