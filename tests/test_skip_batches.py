@@ -82,7 +82,7 @@ def accelerate() -> Any:
 @pytest.mark.parametrize("around", [lambda one: one, lambda one: DeviceLoader(one, "cpu")])
 def test_accelerates_function_says_what_to_write(accelerate: Any, around: Any) -> None:
     native = loader(shard=(0, 1))
-    with pytest.raises(UsageError, match="makes a loader of torch's") as refused:
+    with pytest.raises(UsageError, match="rebuilds this loader as one of torch's") as refused:
         accelerate.skip_first_batches(around(native), 2)
     assert "loader = loader.skip_first_batches(n)" in refused.value.hint
     assert same(list(native.skip_first_batches(2)), list(loader(shard=(0, 1)))[2:])

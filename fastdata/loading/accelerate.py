@@ -1,4 +1,4 @@
-"""Progress of a pass for Accelerate, which leaves fastdata's loaders unchanged.
+"""Accelerate: loaders that it leaves unchanged, and the progress of their passes.
 
 ``accumulate`` steps at the end of a loader, and ``gather_for_metrics`` drops samples that were
 repeated to fill the last batches. Accelerate's own loaders report their progress to its
@@ -11,9 +11,72 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import torch.utils.data
+
+from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.plan.sharding import Epoch
+
+T = TypeVar("T", covariant=True)
+
+_Torchs = torch.utils.data.DataLoader
+_HINT = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
+
+
+class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
+    """Loader that Accelerate leaves unchanged if it shards; else a warning or an error.
+
+    Attributes:
+        require_native: Whether a slower path is an error.
+    """
+
+    require_native = False
+    _ranks: tuple[int, int] | None = None
+    _native: Any = None
+    _warned_taken_apart = False
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
+
+        Of a loader that does not shard it takes the attributes for one of torch's.
+        """
+        if self._ranks is None:
+            self._warn_taken_apart()
+        return self._ranks is not None
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Ignore Accelerate's mark of loaders that it has seen."""
+
+    def _warn_taken_apart(self) -> None:
+        if self._native is None or self._warned_taken_apart:
+            return
+        self._warned_taken_apart = True
+        lost = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"
+        if self.require_native:
+            raise UsageError(f"require_native=True, but {lost}", _HINT)
+        warn(f"{lost}. {_HINT}", SlowPathWarning)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """As torch's. Accelerate's functions read it when they rebuild a loader."""
+        asking = taking_apart()
+        if asking == "prepare_data_loader":
+            self._warn_taken_apart()
+        elif asking is not None and self._native is not None:
+            raise UsageError(
+                f"accelerate.{asking} rebuilds this loader as one of torch's, which decodes in "
+                "Python and draws other samples and crops",
+                "Write loader = loader.skip_first_batches(n), which decodes none of them; with "
+                "transformers' Trainer, TrainingArguments(ignore_data_skip=True).",
+            )
+        return super().multiprocessing_context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, value: Any) -> None:
+        _Torchs.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
 
 
 class Told(Iterator[Any]):

@@ -7,38 +7,39 @@ which fastdata decodes and the rest of the transform runs) and *torch* (torch's 
 
 from __future__ import annotations
 
-import inspect
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from operator import index
-from typing import Any, Generic, SupportsIndex, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.utils.data
 from torch import distributed as dist
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import Sampler
 
 from fastdata.dataset import ImageDataset
-from fastdata.device.delivery import DeviceIterator, Tracker, transformed
-from fastdata.device.transfer import map_tensors
+from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.accelerate import taking_apart, told
+from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.drawn import DrawnPass, drawn_options
+from fastdata.loading.drawn import DrawnPass
 from fastdata.loading.images import Images, leaves, reads_remotely, recognise
 from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
-from fastdata.loading.neighbours import tell_neighbours
+from fastdata.loading.neighbours import warn_of_neighbours
 from fastdata.loading.noticing import in_memory, notice
-from fastdata.loading.prefix import PrefixDataset
+from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
 from fastdata.loading.stats import Stats
-from fastdata.loading.stream import RankStream
+from fastdata.loading.torchs import (
+    in_order_option,
+    let_torch_refuse,
+    torch_loader,
+    zero_invalid,
+)
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import OrderLike, QuasiRandom, make_order
@@ -49,15 +50,11 @@ from fastdata.transforms.descriptions import Schedule
 
 T = TypeVar("T", covariant=True)
 
-_LEFT_ALONE = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
 #: Child of a batch's key, of a second transform of it; `seeded` has the first ones.
 _AGAIN = 4
-#: Scripts may put `DataLoader` in the place of torch's, under torch's name.
-_Torchs = torch.utils.data.DataLoader
-_TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(_Torchs).parameters
 
 
-class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
+class DataLoader(Resumable[T], Generic[T]):
     """``torch.utils.data.DataLoader``, with the same arguments, several times faster for images.
 
     The native path is taken for an `ImageDataset`, and for torchvision's ``ImageFolder``,
@@ -138,6 +135,14 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         TypeError: A ``Subset`` has numbers that are not whole.
     """
 
+    order: OrderLike | None
+    shard: str | tuple[int, int] | None
+    device: str | torch.device | None
+    fields: Sequence[str] | None
+    on_error: str
+    batch_transform: Callable[[Any], Any] | None
+    _warned_unsharded = _noticed = False
+
     def __init__(
         self,
         dataset: Any,
@@ -167,12 +172,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         batch_transform: Callable[[Any], Any] | None = None,
         require_native: bool = False,
     ) -> None:
-        if isinstance(dataset, str | os.PathLike):
-            # torch would load its letters.
-            raise UsageError(
-                f"dataset={os.fspath(dataset)!r} is a path, not a dataset",
-                "Give fastdata.ImageDataset(path, transform=...).",
-            )
+        _refuse_path(dataset)
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
         torchs: dict[str, Any] = {
@@ -188,63 +188,65 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             "generator": generator,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
-            **({"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}),
+            **in_order_option(in_order),
         }
         unread = {
             "multiprocessing_context": multiprocessing_context,
             "pin_memory_device": pin_memory_device,
         }
-        # Frameworks rebuild loaders from these attributes.
-        self.order, self.seed, self.shard, self.device = order, seed, shard, device
-        self.fields, self.on_error = fields, on_error
-        self.batch_transform, self.require_native = batch_transform, require_native
+        own: dict[str, Any] = {
+            "order": order,
+            "seed": seed,
+            "shard": shard,
+            "device": device,
+            "fields": fields,
+            "on_error": on_error,
+            "batch_transform": batch_transform,
+            "require_native": require_native,
+        }
+        vars(self).update(own)  # frameworks rebuild loaders from these attributes
+        batched = batch_size is not None or batch_sampler is not None
         try:
-            self._config = LoaderConfig(
-                order=order,
-                seed=seed,
-                shard=shard,
-                device=device,
-                fields=fields,
-                on_error=on_error,
-                batch_transform=batch_transform,
-                require_native=require_native,
-                batched=batch_size is not None or batch_sampler is not None,
-                **torchs,
-            )
+            self._config = LoaderConfig(batched=batched, **own, **torchs)
             # Before torch's constructor, which warns of too many workers: threads are none.
             self._choice = self._config.choose(dataset)
         except UsageError:
-            _let_torch_refuse(dataset, batch_size, torchs | unread)
+            let_torch_refuse(dataset, batch_size, torchs | unread)
             raise
         self._own_order = sampler is None and batch_sampler is None
         self._ranks = self._config.ranks
+        sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
+        if sharded is not None:
+            sampler, shuffle = sharded, None
+        torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
+        super().__init__(dataset, batch_size, **torchs, **unread)
+        self._open()
+        self._tell_slow_path()
+
+    def _make_sampler(
+        self, dataset: Any, batch_size: int | None, shuffle: bool | None, drop_last: bool
+    ) -> ShardedSampler | None:
+        """Return the sampler for this loader's order, seed or share; None if torch's will do."""
+        order, seed = self._config.order, self.seed
         if seed is not None and not self._own_order and self._choice.path != "native":
             raise self._choice.refusal(f"seed={seed} with a sampler, where it is for crops,")
         self._order_by_default = (
             order is None and shuffle and self._own_order and reads_remotely(dataset)
         )
-        order = QuasiRandom() if self._order_by_default else self._config.order
+        if self._order_by_default:
+            order = QuasiRandom()
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
         sharded = self._ranks is not None and not stream
-        if order is not None or sharded or (seed is not None and self._own_order):
-            if not self._own_order:
-                raise UsageError(
-                    "a sampler was given, and order= or shard= as well", "Leave one of them out."
-                )
-            sampler = own_sampler(
-                dataset, batch_size, shuffle, drop_last, order, seed, self._ranks or (0, 1)
+        if order is None and not sharded and (seed is None or not self._own_order):
+            return None
+        if not self._own_order:
+            raise UsageError(
+                "a sampler was given, and order= or shard= as well", "Leave one of them out."
             )
-            shuffle = None
-        torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
-        super().__init__(dataset, batch_size, **torchs, **unread)
-        self._epoch = 0
-        self._resume: State | None = None
-        self._progress: Progress | None = None
-        self._warned_unsharded = self._warned_taken_apart = self._noticed = False
-        self._open()
-        self._tell_slow_path()
-        if order is not None:
-            tell_neighbours(dataset, order)
+        ranks = self._ranks or (0, 1)
+        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, order, seed, ranks)
+        warn_of_neighbours(dataset, sampler.order)
+        return sampler
 
     def _open(self) -> None:
         """Makes what the path needs. Nothing is read before the first ``iter``."""
@@ -277,48 +279,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """Torch's warning about too many worker processes; threads are none."""
         if self._choice.path != "native":
             super().check_worker_number_rationality()
-
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
-
-        It does with one that shards. Of others it takes the parts for a loader of torch's.
-        """
-        if self._ranks is None:
-            self._tell_taken_apart()
-        return self._ranks is not None
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate marks what it has seen."""
-
-    def _tell_taken_apart(self) -> None:
-        if self._native is None or self._warned_taken_apart:
-            return
-        self._warned_taken_apart = True
-        lost = "Accelerate makes a loader of torch's of this one, which decodes in Python"
-        if self.require_native:
-            raise UsageError(f"require_native=True, but {lost}", _LEFT_ALONE)
-        warn(f"{lost}. {_LEFT_ALONE}", SlowPathWarning)
-
-    @property
-    def multiprocessing_context(self) -> Any:
-        """As torch's. Functions of Accelerate's that take a loader apart ask for it."""
-        asking = taking_apart()
-        if asking == "prepare_data_loader":
-            self._tell_taken_apart()
-        elif asking is not None and getattr(self, "_native", None) is not None:
-            raise UsageError(
-                f"accelerate.{asking} makes a loader of torch's of this one, which decodes in "
-                "Python and draws other samples and crops",
-                "Write loader = loader.skip_first_batches(n), which decodes none of them; with "
-                "transformers' Trainer, TrainingArguments(ignore_data_skip=True).",
-            )
-        return super().multiprocessing_context
-
-    @multiprocessing_context.setter
-    def multiprocessing_context(self, value: Any) -> None:
-        _Torchs.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
 
     # Iteration.
 
@@ -399,7 +359,7 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             return batches
         transform = self.batch_transform
         if self._config.on_error == "zero":
-            transform = partial(_zero_invalid, batch_transform=self.batch_transform)
+            transform = partial(zero_invalid, batch_transform=self.batch_transform)
         return DeviceIterator(batches, where, tracker, transform)
 
     def _seeded_pass(self) -> Iterator[Any]:
@@ -460,46 +420,11 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         """The epoch as it goes into random numbers: a seed that is drawn is for one epoch alone."""
         return epoch if self.seed is not None or self._ranks is not None else 0
 
-    def _epoch_seed(self) -> int:
-        """The seed of an epoch that begins: given, or drawn as torch draws its own."""
-        # torch's default device may be a GPU.
-        empty = torch.empty((), dtype=torch.int64, device="cpu")
-        drawn = int(empty.random_(generator=self.generator).item())
-        if self.seed is not None:
-            return self.seed
-        # Ranks must agree, and their generators need not.
-        return drawn if self._ranks is None else 0
-
     def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:
-        """Torch's loader over the same dataset: decoded natively in its workers, or with a seed."""
+        """Return torch's loader over the same dataset; the same one for every epoch."""
         if self._inner is None:
-            options: dict[str, Any] = {"in_order": self.in_order} if _TORCH_HAS_IN_ORDER else {}
-            prefixed = self._choice.path == "workers"
-            dataset: Any = PrefixDataset(self.dataset) if prefixed else self.dataset
-            if self._shares_stream:
-                options |= {
-                    "dataset": RankStream(dataset, *self._ranks or (0, 1), self.drop_last),
-                    "batch_size": self.batch_size,
-                    "drop_last": self.drop_last,
-                }
-            elif self.seed is not None:
-                options |= drawn_options(self, dataset)
-            elif self.batch_sampler is not None:
-                options |= {"dataset": dataset, "batch_sampler": self.batch_sampler}
-            else:
-                options |= {"dataset": dataset, "sampler": self.sampler, "batch_size": None}
-            self._inner = _Torchs(
-                num_workers=self.num_workers,
-                pin_memory=self.pin_memory,
-                timeout=self.timeout,
-                worker_init_fn=self.worker_init_fn,
-                multiprocessing_context=self.multiprocessing_context,
-                generator=self.generator,
-                prefetch_factor=self.prefetch_factor,
-                persistent_workers=self.persistent_workers,
-                pin_memory_device=self.pin_memory_device,
-                **{"collate_fn": self.collate_fn, **options},
-            )
+            ranks = self._ranks if self._shares_stream else None
+            self._inner = torch_loader(self, self._choice.path == "workers", ranks)
         return self._inner
 
     def _advance_sampler(self) -> None:
@@ -529,141 +454,6 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
             f"each of the {dist.get_world_size()} ranks of this job loads all samples: give the "
             'DataLoader shard="auto" or a DistributedSampler, so that each loads its share'
         )
-
-    # Epochs and state.
-
-    def set_epoch(self, epoch: int) -> None:
-        """Names the epoch that the next ``iter`` begins; tells the sampler, if it has one.
-
-        The epoch of a state that was loaded goes on where it was; another one begins anew.
-        """
-        _set_epoch(self.batch_sampler, epoch)
-        _set_epoch(self.sampler, epoch)
-        self._begin_epoch(epoch)
-
-    def _follow_sampler(self) -> None:
-        """Begins the epoch that was named to the sampler, as frameworks do."""
-        if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
-            self._begin_epoch(self.sampler.epoch)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        if self._resume is None or self._resume.epoch != epoch:
-            self._resume = None
-            if self._progress is not None:
-                # The iterator of the epoch before may still be going on with the old one.
-                self._progress = replace(self._progress, ended=True)
-        self._epoch = epoch
-        if isinstance(self.sampler, ShardedSampler):
-            self.sampler.asked = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where iteration is, after the last batch that was delivered: a handful of integers.
-
-        Every sample of the epoch is delivered exactly once in total, also when it goes on with
-        another number of ranks, threads or another batch size. All ranks have the same state.
-
-        Where torch's path is taken, or a sampler whose order cannot be had again, there is no
-        state: that is a warning, and an empty dict. Lightning asks any loader that has this
-        method, whenever it saves a checkpoint.
-        """
-        why = self._why_no_state()
-        if why is not None:
-            warn(f"cannot save this loader's position, so resuming restarts the epoch: {why.what}")
-            return {}
-        assert self._native is not None
-        progress = self._progress
-        samples = len(self._native)
-        if self._resume is None and progress is not None and not progress.ended:
-            state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
-            return state.to_dict()
-        if self._resume is None:
-            # Its seed is drawn now, so that this loader and one that resumes go the same way.
-            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-        return self._resume.to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state with the next ``iter``.
-
-        Raises:
-            UsageError: It is not of this dataset, or of this order; or this loader can have none.
-        """
-        why = self._why_no_state()
-        if why is not None:
-            if state == {}:
-                return  # what this loader's own state_dict() says
-            raise why
-        native = self._native
-        assert native is not None
-        if not isinstance(state, Mapping):
-            State.from_dict(state)  # says what is wrong
-        if not state:
-            raise UsageError(
-                "The state is empty: it was saved by a loader that can have none, as off the "
-                "native path or with a sampler of its own.",
-                "Begin the epoch anew: leave load_state_dict out.",
-            )
-        found = State.from_dict(state, len(native))
-        if found.order != self._order:
-            raise UsageError(
-                f"the state is of order {found.order!r}, this loader's is {self._order!r}",
-                "Make the loader with the same order or shuffle as then.",
-            )
-        if self.seed is not None and found.seed != self.seed:
-            raise UsageError(
-                f"the state is of seed {found.seed}, this loader's is {self.seed}",
-                "Make the loader with the same seed as then.",
-            )
-        self._epoch = found.epoch
-        self._resume = found
-        self._progress = Progress(found.seed, found.epoch, found.position)
-
-    def skip_first_batches(self, count: int) -> DataLoader[T]:
-        """Have the next ``iter`` begin so many batches later. None of them is read or decoded.
-
-        As Accelerate's function of this name, for a native loader; passes after it are whole.
-
-        Returns:
-            This loader.
-
-        Raises:
-            UsageError: ``count`` is no whole number from 0; or the loader can have no state.
-        """
-        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or index(count) < 0:
-            raise UsageError(f"skip_first_batches({count!r})", "Give a whole number from 0.")
-        why = self._why_no_state()
-        if why is not None:
-            raise why
-        assert self._native is not None
-        self._follow_sampler()
-        samples, (_, world_size) = len(self._native), self._ranks or (0, 1)
-        if self._resume is None:
-            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-        skipped = index(count) * world_size * (self.batch_size or 1)
-        position = min(self._resume.position + skipped, samples)
-        self._resume = replace(self._resume, position=position)
-        return self
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether `state_dict` says where this loader is."""
-        return self._why_no_state() is None
-
-    @property
-    def _order(self) -> OrderLike:
-        """The order of an epoch."""
-        if isinstance(self.sampler, ShardedSampler):
-            return self.sampler.order
-        return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
-
-    def _why_no_state(self) -> UsageError | None:
-        if self._native is None:
-            return self._choice.refusal("a state")
-        if not self._own_order:
-            return UsageError(
-                "a state needs an order of fastdata's; this loader was given a sampler",
-                "Give shuffle=True or order=, and shard= instead of a DistributedSampler.",
-            )
-        return None
 
     # What users see.
 
@@ -717,30 +507,10 @@ class DataLoader(torch.utils.data.DataLoader[T], Generic[T]):
         self._open()
 
 
-def _let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:
-    """Raises what torch says of arguments that it refuses, too: its users know its words."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            _Torchs(dataset, batch_size, **options)
-        except ValueError as error:
-            raise error from None
-        except Exception:  # of a type that it does not check
-            return
-
-
-def _set_epoch(sampler: Any, epoch: int) -> None:
-    for one in (sampler, getattr(sampler, "sampler", None)):
-        set_epoch = getattr(one, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
-
-
-def _zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None) -> Any:
-    """Zero bad samples on the device, which has normalised the zeros of the host."""
-    if isinstance(batch, Mapping):
-        images, valid = batch.get("image", []), batch["valid"]
-    else:
-        images, valid = batch[0], batch[-1]
-    map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))
-    return transformed(batch, batch_transform)
+def _refuse_path(dataset: Any) -> None:
+    """Raise an error for a path in the place of a dataset: torch would load its letters."""
+    if isinstance(dataset, str | os.PathLike):
+        raise UsageError(
+            f"dataset={os.fspath(dataset)!r} is a path, not a dataset",
+            "Give fastdata.ImageDataset(path, transform=...).",
+        )

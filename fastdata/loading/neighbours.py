@@ -16,7 +16,7 @@ from fastdata.remote.urls import redact
 _PLACES = 64
 
 
-def tell_neighbours(dataset: Any, order: OrderLike) -> None:
+def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
     """Warn if batches in this order have fewer classes than a full shuffle's.
 
     They have if most neighbours share a label, as in a dataset packed class by class. Datasets
@@ -28,7 +28,7 @@ def tell_neighbours(dataset: Any, order: OrderLike) -> None:
     """
     if isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
-            tell_neighbours(part, order)
+            warn_of_neighbours(part, order)
         return
     if not mixes_neighbours(order, len(dataset)):
         return

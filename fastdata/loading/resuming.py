@@ -1,0 +1,189 @@
+"""Epochs of a loader, and the states that it resumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import index
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
+
+import torch
+from torch.utils.data import SequentialSampler
+
+from fastdata.errors import UsageError, warn
+from fastdata.loading.accelerate import LeftAlone
+from fastdata.loading.config import Choice
+from fastdata.loading.iterator import Progress
+from fastdata.loading.sampler import ShardedSampler
+from fastdata.plan.order import OrderLike
+from fastdata.plan.sharding import State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing only since Python 3.11
+
+T = TypeVar("T", covariant=True)
+
+
+class Resumable(LeftAlone[T], Generic[T]):
+    """Loader that counts its epochs, and resumes from a state.
+
+    Attributes:
+        seed: As `fastdata.DataLoader` has it.
+    """
+
+    seed: int | None
+    _choice: Choice
+    _own_order: bool
+    _epoch = 0
+    _resume: State | None = None
+    _progress: Progress | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next ``iter``, and of the samplers.
+
+        The epoch of a state that was loaded resumes at its position; another one starts at 0.
+        """
+        _set_epoch(self.batch_sampler, epoch)
+        _set_epoch(self.sampler, epoch)
+        self._begin_epoch(epoch)
+
+    def _follow_sampler(self) -> None:
+        """Begin the epoch that a framework has set on the sampler."""
+        if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
+            self._begin_epoch(self.sampler.epoch)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._resume is None or self._resume.epoch != epoch:
+            self._resume = None
+            if self._progress is not None:
+                # The iterator of the epoch before may still be going on with the old one.
+                self._progress = replace(self._progress, ended=True)
+        self._epoch = epoch
+        if isinstance(self.sampler, ShardedSampler):
+            self.sampler.asked = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch that was delivered, as a few integers.
+
+        Every sample of the epoch is delivered exactly once in total, also after resuming with
+        another number of ranks or threads, or another batch size. All ranks have the same state.
+
+        Off the native path, and with a sampler whose order cannot be repeated, there is no state:
+        this warns and returns an empty dict. Lightning calls this method of any loader that has
+        it, whenever it saves a checkpoint.
+        """
+        why = self._why_no_state()
+        if why is not None:
+            warn(f"cannot save this loader's position, so resuming restarts the epoch: {why.what}")
+            return {}
+        assert self._native is not None
+        progress = self._progress
+        samples = len(self._native)
+        if self._resume is None and progress is not None and not progress.ended:
+            state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
+            return state.to_dict()
+        if self._resume is None:
+            # Draw the seed now, so that this loader and one that resumes have the same order.
+            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+        return self._resume.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state with the next ``iter``.
+
+        Raises:
+            UsageError: It is of another dataset or order; or this loader has no states.
+        """
+        why = self._why_no_state()
+        if why is not None:
+            if state == {}:
+                return  # as this loader's own state_dict() returns it
+            raise why
+        native = self._native
+        assert native is not None
+        if not isinstance(state, Mapping):
+            State.from_dict(state)  # raises the error
+        if not state:
+            raise UsageError(
+                "The state is empty: it was saved by a loader without states, which is off the "
+                "native path or has a sampler of its own.",
+                "Leave load_state_dict out, which restarts the epoch.",
+            )
+        found = State.from_dict(state, len(native))
+        if found.order != self._order:
+            raise UsageError(
+                f"the state is of order {found.order!r}, this loader's is {self._order!r}",
+                "Make the loader with the same order or shuffle as then.",
+            )
+        if self.seed is not None and found.seed != self.seed:
+            raise UsageError(
+                f"the state is of seed {found.seed}, this loader's is {self.seed}",
+                "Make the loader with the same seed as then.",
+            )
+        self._epoch = found.epoch
+        self._resume = found
+        self._progress = Progress(found.seed, found.epoch, found.position)
+
+    def skip_first_batches(self, count: int) -> Self:
+        """Begin the next ``iter`` so many batches later; none of them is read or decoded.
+
+        Like Accelerate's function of this name, for a native loader. Later passes are whole.
+
+        Returns:
+            This loader.
+
+        Raises:
+            UsageError: ``count`` is not a whole number from 0; or the loader has no states.
+        """
+        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or index(count) < 0:
+            raise UsageError(f"skip_first_batches({count!r})", "Give a whole number from 0.")
+        why = self._why_no_state()
+        if why is not None:
+            raise why
+        assert self._native is not None
+        self._follow_sampler()
+        samples, (_, world_size) = len(self._native), self._ranks or (0, 1)
+        if self._resume is None:
+            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+        skipped = index(count) * world_size * (self.batch_size or 1)
+        position = min(self._resume.position + skipped, samples)
+        self._resume = replace(self._resume, position=position)
+        return self
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether this loader has states."""
+        return self._why_no_state() is None
+
+    @property
+    def _order(self) -> OrderLike:
+        """The order of an epoch."""
+        if isinstance(self.sampler, ShardedSampler):
+            return self.sampler.order
+        return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
+
+    def _why_no_state(self) -> UsageError | None:
+        if self._native is None:
+            return self._choice.refusal("a state")
+        if not self._own_order:
+            return UsageError(
+                "a state needs an order of fastdata's; this loader was given a sampler",
+                "Give shuffle=True or order=, and shard= instead of a DistributedSampler.",
+            )
+        return None
+
+    def _epoch_seed(self) -> int:
+        """The seed of an epoch that begins: given, or drawn as torch draws its own."""
+        # torch's default device may be a GPU.
+        empty = torch.empty((), dtype=torch.int64, device="cpu")
+        drawn = int(empty.random_(generator=self.generator).item())
+        if self.seed is not None:
+            return self.seed
+        # Ranks must agree, and their generators need not.
+        return drawn if self._ranks is None else 0
+
+
+def _set_epoch(sampler: Any, epoch: int) -> None:
+    for one in (sampler, getattr(sampler, "sampler", None)):
+        set_epoch = getattr(one, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
