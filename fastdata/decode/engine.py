@@ -324,9 +324,10 @@ class PendingBatch:
         if self._errors is not None:
             return self._errors
         errors = []
-        for index, *verdict in self._job.failures():
+        for index, code, detail, offset in self._job.failures():
+            verdict = Verdict(code, detail, offset)
             sample = _OneOfBatch(self, index)
-            outcome = decode_alone(sample, Verdict(*verdict), self._fallback, redraws=False)
+            outcome = decode_alone(sample, verdict, self._fallback, redraws=False)
             if outcome.error is not None:
                 errors.append(cast(DecodeError, outcome.error))
         self._errors = errors

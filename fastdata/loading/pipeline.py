@@ -382,8 +382,8 @@ class Pipeline:
         heights[new] = np.asarray(gathered.extents.heights)[new]
         encodings[new] = np.asarray(gathered.extents.encodings)[new]
         pillow = gathered.pillow.copy()
-        for slot, *account in probe.failures():
-            index, verdict = int(indices[slot]), Verdict(*account)
+        for slot, code, detail, offset in probe.failures():
+            index, verdict = int(indices[slot]), Verdict(code, detail, offset)
             if verdict.step() is Step.FAIL:
                 batch.failed[slot] = self._source.problem(index, verdict.detail, verdict.code)
             elif not widths[slot]:
@@ -410,8 +410,8 @@ class Pipeline:
         if built:
             self._counters.built += len(built)
             self._source.built(built)
-        for slot, *account in pending.raw_failures():
-            verdict = Verdict(*account)
+        for slot, code, detail, offset in pending.raw_failures():
+            verdict = Verdict(code, detail, offset)
             if verdict.step() is Step.FAIL:
                 index = int(batch.planned.indices[slot])
                 error = self._source.problem(index, verdict.detail, verdict.code)

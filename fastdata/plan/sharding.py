@@ -178,10 +178,12 @@ class State:
 
         ``window`` is that of a quasi-random order, else 0.
         """
-        order, window = self.order, 0
-        if isinstance(order, QuasiRandom):
-            order, window = "quasi-random", order.window
         numbers = {name: getattr(self, name) for name in _NUMBERS}
+        window = 0
+        if isinstance(self.order, QuasiRandom):
+            order, window = "quasi-random", self.order.window
+        else:
+            order = self.order
         return {"version": _STATE_VERSION, **numbers, "order": order, "window": window}
 
     @classmethod
@@ -221,7 +223,7 @@ class State:
         order: Any = state["order"]
         if order == "quasi-random":
             order = QuasiRandom(_whole("window", state["window"]))
-        read = cls(*(_whole(name, state[name]) for name in _NUMBERS), order)
+        read = cls(**{name: _whole(name, state[name]) for name in _NUMBERS}, order=order)
         if samples is not None and read.samples != samples:
             raise UsageError(
                 f"The state is of a dataset with {read.samples} samples; this one has {samples}.",
