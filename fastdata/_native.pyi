@@ -236,6 +236,26 @@ class RecordTable:
         when used. IndexError: no such row.
         """
 
+class Rows:
+    """Rows of an index, as the samples of a `Job`: its threads look them up and draw their cuts.
+
+    ``numbers``, ``occurrences``: what keys are made of (`fastdata.plan.draws`); None: all are 0.
+    ``max_pixels``: larger images fail with ``too_large``; 0: none. IndexError: no such row.
+    """
+
+    def __init__(
+        self,
+        table: RecordTable,
+        indices: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int64],
+        occurrences: npt.NDArray[np.int64] | None = None,
+        max_pixels: int = 0,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def extents(self) -> Extents:
+        """The rows' extents, once a job of them is done."""
+
 def sound_records(records: Buffer, first: int) -> int:
     """How many records, of the rows from ``first`` on, are sound before one is not."""
 
@@ -330,11 +350,14 @@ class Job:
     keys. ``views``: jobs of further views of the same images, done with this one: their samples are
     read, and decoded where views overlap, once; what fails here is missing there. ``max_scans``:
     JPEGs of more scans are ``unsupported``.
+
+    ``data`` may be Rows: then ``drawn`` takes the place of ``cuts``, a Geometry and the view's key.
+    What needs padding or is too small for a crop fails with ``bad_region``.
     """
 
     def __init__(
         self,
-        data: Sequence[Buffer] | Extents,
+        data: Sequence[Buffer] | Extents | Rows,
         *,
         seek_points: Sequence[Buffer | None] | None = None,
         cuts: npt.NDArray[np.void] | None = None,
@@ -349,7 +372,11 @@ class Job:
         program: PixelProgram | None = None,
         views: list[Job] = ...,
         max_scans: int = 64,
+        drawn: tuple[Geometry, int] | None = None,
     ) -> None: ...
+    def cuts(self) -> npt.NDArray[np.void]:
+        """The array of `CUT` of a job that is done."""
+
     def run(self) -> None:
         """Decode in the calling thread."""
 

@@ -63,6 +63,8 @@ class DALIPipeline(Pipeline):
         *args: As `Pipeline`'s; its engine reads, and decodes what is not DALI's.
     """
 
+    looks_up = False
+
     def __init__(self, runner: Runner, device: torch.device, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._runner, self._device = runner, device
@@ -167,9 +169,13 @@ class DALIPipeline(Pipeline):
         batch.run = None
         return errors
 
-    def _count(self, batch: Batch, decoded: npt.NDArray[np.bool_], way: str = NATIVE) -> None:
+    def _count(
+        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, way: str = NATIVE
+    ) -> None:
         """See `Pipeline._count`."""
         assert isinstance(batch, DALIBatch)
+        if decoded is None:
+            decoded = np.ones(len(batch.planned.indices), np.bool_)
         if batch.run is not None and batch.run.pixels is not None:
             theirs = np.zeros_like(decoded)
             theirs[batch.run.slots] = True

@@ -27,7 +27,7 @@ _ANY = np.iinfo(np.int32).max  # number of scans
 
 Region: TypeAlias = tuple[int, int, int, int]
 _Array: TypeAlias = npt.NDArray[Any]
-Samples: TypeAlias = Sequence[Any] | _native.Extents
+Samples: TypeAlias = Sequence[Any] | _native.Extents | _native.Rows
 
 
 class BatchOptions(TypedDict, total=False):
@@ -59,6 +59,7 @@ class BatchOptions(TypedDict, total=False):
             ``regions``, ``sizes``, ``windows``, ``flips`` and ``filter``.
         program: Augmentations (``fastdata.transforms.pixels``), done to the window before it is
             normalised; they make images of the result's size. Needs ``cuts``.
+        drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
         max_scans: JPEGs of more scans are left to Pillow; None: none are.
     """
 
@@ -77,6 +78,7 @@ class BatchOptions(TypedDict, total=False):
     stride: int
     check: bool
     cuts: _Array | None
+    drawn: tuple[_native.Geometry, int] | None
     program: _native.PixelProgram | None
     max_scans: int | None
 
@@ -221,6 +223,7 @@ class PendingBatch:
         stride: int = 0,
         check: bool = True,
         cuts: _Array | None = None,
+        drawn: tuple[_native.Geometry, int] | None = None,
         program: _native.PixelProgram | None = None,
         max_scans: int | None = DEFAULT_MAX_SCANS,
         views: Sequence[PendingBatch] = (),
@@ -237,11 +240,11 @@ class PendingBatch:
         count = len(samples)
         self._samples, self._fallback, self._with_index = samples, fallback, _index
         given = regions, sizes, windows, flips
-        if cuts is None:
+        if cuts is None and drawn is None:
             cuts = _cuts(count, out, *given, filter)
         elif filter != "bilinear" or any(option is not None for option in given):
             raise ValueError("cuts take the place of regions, sizes, windows, flips and filter")
-        self._cuts = cuts
+        self._given_cuts = cuts
         self._options: dict[str, Any] = {
             "dtype": dtype,
             "mean": mean,
@@ -252,7 +255,7 @@ class PendingBatch:
         }
         self._check = check
         self._out = out
-        self._views = views
+        self.views = views
         self._job: _native.Job = _native.Job(
             samples,
             seek_points=seek_points,
@@ -262,9 +265,15 @@ class PendingBatch:
             check=check,
             views=[view._job for view in views],
             cuts=cuts,
+            drawn=drawn,
             **self._options,
         )
         self._errors: list[DecodeError] | None = None
+
+    @property
+    def cuts(self) -> _Array:
+        """The geometry of each sample, once it is done."""
+        return self._job.cuts() if self._given_cuts is None else self._given_cuts
 
     def run(self) -> None:
         """Decode in the calling thread, instead of an engine's."""
@@ -352,6 +361,8 @@ class PendingBatch:
     def _sample(self, index: int) -> Any:
         """One sample's bytes or pixels."""
         samples = self._samples
+        if isinstance(samples, _native.Rows):
+            samples = samples.extents
         if not isinstance(samples, _native.Extents):
             return samples[index]
         data = samples.read(index, check=self._check)
@@ -362,7 +373,7 @@ class PendingBatch:
 
     def _run_one(self, index: int, sample: Any) -> Verdict | None:
         job = self._job_of_one(
-            index, sample, [view._job_of_one(index, sample) for view in self._views]
+            index, sample, [view._job_of_one(index, sample) for view in self.views]
         )
         job.run()
         failures = job.failures()
@@ -373,7 +384,7 @@ class PendingBatch:
     ) -> _native.Job:
         one = slice(index, index + 1)
         return _native.Job(
-            [sample], out=self._out[one], cuts=self._cuts[one], views=list(views), **self._options
+            [sample], out=self._out[one], cuts=self.cuts[one], views=list(views), **self._options
         )
 
 
@@ -417,7 +428,7 @@ class _OneOfBatch(Alone):
         if code == "bad_region":
             if (size := _image_size(sample)) is not None:
                 text += f" of {size[0]} x {size[1]} pixels"
-            cut, canvas = self._batch._cuts[self._index], self._batch._out.shape[2:0:-1]
+            cut, canvas = self._batch.cuts[self._index], self._batch._out.shape[2:0:-1]
             resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
             if not cut["whole"]:
                 text += f": {tuple(cut['box'].tolist())}"

@@ -63,6 +63,7 @@ class Batch:
         gathered: What is known of them.
         fetch: Its bytes on their way from a remote dataset, if they are still to be used.
         probe: Reading sizes that only the files tell, if that is still to do.
+        rows: What decode threads look up; None where ``gathered`` has it.
         views: Where their pixels go; empty until all sizes are known.
         pending: What the native core decodes of them.
         slow: Samples that threads of Python's decode, by their slot in the batch.
@@ -75,6 +76,7 @@ class Batch:
     gathered: Gathered
     fetch: Fetch | None = None
     probe: _native.ProbeJob | None = None
+    rows: _native.Rows | None = None
     views: list[View] = field(default_factory=list)
     pending: list[PendingBatch] = field(default_factory=list)
     slow: dict[int, Future[Outcome]] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode.codecs import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch
-from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
+from fastdata.decode.fallback import NOT_NATIVE, Outcome, Step, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
@@ -27,19 +28,25 @@ from fastdata.loading.buffers import BatchMemory, BufferPool
 from fastdata.loading.seek_cache import Stamped
 from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
-from fastdata.plan.draws import sample_keys
+from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.opening import WRONG_BYTES, Fetches
 from fastdata.remote.prefetch import Parts, RemotePass
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.index import ExtentTable
+from fastdata.transforms import geometry
 from fastdata.transforms.geometry import Cuts
 
 #: Pixels: larger than any crop. Stands for sizes that only Pillow can tell.
 _ANY_SIZE = 1 << 15
 
+#: One of so many samples that fail natively is a few.
+_FEW = 16
+
 #: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
 _SLICE = 0.05
 
+_NO_CUTS = np.empty(0, _native.CUT)
 # What is known of a batch whose rows of the index are damaged.
 _NOTHING = Gathered(
     _native.Extents([]),
@@ -85,6 +92,9 @@ def plan_fetches(
 class Pipeline:
     """Begins and finishes batches. Only the consumer's thread calls it.
 
+    Where the index is on this machine, decode threads read it and draw crops, and what they could
+    not decode is sorted out afterwards. Else sizes and crops are known before decoding starts.
+
     Args:
         source: Where samples come from.
         settings: How they are decoded.
@@ -94,6 +104,9 @@ class Pipeline:
         counters: Counts what was done.
         remote: Fetches what the source does not have on this machine; None where it has all.
     """
+
+    #: Whether decode threads may look rows up by themselves.
+    looks_up = True
 
     def __init__(
         self,
@@ -112,27 +125,46 @@ class Pipeline:
         self._engine = engine
         self._helpers = helpers
         self._counters = counters
+        self._table = source.table if self.looks_up else None
+        programs = settings.recipe.programs
+        self._geometries = [geometry.compiled(program.steps) for program in programs]
+        self._options = [
+            {**program.batch_options(None), "dct_scaling": settings.dct_scaling}
+            for program in programs
+        ]
 
     def begin(self, planned: Planned, key: int) -> Batch:
-        """Begins a batch.
+        """Begin a batch.
 
         Args:
             planned: Which samples.
             key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         """
+        batch = self._new_batch(planned, key, _NOTHING)
         try:
-            gathered = self._source.gather(planned.indices)
+            if self._table is not None:
+                self._begin_rows(batch, self._table)
+                return batch
+            batch.gathered = gathered = self._source.gather(planned.indices)
         except FastdataError as error:
-            batch = self._new_batch(planned, key, _NOTHING)
             batch.error = error
             return batch
         self._counters.seekable += int(np.count_nonzero(gathered.extents.seekable))
-        batch = self._new_batch(planned, key, gathered)
         if self._remote is None:
             self._begin(batch)
         else:
             batch.fetch = self._remote.fetch(gathered.extents, planned.draws)
         return batch
+
+    def _begin_rows(self, batch: Batch, table: ExtentTable) -> None:
+        """Begin a batch whose rows the decode threads look up, and whose crops they draw."""
+        planned, most = batch.planned, self._source.limits.max_pixels or 0
+        batch.rows = table.rows(planned.indices, planned.numbers, planned.occurrences, most)
+        given = []
+        for number, options in enumerate(self._options):
+            batch.views.append(View(self._memory(batch, number), _NO_CUTS))
+            given.append({**options, "drawn": (self._geometries[number], child(batch.key, number))})
+        self._submit(batch, batch.rows, given)
 
     def _begin(self, batch: Batch) -> None:
         """Begins what can be done when the samples' bytes can be read."""
@@ -226,17 +258,23 @@ class Pipeline:
             elif found.decoder == PILLOW and self._source.tells_fallback:
                 self._source.tells_fallback = False
                 self._tell_fallback(batch, slot, found)
-        decoded = np.ones(len(batch.planned.indices), np.bool_)
-        decoded[[*batch.slow, *batch.failed]] = False
+        decoded = None
+        if batch.slow or batch.failed:
+            decoded = np.ones(len(batch.planned.indices), np.bool_)
+            decoded[[*batch.slow, *batch.failed]] = False
         self._count(batch, decoded)
         for error in batch.failed.values():
             if isinstance(error, OutageError):  # its samples may be sound
                 raise error
         return dict(sorted(batch.failed.items()))
 
-    def _count(self, batch: Batch, decoded: npt.NDArray[np.bool_], way: str = NATIVE) -> None:
-        """Counts samples that the core has decoded; those of ``slow`` are counted already."""
-        codes = np.maximum(batch.gathered.encodings[decoded], -1)
+    def _count(
+        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, way: str = NATIVE
+    ) -> None:
+        """Count samples that the core has decoded, all if None; `_finish` counts ``slow``."""
+        codes = batch.gathered.encodings
+        if decoded is not None:
+            codes = codes[decoded]
         for code, count in enumerate(np.bincount(codes + 1).tolist(), -1):
             if count:
                 self._counters.count("jpeg" if code < 0 else ENCODINGS[code], way, count)
@@ -322,20 +360,24 @@ class Pipeline:
     def _draw(self, batch: Batch) -> tuple[list[Cuts], npt.NDArray[np.bool_]]:
         """The crops of each view, and for which samples they are Pillow's, or impossible."""
         gathered, planned = batch.gathered, batch.planned
-        indices = planned.indices
-        slow = np.zeros(len(indices), np.bool_)
+        slow = np.zeros(len(planned.indices), np.bool_)
         drawn = []
         for number, program in enumerate(self._settings.recipe.programs):
             keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
             cuts = program.draw(gathered.widths, gathered.heights, keys)
             drawn.append(cuts)
             slow |= cuts["needs_padding"]
-            for slot, words in program.too_small(cuts).items():
-                error = too_small(self._source, int(indices[slot]), words)
-                batch.failed.setdefault(slot, error)
+        self._refuse_small(batch, drawn)
         if batch.failed:
             slow[list(batch.failed)] = True
         return drawn, slow
+
+    def _refuse_small(self, batch: Batch, drawn: Sequence[Cuts]) -> None:
+        """Fail the samples that are too small for a crop."""
+        for program, cuts in zip(self._settings.recipe.programs, drawn, strict=True):
+            for slot, words in program.too_small(cuts).items():
+                error = too_small(self._source, int(batch.planned.indices[slot]), words)
+                batch.failed.setdefault(slot, error)
 
     def _memory(self, batch: Batch, number: int) -> BatchMemory:
         """Memory for one view of a batch."""
@@ -345,23 +387,34 @@ class Pipeline:
         return self._pool.batch(number, count, program.size, *form)
 
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
-        """Has the native core decode all views of the samples that are not skipped."""
-        settings, views = self._settings, []
-        for program, view in zip(settings.recipe.programs, batch.views, strict=True):
-            options = program.batch_options(view.cuts)
-            views.append((view.memory.array, {**options, "dct_scaling": settings.dct_scaling}))
-        (array, options), *others = views
-        extents = batch.gathered.extents
+        """Have the native core decode all views of the samples that are not skipped."""
+        given = [
+            {**options, "cuts": view.cuts}
+            for options, view in zip(self._options, batch.views, strict=True)
+        ]
+        self._submit(batch, batch.gathered.extents, given, skip)
+
+    def _submit(
+        self,
+        batch: Batch,
+        samples: _native.Extents | _native.Rows,
+        given: Sequence[dict[str, Any]],
+        skip: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Start decoding; ``given`` has the options of each view."""
+        (array, options), *others = zip(
+            (view.memory.array for view in batch.views), given, strict=True
+        )
         pending = PendingBatch(
-            extents,
+            samples,
             array,
             skip=skip,
             stride=self._source.stride,
             # What was fetched was checked then.
-            check=settings.check and self._remote is None,
+            check=self._settings.check and self._remote is None,
             fallback="never",
             max_scans=self._source.limits.max_scans,
-            views=[PendingBatch(extents, other, **their) for other, their in others],
+            views=[PendingBatch(samples, other, **their) for other, their in others],
             **options,
         )
         batch.pending.append(pending)
@@ -410,14 +463,37 @@ class Pipeline:
         if built:
             self._counters.built += len(built)
             self._source.built(built)
-        for slot, code, detail, offset in pending.raw_failures():
+        failures = pending.raw_failures()
+        if batch.rows is not None:
+            self._take_rows(batch, batch.rows, pending, len(failures))
+        for slot, code, detail, offset in failures:
+            if slot in batch.failed:
+                continue
             verdict = Verdict(code, detail, offset)
+            if verdict.code in NOT_NATIVE and batch.gathered.pillow[slot]:
+                verdict = Verdict()  # the index says so: the image's own kind explains it better
             if verdict.step() is Step.FAIL:
                 index = int(batch.planned.indices[slot])
                 error = self._source.problem(index, verdict.detail, verdict.code)
                 batch.failed.setdefault(slot, error)
             elif slot not in batch.slow:
                 self._decode_alone(batch, slot, verdict)
+
+    def _take_rows(
+        self, batch: Batch, rows: _native.Rows, pending: PendingBatch, failures: int
+    ) -> None:
+        """Take over what the decode threads have looked up; refuse what no decoder can crop."""
+        batch.rows = None
+        batch.gathered = gathered = self._source.described(rows.extents)
+        self._counters.seekable += int(np.count_nonzero(gathered.extents.seekable))
+        if not failures:
+            return
+        if failures * _FEW > len(batch.planned.indices):
+            self._table = None  # so that other decoders start as early as the core
+        for view, part in zip(batch.views, (pending, *pending.views), strict=True):
+            view.cuts = part.cuts
+        self._refuse_large(batch, gathered.widths, gathered.heights)
+        self._refuse_small(batch, [view.cuts for view in batch.views])
 
     def _decode_alone(self, batch: Batch, slot: int, verdict: Verdict | None = None) -> None:
         """Start to decode every view of one sample that the core declined."""

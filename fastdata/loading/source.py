@@ -31,6 +31,7 @@ from fastdata.remote.opening import RemoteBlobs
 from fastdata.remote.prefetch import PlanFetches, RemotePass
 from fastdata.storage.encodings import ENCODINGS, NATIVE_JPEGS
 from fastdata.storage.files import open_file, read_file
+from fastdata.storage.index import ExtentTable
 from fastdata.text import human_share
 
 #: Encodings that the native core reads: by their place in `ENCODINGS`.
@@ -73,8 +74,10 @@ class Source(ABC):
         stride: Pixels between the seek points to build for samples without any; 0: build none.
         tells_fallback: Whether the next sample that Pillow decodes is to be warned of.
         limits: What an image may cost.
+        table: The index, where decode threads can look rows up in it by themselves; else None.
     """
 
+    table: ExtentTable | None = None
     has_seek_points = False
     stride = 0
     tells_fallback = False
@@ -90,6 +93,10 @@ class Source(ABC):
         Raises:
             DatasetError: The index cannot be read.
         """
+
+    def described(self, extents: _native.Extents) -> Gathered:
+        """Return what `gather` does, of rows that were looked up in `table`."""
+        raise NotImplementedError
 
     @abstractmethod
     def encoded(self, index: int, data: bytes | None = None) -> Encoded:
@@ -197,6 +204,7 @@ class PackedSource(Source):
         self._dataset = dataset
         self.limits = dataset.limits
         self._table = dataset.blobs.extents()
+        self.table = None if isinstance(dataset.blobs, RemoteBlobs) else self._table
         self._told = False
         self.has_seek_points = bool(dataset.manifest.options.get("seek_points"))
 
@@ -205,11 +213,14 @@ class PackedSource(Source):
 
     def gather(self, indices: Indices) -> Gathered:
         """See `Source.gather`."""
-        extents = self._table.gather(indices)
+        return self.described(self._table.gather(indices))
+
+    def described(self, extents: _native.Extents) -> Gathered:
+        """See `Source.described`."""
         encodings, seekable = extents.encodings, extents.seekable
-        pillow = np.zeros(len(indices), np.bool_)
+        pillow = np.zeros(len(extents), np.bool_)
         # Nearly always all are JPEGs with seek points, and one look is enough.
-        if np.count_nonzero(seekable) < len(indices):
+        if np.count_nonzero(seekable) < len(extents):
             pillow[:] = ~_NATIVE[encodings]
         return Gathered(
             extents, extents.labels.copy(), extents.widths, extents.heights, pillow, encodings

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <new>
 
+#include "draws.h"
 #include "jpeg/segments.h"
 
 namespace fastdata {
@@ -23,6 +24,43 @@ int64_t nanoseconds(Clock::duration d) {
 void DecodeTask::share_among(int threads) {
   const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(samples.size(), 1);
   if (wanted > 1 && views.empty() && !options.program && stride == 0) parts_ = wanted;
+}
+
+/// The first thread does it for all samples: to read the index takes a microsecond a row.
+void DecodeTask::look_up() {
+  if (!lookup) return;
+  std::call_once(looked_up_, [this] {
+    try {
+      refused_.resize(samples.size());
+      lookup->table->gather(lookup->rows, *lookup->extents);
+      for (size_t i = 0; i < samples.size(); i++) refused_[i] = draw(i);
+    } catch (const std::bad_alloc&) {
+      for (Extent& extent : lookup->extents->extents)
+        extent.corrupt = "there was not enough memory for its row of the index";
+    }
+  });
+}
+
+/// Draws a sample's cuts; why the core cannot do one of them.
+Status DecodeTask::draw(size_t i) {
+  const int64_t width = extents->widths[i], height = extents->heights[i];
+  bool outside = false;
+  const auto draw_for = [&](DecodeTask& task) {
+    uint64_t own = draw_bits(task.key, static_cast<uint64_t>(lookup->numbers[i]));
+    const int64_t before = lookup->occurrences.empty() ? 0 : lookup->occurrences[i];
+    if (before > 0) own = draw_bits(own, static_cast<uint64_t>(-1 - before));
+    Cut& cut = task.samples[i].cut;
+    cut = task.geometry->draw(own, std::max<int64_t>(width, 1), std::max<int64_t>(height, 1));
+    outside = outside || cut.needs_padding || cut.too_small;
+  };
+  draw_for(*this);
+  for (const auto& view : views) draw_for(*view);
+  if (extents->extents[i].corrupt) return {};  // reading says so
+  if (width < 1 || height < 1) return {Code::other_size, "the index has no size of it"};
+  if (lookup->max_pixels > 0 && width * height > lookup->max_pixels)
+    return {Code::too_large, "it has more pixels than max_pixels allows"};
+  if (outside) return {Code::bad_region, "its crop reaches outside the image"};
+  return {};
 }
 
 bool DecodeTask::may_divide(size_t i) const {
@@ -68,6 +106,8 @@ DecodeTask::Work DecodeTask::work_of(size_t i, size_t part) const {
 Status DecodeTask::run(size_t step) {
   const size_t i = step / parts_;
   if (!skip.empty() && skip[i]) return {};
+  look_up();
+  if (!refused_.empty() && !refused_[i].ok()) return refused_[i];
   Work work = work_of(i, step % parts_);
   if (work.options.height == 0) return {};
   const auto start = Clock::now();
@@ -212,9 +252,11 @@ Status DecodeTask::decode(size_t i, Work& work) {
 }
 
 void DecodeTask::prepare() {
+  look_up();
   try {
     std::vector<uint8_t> others = skip;
     others.resize(samples.size());
+    for (size_t i = 0; i < refused_.size(); i++) others[i] = others[i] || !refused_[i].ok();
     for (size_t i = 0; i < samples.size(); i++) {
       const Extent& extent = extents->extents[i];
       Parts parts;

@@ -3,14 +3,27 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "geometry/geometry.h"
 #include "io/extents.h"
+#include "io/record_table.h"
 #include "partial.h"
 #include "sample.h"
 #include "task.h"
 
 namespace fastdata {
+
+/// Rows of an index that the decoding threads look up, to draw their geometry by their sizes.
+struct RowLookup {
+  const RecordTable* table = nullptr;
+  std::vector<int64_t> rows;
+  // What the keys of the draws are made of (fastdata/plan/draws.py); no occurrences: all are 0.
+  std::vector<int64_t> numbers, occurrences;
+  int64_t max_pixels = 0;  // larger images fail with `too_large`; 0: no limit
+  Extents* extents = nullptr;
+};
 
 class DecodeTask final : public Task {
  public:
@@ -19,7 +32,12 @@ class DecodeTask final : public Task {
   std::vector<Sample> samples;
   SampleOptions options;
   /// Further views of the same images: of these tasks only samples and options are used.
-  std::vector<std::shared_ptr<const DecodeTask>> views;
+  std::vector<std::shared_ptr<DecodeTask>> views;
+  /// If set, the extents and all cuts come from there. Samples whose cut needs padding, or that are
+  /// too small for it, fail with `bad_region`, those without a size with `other_size`.
+  std::shared_ptr<const RowLookup> lookup;
+  const Geometry* geometry = nullptr;  // of this view's cuts, with `lookup`
+  uint64_t key = 0;                    // of the view, in the epoch
   const Extents* extents = nullptr;
   bool check = true;          // checksums
   std::vector<uint8_t> skip;  // a byte a sample, or none: samples to leave alone
@@ -34,7 +52,7 @@ class DecodeTask final : public Task {
   Status run(size_t step) override;
   void share_among(int threads) override;
   size_t parts() const override { return parts_; }
-  bool prepares() const override { return extents && !extents->tables.empty(); }
+  bool prepares() const override { return lookup || (extents && !extents->tables.empty()); }
   void prepare() override;
 
   /// Of all threads together.
@@ -57,6 +75,8 @@ class DecodeTask final : public Task {
     SampleOptions options;
     Box box;  // of the image: what it may need
   };
+  void look_up();
+  Status draw(size_t i);
   bool may_divide(size_t i) const;
   Work work_of(size_t i, size_t part) const;
   Status read(size_t i, Work& work);
@@ -64,6 +84,8 @@ class DecodeTask final : public Task {
   Status read_parts(size_t i, Work& work, bool& read);
   Status decode(size_t i, Work& work);
 
+  std::once_flag looked_up_;
+  std::vector<Status> refused_;               // by `look_up`, one a sample
   size_t parts_ = 1;                          // of each sample
   std::atomic<int64_t> read_{0}, decode_{0};  // nanoseconds
   std::atomic<uint64_t> bytes_read_{0};

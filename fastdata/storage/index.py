@@ -287,3 +287,19 @@ class ExtentTable:
         """
         self._index.require_unchanged()
         return self._table.gather(np.ascontiguousarray(indices, np.int64))
+
+    def rows(
+        self,
+        indices: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int64],
+        occurrences: npt.NDArray[np.int64] | None,
+        max_pixels: int,
+    ) -> _native.Rows:
+        """Return some rows as `_native.Rows`, for decode threads to look up.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptionError: The index has changed since it was opened.
+        """
+        self._index.require_unchanged()
+        return _native.Rows(self._table, indices, numbers, occurrences, max_pixels)

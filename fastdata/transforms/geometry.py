@@ -73,7 +73,7 @@ def draw(
     Returns:
         A row for each image, which depends on its size and key alone.
     """
-    return _compiled(steps).draw(widths, heights, keys)
+    return compiled(steps).draw(widths, heights, keys)
 
 
 def too_small(steps: Sequence[Transform], cuts: Cuts) -> dict[int, str]:
@@ -101,8 +101,8 @@ def resized_size(step: Resize, width: int, height: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(steps: tuple[Transform, ...]) -> _native.Geometry:
-    """The steps as the core has them; the same for the same ones."""
+def compiled(steps: tuple[Transform, ...]) -> _native.Geometry:
+    """Return the steps as the core has them; the same object for equal steps."""
     described = []
     first_draw = 0
     for step in steps:

@@ -272,6 +272,31 @@ std::unique_ptr<BoundExtents> gather_records(const RecordTable& table, const py:
   return extents;
 }
 
+/// Copied, since they must not change while threads use them.
+std::vector<int64_t> int64s(const py::object& array, size_t count, const char* name) {
+  const View view(array);
+  if (!view.is_integers(8, 1) || static_cast<size_t>(view->shape[0]) != count)
+    throw py::type_error(std::string(name) + " must be int64, one a row, contiguous");
+  const auto* first = static_cast<const int64_t*>(view->buf);
+  return {first, first + count};
+}
+
+std::unique_ptr<BoundRows> make_rows(const py::object& table, const py::object& indices,
+                                     const py::object& numbers, const py::object& occurrences,
+                                     int64_t max_pixels) {
+  auto lookup = std::make_shared<RowLookup>();
+  lookup->table = &py::cast<const RecordTable&>(table);
+  lookup->rows = rows_of(indices, lookup->table->rows());
+  lookup->numbers = int64s(numbers, lookup->rows.size(), "numbers");
+  if (!occurrences.is_none())
+    lookup->occurrences = int64s(occurrences, lookup->rows.size(), "occurrences");
+  lookup->max_pixels = max_pixels;
+  auto extents = std::make_unique<BoundExtents>(lookup->rows.size());
+  lookup->extents = extents.get();
+  return std::make_unique<BoundRows>(
+      BoundRows{std::move(lookup), table, py::cast(std::move(extents))});
+}
+
 ByteSpan whole_records(const View& view) {
   const ByteSpan bytes = view.bytes();
   if (bytes.size % sizeof(Record) != 0) throw py::value_error("records of 64 bytes are expected");
@@ -441,6 +466,11 @@ void bind_extents(py::module_& m) {
            py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
            py::arg("classes") = int64_t{1} << 31)
       .def("gather", &gather_records, py::arg("indices"));
+  py::class_<BoundRows>(m, "Rows")
+      .def(py::init(&make_rows), py::arg("table"), py::arg("indices"), py::arg("numbers"),
+           py::arg("occurrences") = py::none(), py::arg("max_pixels") = 0)
+      .def("__len__", &BoundRows::size)
+      .def_readonly("extents", &BoundRows::extents);
   m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"));
   m.def("seal_records", &seal_records, py::arg("records"), py::arg("first"), py::arg("heap_at"),
         py::arg("keys"), py::arg("paths"), py::arg("tables"));

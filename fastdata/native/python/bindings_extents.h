@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "decode_task.h"
 #include "io/extents.h"
 #include "python/python_view.h"
 
@@ -16,6 +17,14 @@ struct BoundExtents : Extents {
   using Extents::Extents;
   std::vector<View> views;
   py::object parts;
+};
+
+/// Rows that a job looks up; their extents are filled then.
+struct BoundRows {
+  std::shared_ptr<const RowLookup> lookup;
+  py::object table, extents;
+
+  size_t size() const { return lookup->rows.size(); }
 };
 
 void bind_extents(pybind11::module_& m);

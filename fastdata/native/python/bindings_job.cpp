@@ -218,18 +218,21 @@ class Job : public PendingWork {
   Job(const py::object& data, const py::object& seek_points, const py::object& cuts,
       const py::object& out, const std::string& dtype, const Numbers& mean,
       const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
-      const py::object& program, const py::list& views, int max_scans)
+      const py::object& program, const py::list& views, int max_scans,
+      const std::optional<std::pair<py::object, uint64_t>>& drawn)
       : Job(std::make_shared<DecodeTask>(), data, out) {
     const DataType type = parse_data_type(dtype);
     bool planar = false;
     const OutputSize output = check_output(out_, type, planar);
-    const bool reading = py::isinstance<BoundExtents>(data);
+    const bool looking_up = py::isinstance<BoundRows>(data);
+    const bool reading = looking_up || py::isinstance<BoundExtents>(data);
     const size_t count = py::len(data);
     if (static_cast<size_t>(output.count) != count)
       throw py::value_error("out is not for as many samples as there are");
     if (stride < 0) throw py::value_error("stride must not be below 0");
     if (!program.is_none()) {
-      if (cuts.is_none()) throw py::value_error("a program needs cuts, which have its keys");
+      if (cuts.is_none() && !drawn)
+        throw py::value_error("a program needs cuts, which have its keys");
       program_ = program;
       task_->options.program = &py::cast<const PixelProgram&>(program);
     } else if (output.channels == 1) {
@@ -237,7 +240,8 @@ class Job : public PendingWork {
     }
     for (const py::handle view : views) {
       const std::shared_ptr<DecodeTask>& task = py::cast<Job&>(view).task_;
-      if (task->size() != count) throw py::value_error("views are not of as many samples");
+      if (task->samples.size() != count || !task->geometry == looking_up)
+        throw py::value_error("views are not of the same samples");
       task_->views.push_back(task);
     }
     others_ = views;
@@ -250,7 +254,18 @@ class Job : public PendingWork {
     task_->check = check;
     task_->stride = stride;
     if (stride > 0) task_->built.resize(count);
-    if (reading) task_->extents = py::cast<const BoundExtents*>(data);
+    if (drawn.has_value() != looking_up || (drawn && !cuts.is_none()))
+      throw py::value_error("rows, and rows alone, need drawn=, in the place of cuts");
+    if (looking_up) {
+      const auto& rows = py::cast<const BoundRows&>(data);
+      task_->lookup = rows.lookup;
+      task_->extents = rows.lookup->extents;
+      geometry_ = drawn->first;
+      task_->geometry = &py::cast<const Geometry&>(geometry_);
+      task_->key = drawn->second;
+    } else if (reading) {
+      task_->extents = py::cast<const BoundExtents*>(data);
+    }
 
     const Cut* cut = cuts_of(cuts, count);
     const Cut whole = whole_cut(output.width, output.height);
@@ -284,6 +299,15 @@ class Job : public PendingWork {
   }
 
   ~Job() { end(); }
+
+  /// What was cut out of each sample.
+  py::array_t<Cut> cuts() const {
+    require_done();
+    py::array_t<Cut> cuts(static_cast<py::ssize_t>(task_->samples.size()));
+    Cut* cut = cuts.mutable_data();
+    for (const Sample& sample : task_->samples) *cut++ = sample.cut;
+    return cuts;
+  }
 
   /// (index, packed table, the file's size, its mtime in ns) of those built for this batch.
   py::list built() const {
@@ -319,7 +343,7 @@ class Job : public PendingWork {
   View out_;
   std::vector<View> views_;
   std::unique_ptr<Normalisation> normalisation_;
-  py::object program_;
+  py::object program_, geometry_;
   py::list others_;  // jobs of further views
   std::shared_ptr<DecodeTask> task_;
 };
@@ -390,13 +414,15 @@ void bind_job(py::module_& m) {
   bind_work<Job>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
-                    int, bool, const py::object&, const py::list&, int>(),
+                    int, bool, const py::object&, const py::list&, int,
+                    const std::optional<std::pair<py::object, uint64_t>>&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
            py::arg("mean") = py::none(), py::arg("std") = py::none(),
            py::arg("dct_scaling") = false, py::arg("skip") = py::none(), py::arg("stride") = 0,
            py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
-           py::arg("max_scans") = SampleOptions{}.max_scans)
+           py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none())
+      .def("cuts", &Job::cuts)
       .def("built", &Job::built)
       .def("timings", &Job::timings)
       .def("bytes_read", &Job::bytes_read);
