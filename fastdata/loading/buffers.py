@@ -51,7 +51,7 @@ class BufferPool:
         self._keep = keep
         self.pinned = pinned
         # By view: blocks of one view have one size.
-        self._free: defaultdict[int, list[npt.NDArray[np.uint8]]] = defaultdict(list)
+        self._free: defaultdict[int, list[_Block]] = defaultdict(list)
 
     def batch(
         self,
@@ -74,36 +74,39 @@ class BufferPool:
             if channels_last:
                 tensor = tensor.permute(0, 3, 1, 2)
         else:
-            array = self._array(view, shape, np.dtype(_NUMPY[dtype]))
+            array = self._array(view, shape, dtype)
             # numpy transposes in a tenth of torch's time.
             tensor = torch.from_numpy(array.transpose(0, 3, 1, 2) if channels_last else array)
             if dtype == "bfloat16":
                 tensor = tensor.view(torch.bfloat16)
         return BatchMemory(tensor, array if channels_last else array.transpose(0, 2, 3, 1))
 
-    def _array(self, view: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        needed = math.prod(shape) * dtype.itemsize
-        block = self._take(view, needed)
+    def _array(self, view: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        block = self._take(view, shape, dtype)
         if block is None:
+            kind: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+            needed = math.prod(shape) * kind.itemsize
             try:
-                block = _new_block(needed)
+                memory = _new_block(needed)
             except (OSError, OverflowError):
                 raise MemoryError(
                     f"no memory for a batch of shape {shape}, {needed / 1e9:.3g} GB: give the "
                     "transform a smaller size, or the loader a smaller batch_size"
                 ) from None
-        whole = np.asarray(_Lease(block, self, view))
-        return whole[:needed].view(dtype).reshape(shape)
+            block = _Block(memory, shape, dtype)
+        return np.asarray(_Lease(block, self, view))
 
-    def _take(self, view: int, needed: int) -> npt.NDArray[np.uint8] | None:
+    def _take(self, view: int, shape: tuple[int, ...], dtype: str) -> _Block | None:
         while True:
             try:
                 block = self._free[view].pop()  # two iterators of a loader may share the pool
             except IndexError:
                 return None
-            # Drop blocks that are too small: the shape of batches has changed.
-            if block.nbytes >= needed:
+            if block.shape == shape and block.dtype == dtype:
                 return block
+            # The shape of batches has changed. Drop blocks that are too small.
+            if block.fits(shape, dtype):
+                return _Block(block.memory, shape, dtype)
 
     def clear(self) -> None:
         """Drop all free blocks."""
@@ -114,7 +117,7 @@ class BufferPool:
         self._keep = 0
         self.clear()
 
-    def give_back(self, block: npt.NDArray[np.uint8], view: int) -> None:
+    def give_back(self, block: _Block, view: int) -> None:
         """Take back an unused block of a view; callable in any thread."""
         free = self._free[view]
         if len(free) < self._keep:
@@ -136,6 +139,25 @@ def _new_block(size: int) -> npt.NDArray[np.uint8]:
 _LARGE = 1 << 20
 
 
+class _Block:
+    """Memory of one batch, described as numpy's array interface wants it."""
+
+    def __init__(self, memory: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> None:
+        self.memory, self.shape, self.dtype = memory, shape, dtype
+        kind: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+        self.interface = {
+            "data": (memory.ctypes.data, False),
+            "shape": shape,
+            "typestr": kind.str,
+            "version": 3,
+        }
+
+    def fits(self, shape: tuple[int, ...], dtype: str) -> bool:
+        """Return whether it is large enough for an array."""
+        kind: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+        return math.prod(shape) * kind.itemsize <= self.memory.nbytes
+
+
 class _Lease:
     """Lease of a block through numpy's array interface; returns it when the array is gone.
 
@@ -143,10 +165,10 @@ class _Lease:
     object, which is no array itself. So the lease lives exactly as long as any view.
     """
 
-    def __init__(self, block: npt.NDArray[np.uint8], pool: BufferPool, view: int) -> None:
+    def __init__(self, block: _Block, pool: BufferPool, view: int) -> None:
         # Weak: a tensor that the user keeps for long must not keep all free blocks.
         self._block, self._pool, self._view = block, weakref.ref(pool), view
-        self.__array_interface__ = block.__array_interface__
+        self.__array_interface__ = block.interface
 
     def __del__(self) -> None:
         pool = self._pool()

@@ -22,8 +22,16 @@ int64_t nanoseconds(Clock::duration d) {
 /// Where threads would have nothing to do, they take part in large images: these are cut into bands
 /// of the output's rows, each of which is the window of a resize.
 void DecodeTask::share_among(int threads) {
-  const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(samples.size(), 1);
+  const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(count(), 1);
   if (wanted > 1 && views.empty() && !options.program && stride == 0) parts_ = wanted;
+}
+
+void DecodeTask::make_samples() {
+  Sample sample;
+  sample.output = first_output;
+  samples.assign(count(), sample);
+  auto* data = static_cast<uint8_t*>(first_output.data);
+  for (size_t i = 0; i < samples.size(); i++) samples[i].output.data = data + i * output_stride;
 }
 
 /// The first thread does it for all samples: to read the index takes a microsecond a row.
@@ -31,12 +39,14 @@ void DecodeTask::look_up() {
   if (!lookup) return;
   std::call_once(looked_up_, [this] {
     try {
-      refused_.resize(samples.size());
+      make_samples();
+      for (const auto& view : views) view->make_samples();
+      *lookup->extents = Extents(count());
       lookup->table->gather(lookup->rows, *lookup->extents);
-      for (size_t i = 0; i < samples.size(); i++) refused_[i] = draw(i);
+      refused_.resize(count());
+      for (size_t i = 0; i < count(); i++) refused_[i] = draw(i);
     } catch (const std::bad_alloc&) {
-      for (Extent& extent : lookup->extents->extents)
-        extent.corrupt = "there was not enough memory for its row of the index";
+      no_memory_ = true;
     }
   });
 }
@@ -107,6 +117,7 @@ Status DecodeTask::run(size_t step) {
   const size_t i = step / parts_;
   if (!skip.empty() && skip[i]) return {};
   look_up();
+  if (no_memory_) return {Code::out_of_memory, "not enough memory for the rows of the index"};
   if (!refused_.empty() && !refused_[i].ok()) return refused_[i];
   Work work = work_of(i, step % parts_);
   if (work.options.height == 0) return {};
@@ -253,6 +264,7 @@ Status DecodeTask::decode(size_t i, Work& work) {
 
 void DecodeTask::prepare() {
   look_up();
+  if (no_memory_) return;
   try {
     std::vector<uint8_t> others = skip;
     others.resize(samples.size());

@@ -33,11 +33,13 @@ class DecodeTask final : public Task {
   SampleOptions options;
   /// Further views of the same images: of these tasks only samples and options are used.
   std::vector<std::shared_ptr<DecodeTask>> views;
-  /// If set, the extents and all cuts come from there. Samples whose cut needs padding, or that are
-  /// too small for it, fail with `bad_region`, those without a size with `other_size`.
+  /// If set, samples, extents and all cuts are made from it. Samples whose cut needs padding, or
+  /// that are too small for it, fail with `bad_region`, those without a size with `other_size`.
   std::shared_ptr<const RowLookup> lookup;
   const Geometry* geometry = nullptr;  // of this view's cuts, with `lookup`
   uint64_t key = 0;                    // of the view, in the epoch
+  Output first_output;                 // of the first sample, with `lookup`
+  size_t output_stride = 0;            // bytes from one sample's output to the next
   const Extents* extents = nullptr;
   bool check = true;          // checksums
   std::vector<uint8_t> skip;  // a byte a sample, or none: samples to leave alone
@@ -48,7 +50,8 @@ class DecodeTask final : public Task {
   };
   std::vector<Built> built;  // one a sample if stride, most of them empty
 
-  size_t size() const override { return samples.size() * parts_; }
+  size_t count() const { return lookup ? lookup->rows.size() : samples.size(); }
+  size_t size() const override { return count() * parts_; }
   Status run(size_t step) override;
   void share_among(int threads) override;
   size_t parts() const override { return parts_; }
@@ -76,6 +79,7 @@ class DecodeTask final : public Task {
     Box box;  // of the image: what it may need
   };
   void look_up();
+  void make_samples();
   Status draw(size_t i);
   bool may_divide(size_t i) const;
   Work work_of(size_t i, size_t part) const;
@@ -85,6 +89,7 @@ class DecodeTask final : public Task {
   Status decode(size_t i, Work& work);
 
   std::once_flag looked_up_;
+  bool no_memory_ = false;                    // in `look_up`
   std::vector<Status> refused_;               // by `look_up`, one a sample
   size_t parts_ = 1;                          // of each sample
   std::atomic<int64_t> read_{0}, decode_{0};  // nanoseconds

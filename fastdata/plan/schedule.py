@@ -93,16 +93,18 @@ class Numbering:
 
 
 def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
-    """The batches of one rank in an order of ours: (draws, position after)."""
-    n = epoch.samples
-    for batch in range(len(epoch)):
-        positions = epoch.unwrapped(batch)
-        if positions[-1] < n:
-            draws = order(positions)
-        else:
-            occurrences, positions = np.divmod(positions, n)
-            draws = order(positions) + occurrences * n
-        yield draws, epoch.consumed(batch)
+    """Yield the batches of one rank in an order of fastdata's: (draws, position after)."""
+    n, at_once = epoch.samples, max(_AT_ONCE // epoch.batch_size, 1)
+    for first in range(0, len(epoch), at_once):
+        batches = range(first, min(first + at_once, len(epoch)))
+        parts = [epoch.unwrapped(batch) for batch in batches]
+        occurrences, positions = np.divmod(np.concatenate(parts), n)
+        draws = order(positions) + occurrences * n
+        begin = 0
+        for batch, part in zip(batches, parts, strict=True):
+            end = begin + len(part)
+            yield draws[begin:end], epoch.consumed(batch)
+            begin = end
 
 
 def sampled(
@@ -273,6 +275,9 @@ class Schedule:
             self._drawn.extend(found[0].tolist())
         return found
 
+
+#: Samples of which the order is computed at once: numpy's calls take long for a batch.
+_AT_ONCE = 4096
 
 #: Draws of a sampler that are kept, to take substitutes from.
 _KEPT = 1024

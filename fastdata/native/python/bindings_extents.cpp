@@ -291,7 +291,7 @@ std::unique_ptr<BoundRows> make_rows(const py::object& table, const py::object& 
   if (!occurrences.is_none())
     lookup->occurrences = int64s(occurrences, lookup->rows.size(), "occurrences");
   lookup->max_pixels = max_pixels;
-  auto extents = std::make_unique<BoundExtents>(lookup->rows.size());
+  auto extents = std::make_unique<BoundExtents>(0);
   lookup->extents = extents.get();
   return std::make_unique<BoundRows>(
       BoundRows{std::move(lookup), table, py::cast(std::move(extents))});

@@ -240,7 +240,7 @@ class Job : public PendingWork {
     }
     for (const py::handle view : views) {
       const std::shared_ptr<DecodeTask>& task = py::cast<Job&>(view).task_;
-      if (task->samples.size() != count || !task->geometry == looking_up)
+      if (task->count() != count || !task->geometry == looking_up)
         throw py::value_error("views are not of the same samples");
       task_->views.push_back(task);
     }
@@ -274,6 +274,21 @@ class Job : public PendingWork {
     if (seeking && py::len(seek_points) != count)
       throw py::value_error("seek_points must have one entry a sample");
 
+    Output first;
+    first.data = out_->buf;
+    first.row_stride = out_->strides[1];
+    first.channels = output.channels;
+    // One plane has no next one: its stride only says that it is no interleaved image.
+    first.plane_stride = !planar ? 0 : output.channels == 1 ? 1 : out_->strides[3];
+    first.type = type;
+    first.scale = normalisation_->scale;
+    first.offset = normalisation_->offset;
+    if (looking_up) {
+      if (seeking) throw py::value_error("rows have seek points of their own");
+      task_->first_output = first;
+      task_->output_stride = out_->strides[0];
+      return;
+    }
     views_.reserve((reading ? 0 : count) + (seeking ? count : 0));
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
@@ -287,14 +302,8 @@ class Job : public PendingWork {
         }
       }
       sample.cut = cut ? cut[i] : whole;
+      sample.output = first;
       sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
-      sample.output.row_stride = out_->strides[1];
-      sample.output.channels = output.channels;
-      // One plane has no next one: its stride only says that it is no interleaved image.
-      sample.output.plane_stride = !planar ? 0 : output.channels == 1 ? 1 : out_->strides[3];
-      sample.output.type = type;
-      sample.output.scale = normalisation_->scale;
-      sample.output.offset = normalisation_->offset;
     }
   }
 
