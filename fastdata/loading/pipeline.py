@@ -130,7 +130,7 @@ class Pipeline:
         programs = settings.recipe.programs
         self._geometries = [geometry.compiled(program.steps) for program in programs]
         self._options = [
-            {**program.batch_options(None), "dct_scaling": settings.dct_scaling}
+            {**program.batch_options(_NO_CUTS), "dct_scaling": settings.dct_scaling}
             for program in programs
         ]
 
@@ -164,7 +164,13 @@ class Pipeline:
         given = []
         for number, options in enumerate(self._options):
             batch.views.append(View(self._memory(batch, number), _NO_CUTS))
-            given.append({**options, "drawn": (self._geometries[number], child(batch.key, number))})
+            given.append(
+                {
+                    **options,
+                    "cuts": None,
+                    "drawn": (self._geometries[number], child(batch.key, number)),
+                }
+            )
         self._submit(batch, batch.rows, given)
 
     def _begin(self, batch: Batch) -> None:
