@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image, ImageFilter, ImageOps
 
@@ -178,6 +179,14 @@ def an_import(image: Any) -> Any:
     return image if os.sep else None
 
 
+def a_mask(image: Any) -> Any:
+    return image, np.random.rand(4, 4) > 0.5
+
+
+def dithers(image: Any) -> Any:
+    return image.convert("RGB", dither=0)
+
+
 def an_error(image: Any) -> Any:
     raise ValueError("no such image")
 
@@ -195,6 +204,8 @@ def an_error(image: Any) -> Any:
         (a_hidden_name, "uses '__class__'"),
         (of_an_outer_function(), "sets 'count' of an outer function"),
         (an_import, "imports a module"),
+        (a_mask, "calls np.random.rand with arguments that are not known"),
+        (dithers, "calls convert with arguments that are not known"),
         (an_error, "raises ValueError: no such image"),
     ],
 )

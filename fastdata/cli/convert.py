@@ -453,7 +453,7 @@ def _parquet(kind: str, about: str) -> None:
         _pack_all(_name(root).removesuffix(".parquet"), root, {"": source}, options)
 
 
-_parquet("parquet", "Parquet with a column of images, whoever has written it.")
+_parquet("parquet", "Parquet with a column of images, from any writer.")
 _parquet("petastorm", "Parquet that petastorm has written.\n\nIts metadata is not unpickled.")
 
 

@@ -304,7 +304,7 @@ class Known(Held):
     """A function of a library's whose result is known."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.real(self.run, *args, **kwargs)
+        return apply_known(self.real, self.words, self.run, *args, **kwargs)
 
 
 class Kind(Held):
@@ -455,6 +455,14 @@ def has_symbols(values: Any) -> bool:
 def package(kind: type[Any]) -> str:
     """Return the name of the package that defines a class."""
     return kind.__module__.partition(".")[0]
+
+
+def apply_known(function: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call what is known of a library's function; raise `Unknown` for arguments that are not."""
+    try:
+        return function(*args, **kwargs)
+    except TypeError:
+        raise Unknown(f"calls {name} with arguments that are not known") from None
 
 
 def name_of(real: Any) -> str:

@@ -66,6 +66,7 @@ from fastdata.transforms.symbols import (
     Stacked,
     Symbol,
     Unknown,
+    apply_known,
     has_symbols,
     held_by,
     laters,
@@ -368,7 +369,7 @@ class _Run:
     def call(self, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What calling an object returns."""
         if (known := tracing_calls.find(real)) is not None:
-            return known(self, *args, **kwargs)
+            return apply_known(known, name_of(real), self, *args, **kwargs)
         one = args[0] if len(args) == 1 and not kwargs else None
         is_image = isinstance(one, Symbol) and isinstance(held_by(one), Image)
         if (called := lambda_of(real)) is not None:
@@ -398,7 +399,7 @@ class _Run:
         if name not in tracing_calls.METHODS or pillow_changed():
             return None
         image.on_pil()
-        return functools.partial(tracing_calls.METHODS[name], image)
+        return functools.partial(apply_known, tracing_calls.METHODS[name], name, image)
 
     def transform(self, real: Any, image: Any) -> Any:
         """What a transform makes of an image."""
