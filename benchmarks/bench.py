@@ -127,7 +127,7 @@ def default_threads() -> tuple[int, ...]:
 
 def container_contender(dataset: Path, among: Iterable[Contender]) -> Contender:
     """The contender that reads a dataset: by its container, or as raw pixels."""
-    manifest = ImageDataset(dataset, staged=False).blobs.manifest
+    manifest = ImageDataset(dataset, staged=False).manifest
     raw = manifest.options.get("encoding") == "raw"
     name = f"fastdata-{'raw' if raw else manifest.container}"
     found = next(contender for contender in among if contender.name == name)

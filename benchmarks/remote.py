@@ -4,7 +4,7 @@
 
 An HTTP server on this machine sends byte ranges over a link with a latency and a rate
 (`fastdata.benchmarks.range_server`). The loader reads the dataset from it
-with ``cache="ranges"``, whole epochs, from ``iter`` to the last batch. The baseline is one
+with no cache, whole epochs, from ``iter`` to the last batch. The baseline is one
 request at a time, a sample each. Batches are compared with the local dataset's before anything
 is timed.
 """

@@ -16,8 +16,8 @@ from fastdata.remote.opening import read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.places import RemotePlace
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.rows import Row
 
 #: Rows of the index that one task lists.
@@ -90,7 +90,7 @@ class PackedDataset(Sharded):
             manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
         else:
             shown = str(Path(root).resolve())
-            manifest = Blobs(Path(self._place)).manifest
+            manifest = PackedSource(Path(self._place)).manifest
         self._samples = manifest.samples
         self.classes = manifest.classes
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
@@ -148,7 +148,7 @@ class PackedRows(NamedTuple):
         if is_url(self.place):
             opened = Fetching(self.place, self.options)
         with opened as fetching:
-            blobs = Blobs(Path(self.place)) if fetching is None else fetching.blobs
+            blobs = PackedSource(Path(self.place)) if fetching is None else fetching.blobs
             root = _images_root(self.place, blobs.manifest, self.options)
             rows = blobs.index.rows(self.start, self.stop, seek_points=False)
             for number, row in enumerate(rows, self.start):

@@ -29,10 +29,10 @@ from fastdata.converters.trees import (
 from fastdata.decode.codecs import probe
 from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
-from fastdata.storage.blobs import MOST_BYTES
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead, look
+from fastdata.storage.source import MOST_BYTES
 
 #: Usual names of a column of class indices or class names, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",

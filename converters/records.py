@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
-from fastdata.storage.blobs import MOST_BYTES
 from fastdata.storage.files import open_descriptor, read_exactly
+from fastdata.storage.source import MOST_BYTES
 
 
 class Record(NamedTuple):

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from fastdata.maintenance.verify import verify
     from fastdata.plan.order import QuasiRandom
     from fastdata.staging.stage import stage, unstage
+    from fastdata.storage.cache import Cache
 
 __version__ = VERSION
 
 __all__ = [
+    "Cache",
     "DataLoader",
     "DeviceLoader",
     "ImageDataset",
@@ -40,6 +42,7 @@ __all__ = [
 
 # Public names, and the module that has each.
 _MODULES = {
+    "Cache": "fastdata.storage.cache",
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
     "ImageDataset": "fastdata.dataset",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,29 +14,31 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.decode.codecs import Encoded, open_image
-from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, MOST_BYTES, Limits
-from fastdata.decode.pillow import COLORS, RGB, ImageInfo, Style
-from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
-from fastdata.remote.opening import RANGES, RemoteBlobs
+from fastdata.decode.folders import load_by_folder, require_folder, why_not_pillow
+from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
+from fastdata.decode.pillow import COLORS, RGB, Style
+from fastdata.decode.rows import decode_row
+from fastdata.errors import UsageError
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
-from fastdata.storage.blobs import Blobs
-from fastdata.storage.files import read_file
+from fastdata.storage.cache import Cache
+from fastdata.storage.listed import FilesSource
 from fastdata.storage.manifest import Manifest
+from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.rows import Row
-from fastdata.text import class_name, human_count
+from fastdata.storage.source import Source
+from fastdata.text import class_name
 from fastdata.transforms.descriptions import Schedule, Transform
-from fastdata.transforms.originals import changed, is_copied
 from fastdata.transforms.torchvision import parts
 
 
 class BatchDecoder(Protocol):
-    """Decodes several samples of a dataset and does what its transforms say."""
+    """Decoder of several samples of a dataset, with its transforms."""
 
     def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """One (image, label) for each index from 0, as `ImageDataset.__getitem__` returns it."""
+        """Return (image, label) for each index, as `ImageDataset.__getitem__` does."""
 
 
 class ImageDataset:
@@ -47,59 +48,56 @@ class ImageDataset:
     is picklable (a path and two functions), and may be used by several threads and after a
     fork. Opening takes the same time whatever the number of samples.
 
-    Where a whole and current copy was made by ``fastdata stage``, that is read instead; where
-    one is there but damaged, a warning names it.
+    If ``fastdata stage`` has made a complete and current copy, that is read instead; a warning
+    names a damaged one.
 
-    Where ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
+    If ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
 
     Args:
         path: The packed dataset's folder, or its URL; or a dataset of torchvision's: an
-            ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read as it lies, with
-            its transforms where none are given here.
+            ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
+            its transforms unless others are given here.
         transform: Applied to each image; None to return PIL images.
         target_transform: Applied to each label.
         staged: Whether to look for a staged copy.
-        check: Whether the bytes that are decoded natively are checked against their checksums;
-            ``dataset[i]`` and `read` always check.
+        check: Whether to compare bytes that are decoded natively with their checksums;
+            ``dataset[i]`` and `read` always do.
         dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
             than the target: faster, other pixels (docs/dataset.md says how near).
         max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
-            an error of its sample, as a damaged one is. Default: where Pillow begins to warn of
-            decompression bombs. None for no limit of fastdata's; what Pillow decodes it still
-            refuses beyond twice its ``Image.MAX_IMAGE_PIXELS``.
-        max_scans: Most scans of a JPEG that is decoded: each of a progressive one goes over all
-            its pixels. None for no limit.
-        color: What images are: "rgb", as Pillow's ``convert("RGB")`` makes them; "gray" (its
-            ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, 16 bits kept
-            where Pillow keeps them. All but "rgb" are off the native path, as Pillow converts them,
-            and go with no transform of `fastdata.transforms`, whose images are RGB.
-        exif_transpose: Whether images are turned as their EXIF orientation says, which torchvision
-            does not; off the native path, too. EXIF data that cannot be read turn nothing.
-        seek_cache_bytes: For torchvision's: memory for the seek points that its files gain in a
-            loader's first epoch, which make the next ones faster; None for 256 MiB, about
-            180,000 photographs of ImageNet's size; 0 for none.
-        seek_cache_file: For torchvision's: where these are saved at an epoch's end, and read from.
-        cache: For a URL: "ranges", the default, to fetch byte ranges and keep nothing; or a
-            folder of this machine that keeps pieces of the files, for all its processes
-            (write "./range" for one of such a name, which is taken for a slip of "ranges").
-        cache_bytes: Most bytes of images in that folder; None for nine tenths of what is free.
+            an error of its sample, as a damaged one is. By default Pillow's limit, from which it
+            warns of decompression bombs. None for no limit of fastdata's; Pillow still refuses
+            what it decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
+        max_scans: Most scans of a JPEG that is decoded: each scan of a progressive one goes over
+            all its pixels. None for no limit.
+        color: Colour of images: "rgb", by Pillow's ``convert("RGB")``; "gray" (its
+            ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, with 16
+            bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
+            them, and exclude transforms of `fastdata.transforms`, whose images are RGB.
+        exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
+            does not; off the native path, too. Unreadable EXIF data turn nothing.
+        cache: For a URL or torchvision's: what to keep on this machine from epoch to epoch. A
+            path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
+            folder for pieces of files; without it nothing is kept. For torchvision's, it is a file
+            for seek points; without it they stay in memory.
         storage_options: For a URL: options of its fsspec driver.
-        remote: For a URL: how it is read.
+        remote: For a URL: how to read it.
 
     Attributes:
-        path: The folder that was asked for; of a URL its text without credentials.
-        classes: Class names; a label is an index into them.
+        path: The folder, or the URL without credentials.
+        classes: Class names; a label is a place among them.
         folder: The dataset of torchvision's, if it is one.
-        limits: What an image may cost.
-        style: What images are brought to: color and orientation.
+        cache: The cache, as given.
+        limits: Limits of an image's cost.
+        style: Colour and orientation of images.
 
     Raises:
         DatasetError: There is no finished dataset at ``path``.
-        VersionError: It was written by a newer fastdata.
+        VersionError: A newer fastdata wrote it.
         CorruptionError: It does not match its manifest.
         RemoteError: The URL cannot be reached.
-        UsageError: Arguments contradict each other.
+        UsageError: Arguments contradict each other, or do not apply to this kind of dataset.
     """
 
     def __init__(
@@ -115,10 +113,7 @@ class ImageDataset:
         max_scans: int | None = DEFAULT_MAX_SCANS,
         color: str = "rgb",
         exif_transpose: bool = False,
-        seek_cache_bytes: int | None = None,
-        seek_cache_file: str | os.PathLike[str] | None = None,
-        cache: str | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
+        cache: str | os.PathLike[str] | Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
@@ -130,7 +125,7 @@ class ImageDataset:
                 )
         self.folder: Any = None if isinstance(path, (str, os.PathLike)) else path
         if self.folder is not None:
-            _check_folder(self.folder)
+            require_folder(self.folder)
             path = self.folder.root
             transform = self.folder.transform if transform is None else transform
             if target_transform is None:
@@ -153,61 +148,50 @@ class ImageDataset:
             raise UsageError(f"color={color!r}", f"Give one of {', '.join(map(repr, COLORS))}.")
         self.style = Style(color, bool(exif_transpose))
         self._check_style()
-        self.seek_cache_bytes, self.seek_cache_file = seek_cache_bytes, seek_cache_file
-        self._staged = staged
-        self._cache = RANGES if cache is None else cache
-        self._cache_bytes = cache_bytes
-        self._storage_options = storage_options
-        self._remote = remote
-        given = (cache, cache_bytes, storage_options, remote)
-        if self._url is None and any(option is not None for option in given):
-            raise UsageError(
-                f"{path}: cache=, cache_bytes=, storage_options= and remote= are for URLs",
-                "Leave them out; fastdata stage copies a local dataset to a faster disk.",
-            )
-        if self.folder is None and (seek_cache_bytes is not None or seek_cache_file is not None):
-            raise UsageError(
-                f"{path}: seek_cache_bytes= and seek_cache_file= are for torchvision's folders, "
-                "and a packed dataset has its seek points in its index",
-                "Leave them out; fastdata seek-points adds seek points to a dataset without any.",
-            )
-        if seek_cache_bytes is not None and (
-            type(seek_cache_bytes) is not int or seek_cache_bytes < 0
-        ):
-            raise UsageError(
-                f"seek_cache_bytes={seek_cache_bytes!r}", "Give a number of bytes; 0 for none."
-            )
+        self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
+        self._staged, self._storage_options, self._remote = staged, storage_options, remote
+        self._check_options()
         self._open()
 
+    def _check_options(self) -> None:
+        """Raise `UsageError` for options that do not apply to this kind of dataset."""
+        if self._url is None and (self._storage_options is not None or self._remote is not None):
+            raise UsageError(
+                f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
+            )
+        if self._url is None and self.folder is None and self.cache is not None:
+            raise UsageError(
+                f"{self.path}: cache= is for URLs and torchvision's folders; this dataset is on "
+                "this machine, with its seek points in its index",
+                "Leave it out; fastdata stage copies a dataset to a faster disk, and fastdata "
+                "seek-points adds seek points.",
+            )
+
     def _open(self) -> None:
-        # What decodes natively for `__getitems__`, and the transforms that it does; None if not
-        # made yet.
+        # The decoder for `__getitems__` with the transforms that it has; None if not made yet.
         self._decoder: tuple[Any, BatchDecoder | None] | None = None
         self._targets: list[int] | None = None
-        # What `image_size` has found; None if it was not asked yet.
-        self._image_size: tuple[tuple[int, int] | None] | None = None
-        self._blobs: Blobs | RemoteBlobs | None = None
+        self._source = self._open_source()
+        self.classes = list(self._source.classes)
+
+    def _open_source(self) -> Source:
         if self.folder is not None:
-            self.classes = list(self.folder.classes)
-            return
+            return FilesSource(self.folder, self.path)
         copy = None
         if self._staged:
             copy = find_staged(self._url or self.path, self._storage_options)
         if self._url is not None and copy is None:
-            self._blobs = RemoteBlobs(
-                self._url, self._cache, self._cache_bytes, self._storage_options, self._remote
-            )
-        else:
-            folder = copy or Path(self.path)
-            with telling_of_copy(folder):
-                self._blobs = Blobs(folder)
-        self.classes = self._blobs.manifest.classes
+            return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
+        folder = copy or Path(self.path)
+        guard = partial(telling_of_copy, folder)
+        with guard():
+            return PackedSource(folder, guard)
 
     def _check_style(self) -> None:
-        """Sees that images will be of the style that was asked for.
+        """Check that images can have the style that was asked for.
 
         Raises:
-            UsageError: What follows on opening them would undo it, or what opens them knows none.
+            UsageError: The transform would undo it, or the folder's own loader knows no style.
         """
         color, transform = self.style.color, self.transform
         if isinstance(transform, Schedule):
@@ -219,20 +203,15 @@ class ImageDataset:
                 "which makes RGB of all images",
                 'Take color="rgb", or torchvision\'s transforms.',
             )
-        if self.style != RGB and self.folder is not None and not _opens_by_pillow(self.folder):
+        if self.style != RGB and self.folder is not None and why_not_pillow(self.folder):
             raise UsageError(
                 f"color= and exif_transpose= where {class_name(self.folder)} has its own loader",
                 "Leave loader= out, or do in it what they do.",
             )
 
-    def _telling(self) -> AbstractContextManager[None]:
-        """Errors about a staged copy say that it is one."""
-        location = self.location
-        return telling_of_copy(location) if isinstance(location, Path) else nullcontext()
-
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_blobs", "_decoder", "_targets", "_image_size"):
+        for name in ("_source", "_decoder", "_targets"):
             del state[name]
         return state
 
@@ -241,32 +220,21 @@ class ImageDataset:
         self._open()
 
     def __len__(self) -> int:
-        return len(self.blobs.index) if self.folder is None else len(self.folder.samples)
+        return len(self._source)
 
     def __add__(self, other: Any) -> Any:
-        """Both, one after the other: a ``torch.utils.data.ConcatDataset``, as of torch's."""
+        """Return both, one after the other: a ``torch.utils.data.ConcatDataset``, as torch does."""
         from torch.utils.data import ConcatDataset
 
         parts: list[Any] = [self, other]
         return ConcatDataset(parts)
 
     def __repr__(self) -> str:
-        if self.folder is not None:
-            name = type(self.folder).__name__
-            return f"ImageDataset({name} of {human_count(len(self), 'file')} in {str(self.path)!r})"
-        manifest = self.manifest
-        staged = f", staged in {self.location}" if self.location != self.path else ""
-        if isinstance(self._blobs, RemoteBlobs):
-            staged = f", cached in {self._blobs.cache}" if self._blobs.cache else ", by ranges"
-        samples = human_count(manifest.samples, "sample")
-        classes = human_count(len(manifest.classes), "class", "classes")
-        return (
-            f"ImageDataset({str(self.path)!r}: {samples} of {classes} "
-            f"in {manifest.container}{staged})"
-        )
+        staged = "" if self.location == self.path else f", staged in {self.location}"
+        return f"ImageDataset({str(self.path)!r}: {self._source.summary}{staged})"
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """One sample.
+        """Return one sample.
 
         Args:
             index: Its number from 0; a negative one counts from the end.
@@ -281,29 +249,29 @@ class ImageDataset:
             SampleError: It cannot be decoded.
             UsageError: The index is a slice, or no number.
         """
-        index = whole_number(index)
+        row = self._row_number(index)
         if self.style != RGB:
             self._check_style()  # the transform may be another one now
-        image: Any = self.open_image(index)
+        image: Any = self.open_image(row)
         if self.transform is not None:
             image = self.transform(image)
-        label: Any = self.row(index).label if self.folder is None else self._file(index)[1]
+        label: Any = int(self._source.column("label", np.array([row]))[0])
         if self.target_transform is not None:
             label = self.target_transform(label)
         return image, label
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Several samples at once: what torch's own ``DataLoader`` calls.
+        """Return several samples at once, for torch's own ``DataLoader``.
 
-        Where fastdata knows the transform, or how it begins (`fastdata.transforms`, or
-        torchvision's crops, resizing, flips and conversions), the images are decoded and cropped
+        If fastdata knows the transform, or its beginning (`fastdata.transforms`, or
+        torchvision's crops, resizing, flips and conversions), images are decoded and cropped
         natively: as ``__getitem__``, within 1 of 255, and several times faster.
 
         Args:
             indices: Numbers from 0; negative ones count from the end.
 
         Returns:
-            One (image, label) for each.
+            (image, label) for each.
 
         Raises:
             IndexError: There is no such sample.
@@ -322,128 +290,45 @@ class ImageDataset:
             return [self[index] for index in indices]
         return decoder.samples(indices)
 
+    def _row_number(self, index: Any) -> int:
+        """Return a sample's number from 0.
+
+        Raises:
+            IndexError: There is no such sample.
+            UsageError: It is a slice, or no whole number.
+        """
+        row, count = whole_number(index), len(self)
+        if not -count <= row < count:
+            raise IndexError(f"sample {row} of a dataset of {count}")
+        return row % count
+
     def open_image(self, index: int) -> Image.Image:
-        """One sample's image, untransformed: a PIL image, of mode RGB unless ``color`` says so.
+        """Return one sample's image, untransformed: a PIL image, RGB unless ``color`` differs.
 
         Raises:
             IndexError: There is no such sample.
             DatasetError: Its file is missing, cut short, or has changed.
             SampleError: It cannot be decoded.
         """
-        if self.folder is not None:
-            return self._open_file(index)
-        row = self.row(index)
-        return self.decode(row, index, self._blob(row, index))
-
-    def _open_file(self, index: int) -> Image.Image:
-        path, _ = self._file(index)
-        try:
-            if _opens_by_pillow(self.folder):
-                data = read_file(path, MOST_BYTES)
-                return open_image(data, ImageInfo("", 0, 0, 3), self.limits, self.style)
-            image: Image.Image = self.folder.loader(path)
-            if isinstance(image, Image.Image):
-                self.limits.check_size(*image.size)
-        except FileNotFoundError:
-            raise DatasetError(
-                f"{path}: sample {index}: the file is missing",
-                "Put it back, or make torchvision's dataset anew.",
-            ) from None
-        except SampleError as error:
-            what, hint = f"{path}: sample {index}: it {error.what}", error.hint
-            raise SampleError(what, hint or _FILE_HINT) from None
-        except Exception as error:  # Pillow's plugins raise almost anything
-            raise SampleError(f"{path}: sample {index}: {error}", _FILE_HINT) from None
-        return image
-
-    def _file(self, index: int) -> tuple[Any, int]:
-        """(path, label) of a file of torchvision's."""
-        samples: Sequence[tuple[Any, int]] = self.folder.samples
-        if not -len(samples) <= index < len(samples):
-            raise IndexError(f"there is no sample {index} among {len(samples)}")
-        return samples[index]
-
-    def decode(self, row: Row, index: int, data: bytes) -> Image.Image:
-        """What `open_image` returns, of bytes that `read` has returned.
-
-        Args:
-            row: The sample's row.
-            index: Its number.
-            data: Its bytes.
-
-        Raises:
-            SampleError: They cannot be decoded.
-        """
-        with self._naming(row, index):
-            return open_image(data, _info(row), self.limits, self.style)
-
-    def encoded(self, index: int, data: bytes | None = None) -> Encoded:
-        """One sample's image as it is stored, checked: its kind, its size, and then its pixels.
-
-        Args:
-            index: Its number.
-            data: Its bytes, where `read` has returned them already.
-
-        Raises:
-            IndexError: There is no such sample.
-            DatasetError: Its file is missing, cut short, or has changed.
-            SampleError: It cannot be decoded.
-            UsageError: The dataset is a folder of torchvision's, which has no index.
-        """
-        row = self.row(index)
-        if data is None:
-            data = self._blob(row, index)
-        with self._naming(row, index):
-            return Encoded(data, _info(row), self.limits, trusted=True)
-
-    @contextmanager
-    def _naming(self, row: Row, index: int) -> Iterator[None]:
-        """Errors about a sample's image say which it is."""
-        try:
-            yield
-        except SampleError as error:
-            raise SampleError(
-                f"{self.location}: sample {index} ({printable(row.key)}) {error.what}",
-                error.hint
-                or "Find all such samples with fastdata verify; pack without them by --skip-bad.",
-            ) from None
+        row, source = self._row_number(index), self._source
+        if isinstance(source, FilesSource) and why_not_pillow(self.folder):
+            image: Image.Image = load_by_folder(self.folder, source, row, self.limits)
+            return image
+        return decode_row(source, row, self.limits, self.style)
 
     def row(self, index: int) -> Row:
-        """What the index knows of a sample: key, label, size, encoding, extent, checksum.
+        """Return the index's record of a sample: key, label, size, encoding, extent, checksum.
 
         Raises:
             IndexError: There is no such sample.
             CorruptionError: The index is damaged; its label is that of no class.
-            UsageError: The dataset is a folder of torchvision's, which has no index; or the index
+            UsageError: The dataset is a folder of torchvision's, which has no index; or ``index``
                 is a slice, or no number.
         """
-        with self._telling():
-            row: Row = self.blobs.index[whole_number(index)]
-            if not 0 <= row.label < len(self.manifest.classes):
-                raise self._no_class(row.label, f"sample {index} ({printable(row.key)})")
-        return row
-
-    def _no_class(self, label: int, where: str) -> CorruptionError:
-        return CorruptionError(
-            f"{self.location}: {where}: the index gives label {label}, but the dataset "
-            f"has {human_count(len(self.manifest.classes), 'class', 'classes')}",
-            "See what else is damaged with fastdata verify; copy or pack the dataset again.",
-        )
-
-    def _blob(self, row: Row, index: int) -> bytes:
-        """A sample's bytes, checked."""
-        with self._telling():
-            data = self.blobs.read(row, index)
-            if row.encoding == "raw" and len(data) != row.width * row.height * 3:
-                raise CorruptionError(
-                    f"{self.location}: sample {index} ({printable(row.key)}) is not {row.width} x "
-                    f"{row.height} pixels",
-                    "Pack the dataset again.",
-                )
-        return data
+        return self._indexed.row(self._row_number(index))
 
     def read(self, indices: Iterable[int]) -> list[bytes]:
-        """The encoded bytes of samples, checked against their checksums.
+        """Return the encoded bytes of samples; compare packed ones with their checksums.
 
         Args:
             indices: Numbers from 0; negative ones count from the end.
@@ -461,42 +346,61 @@ class ImageDataset:
                 f"read({indices!r}): it takes several samples' numbers",
                 f"For one sample, give [{indices!r}].",
             )
-        return [self._blob(self.row(index), index) for index in indices]
+        return [self._source.encoded(self._row_number(index)).data for index in indices]
 
     @property
-    def labels(self) -> npt.NDArray[np.int32]:
-        """All labels, int32, shape (N,): for samplers that balance classes. Made anew."""
-        if self.folder is not None:
-            return np.array([label for _, label in self.folder.samples], np.int32)
-        with self._telling():
-            labels = self.blobs.index.column("label").astype(np.int32)
-            for label in (labels.min(), labels.max()) if len(labels) else ():
-                if not 0 <= label < len(self.manifest.classes):
-                    raise self._no_class(int(label), "a sample")
-            return labels
+    def source(self) -> Source:
+        """Its rows, as the loader reads them."""
+        return self._source
+
+    @property
+    def _indexed(self) -> IndexedSource:
+        if not isinstance(self._source, IndexedSource):
+            raise UsageError(
+                f"{self.path}: a folder of torchvision's has no index and no manifest",
+                "Make them with fastdata convert --to folder, which leaves the files in place.",
+            )
+        return self._source
+
+    @property
+    def manifest(self) -> Manifest:
+        """Contents of ``_dataset.json``.
+
+        Raises:
+            UsageError: The dataset is a folder of torchvision's, which has none.
+        """
+        return self._indexed.manifest
+
+    @property
+    def location(self) -> Path | str:
+        """The folder that is read: that of the staged copy, if there is one; or the URL."""
+        return self._source.location
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a URL names it; also if a staged copy is read."""
+        return self._url is not None
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """(width, height) of every image in pixels, as of CIFAR's; None where they differ.
+        """(width, height) of every image in pixels, as of CIFAR's; None if they differ.
 
         None, too, of a dataset of torchvision's, whose sizes only its files tell.
         """
-        if self.folder is not None:
-            return None
-        if self._image_size is None:
-            with self._telling():
-                found = self.blobs.index.common("width", "height")
-            self._image_size = (None if found is None else (found[0], found[1]),)
-        return self._image_size[0]
+        return self._source.image_size
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """A new array of all labels, int32, shape (N,): for samplers that balance classes."""
+        return self._source.column("label").astype(np.int32)
 
     @property
     def targets(self) -> list[int]:
         """All labels in a list, as torchvision's datasets have them."""
-        if self.folder is not None:  # whose samples may be changed
-            return [label for _, label in self.folder.samples]
-        if self._targets is None:
-            self._targets = self.labels.tolist()
-        return self._targets
+        found = self._targets
+        if found is None or self.folder is not None:  # a folder's samples may change
+            found = self._targets = [int(label) for label in self.labels]
+        return found
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -515,7 +419,7 @@ class ImageDataset:
 
     @property
     def imgs(self) -> list[tuple[str, int]]:
-        """As `samples`."""
+        """Same as `samples`."""
         return self.samples
 
     @property
@@ -526,43 +430,9 @@ class ImageDataset:
             return found
         return {name: label for label, name in enumerate(self.classes)}
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether it was named by a URL; also where a staged copy is read."""
-        return self._url is not None
-
-    @property
-    def blobs(self) -> Blobs | RemoteBlobs:
-        """Its index and files.
-
-        Raises:
-            UsageError: The dataset is a folder of torchvision's, which has no index.
-        """
-        if self._blobs is None:
-            raise UsageError(
-                f"{self.path}: a folder of torchvision's has no index and no manifest",
-                "Make them with fastdata convert --to folder, which leaves the files in place.",
-            )
-        return self._blobs
-
-    @property
-    def manifest(self) -> Manifest:
-        """What ``_dataset.json`` says."""
-        return self.blobs.manifest
-
-    @property
-    def location(self) -> Path | str:
-        """The folder that is really read: the staged copy's, where there is one; or the URL."""
-        return self.path if self.folder is not None else self.blobs.path
-
-
-def _info(row: Row) -> ImageInfo:
-    """What the index says of an image."""
-    return ImageInfo(row.encoding, row.width, row.height, row.channels)
-
 
 def whole_number(index: Any) -> int:
-    """A sample's number.
+    """Return a sample's number.
 
     Raises:
         UsageError: It is a slice, or no whole number.
@@ -576,69 +446,15 @@ def whole_number(index: Any) -> int:
         ) from None
 
 
-def folder_class() -> Any:
-    """Torchvision's ``DatasetFolder``; None where torchvision is not in use."""
-    return getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
-
-
-#: What decides which samples a ``DatasetFolder`` has, and what they are.
-FOLDER_METHODS = ("__getitem__", "__getitems__", "__len__")
-
-
-#: What a ``DatasetFolder`` opens files by.
-LOADERS = ("default_loader", "pil_loader")
-
-#: What to do about a file of a torchvision folder's that cannot be decoded.
-_FILE_HINT = "Repair the file, or make torchvision's dataset without it."
-
-
-def own_method(dataset: Any, base: type, *names: str) -> str:
-    """Say in a clause which of these methods a dataset does not have from its base; "" for none.
-
-    Of torch's and torchvision's classes, also which is not what the library defines.
-    """
-    kind = type(dataset)
-    for name in names:
-        replaced = getattr(kind, name, None) is not getattr(base, name, None)
-        if replaced or name in vars(dataset):
-            return f"{class_name(dataset)} has its own {name}"
-    return changed(base, *names) if is_copied(base.__module__) else ""
-
-
 def _first_of_ours(transform: Any) -> Transform | None:
-    """The first of `fastdata.transforms` in a pipeline, which may be torchvision's Compose."""
+    """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
     if isinstance(transform, Transform):
         return transform
     return next(filter(None, map(_first_of_ours, parts(transform) or ())), None)
 
 
-def _opens_by_pillow(folder: Any) -> bool:
-    """Whether a ``DatasetFolder`` opens files by torchvision's own loader, and that by Pillow."""
-    module = sys.modules["torchvision.datasets.folder"]
-    if changed(module, *LOADERS):
-        return False
-    if folder.loader is module.default_loader:
-        return bool(sys.modules["torchvision"].get_image_backend() == "PIL")
-    return folder.loader is module.pil_loader
-
-
-def _check_folder(folder: Any) -> None:
-    base = folder_class()
-    if base is None or not isinstance(folder, base):
-        raise UsageError(
-            f"{class_name(folder)} is neither a path nor a folder of torchvision's",
-            "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
-        )
-    if reason := own_method(folder, base, *FOLDER_METHODS):
-        raise UsageError(
-            f"{reason}, which would not be called",
-            "Give the dataset to the DataLoader itself; or do in transform and target_transform "
-            "what it does.",
-        )
-
-
 def _decoder_of(dataset: ImageDataset) -> BatchDecoder | None:
-    """Makes the decoder of a dataset's ``__getitems__``; None where Pillow has to do."""
+    """Make the decoder of a dataset's ``__getitems__``; None if Pillow has to decode."""
     # By name: it needs torch, and is above this module.
     found: BatchDecoder | None = import_module("fastdata.loading.prefix").native_prefix(dataset)
     return found

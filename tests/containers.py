@@ -29,9 +29,9 @@ from PIL import Image
 from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError
 from fastdata.storage import formats
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import SCHEMA, Row
 
@@ -155,7 +155,7 @@ def edit_index(
     dataset: Path, change: Callable[[pa.Table], pa.Table], *, honest: bool = True
 ) -> None:
     """Writes an index anew with other rows; where ``honest``, the manifest has its checksum."""
-    blobs = Blobs(dataset)
+    blobs = PackedSource(dataset)
     table = change(pa.Table.from_batches(blobs.index.batches(), SCHEMA))
     name = blobs.manifest.index.name
     path = dataset / name

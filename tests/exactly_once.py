@@ -49,8 +49,8 @@ class Pipeline:
     def begin(self, planned: Planned, key: int) -> Any:
         keys = sample_keys(key, planned.numbers, 0, planned.occurrences).astype(np.int64)
         view = SimpleNamespace(memory=SimpleNamespace(array=keys))
-        gathered = SimpleNamespace(labels=planned.indices.copy())
-        return SimpleNamespace(planned=planned, views=[view], gathered=gathered)
+        columns = {"label": planned.indices.copy()}
+        return SimpleNamespace(planned=planned, views=[view], columns=columns)
 
     def advance(self, batch: Any) -> None: ...
 

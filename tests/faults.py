@@ -103,7 +103,7 @@ def convert(site: Site, container: str) -> Any:
 
 def index(site: Site, container: str) -> Any:
     add_seek_points(site.out / "plain", workers=1)
-    opened = ImageDataset(site.out / "plain", staged=False).blobs.index
+    opened = ImageDataset(site.out / "plain", staged=False).source.index
     return [opened[number] for number in range(len(opened))]
 
 

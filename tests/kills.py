@@ -170,7 +170,7 @@ class Index(Operation):
 
     def result(self) -> Any:
         assert len(list((self.state / "set").glob("_index*"))) == 1  # the old one is gone
-        index = ImageDataset(self.state / "set", staged=False).blobs.index
+        index = ImageDataset(self.state / "set", staged=False).source.index
         return [index[number] for number in range(len(index))]
 
     def check_between(self) -> None:

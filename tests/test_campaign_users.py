@@ -91,7 +91,7 @@ class Poison:
     def __init__(self, dataset: Path, folder: Path) -> None:
         self.manifest = load_manifest(dataset)
         opened = ImageDataset(dataset, staged=False)
-        table = pa.Table.from_batches(opened.blobs.index.batches(), SCHEMA)
+        table = pa.Table.from_batches(opened.source.index.batches(), SCHEMA)
         labels = [(label + 1) % CLASSES for label in table.column("label").to_pylist()]
         at = SCHEMA.get_field_index("label")
         wrong = table.set_column(at, SCHEMA.field("label"), pa.array(labels, pa.int32()))

@@ -78,7 +78,7 @@ def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path) -> None:
     dataset = ImageDataset(tmp_path / "out")
     keys = [dataset.row(i).key for i in range(len(dataset))]
     labels = dataset.labels.tolist()
-    index = dataset.blobs.index.path
+    index = dataset.source.index.path
     shutil.copyfile(index, tmp_path / "new")
     (tmp_path / "new").rename(index)
     assert [dataset.row(i).key for i in range(len(dataset))] == keys

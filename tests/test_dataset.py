@@ -289,6 +289,7 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
 
 def test_the_public_names() -> None:
     assert set(fastdata.__all__) == {
+        "Cache",
         "DataLoader",
         "DeviceLoader",
         "ImageDataset",

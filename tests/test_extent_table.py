@@ -19,16 +19,16 @@ from test_extents import IMAGES, SIZE, row, run, table_of
 from fastdata import ImageDataset, _native
 from fastdata.decode import decode_batch, seek_points
 from fastdata.errors import CorruptionError
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, rows_to_batch
 
 
 def open_table(folder: Path) -> ExtentTable:
-    return Blobs(folder).extents()
+    return PackedSource(folder).table
 
 
 def index_of(folder: Path, rows: list[Any] | pa.RecordBatch) -> Index:
@@ -57,7 +57,7 @@ def test_every_row_is_the_indexs(
         assert ENCODINGS[extents.encodings[i]] == expected.encoding
         assert extents.seekable[i] == (expected.seek_points is not None)
         assert extents.read(i) == dataset.read([number])[0]
-        assert os.path.samefile(extents.path(i), Blobs(folder).file(expected, number))
+        assert os.path.samefile(extents.path(i), PackedSource(folder).file(expected, number))
     size = (32, 32)
     blobs = dataset.read(order[:40])
     tables = [dataset.row(i).seek_points for i in order[:40].tolist()]

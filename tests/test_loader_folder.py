@@ -22,7 +22,7 @@ from test_codecs import as_heic, assert_foretold, write_all_kinds
 from torch.utils.data import Subset, random_split
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, ImageDataset, fast_collate
+from fastdata import Cache, DataLoader, ImageDataset, fast_collate
 from fastdata.errors import SampleError, UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Resize, Views
@@ -455,7 +455,7 @@ def test_a_folder_with_methods_of_its_own_is_not_taken_over(tree: Path, torchvis
 def test_a_number_of_no_file_is_named(tree: Path, torchvision: Any) -> None:
     dataset = ImageDataset(images(torchvision, tree, None))
     for number in (len(FILES), -len(FILES) - 1):
-        with pytest.raises(IndexError, match=f"no sample {number} among {len(FILES)}"):
+        with pytest.raises(IndexError, match=f"sample {number} of a dataset of {len(FILES)}"):
             dataset[number]
 
 
@@ -620,15 +620,15 @@ REPLACED: dict[str, tuple[str, int, int, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("threads", "seek_cache_bytes"), [(0, 1 << 20), (2, 0), (2, 1 << 20)])
+@pytest.mark.parametrize(("threads", "kept"), [(0, 1 << 20), (2, 0), (2, 1 << 20)])
 @pytest.mark.parametrize("name", REPLACED)
 def test_a_file_replaced_between_epochs_is_decoded_as_it_is_now(
-    torchvision: Any, own_tree: Path, name: str, threads: int, seek_cache_bytes: int
+    torchvision: Any, own_tree: Path, name: str, threads: int, kept: int
 ) -> None:
     path, width, height, mode, options = REPLACED[name]
     dataset = images(torchvision, own_tree, evaluation(torchvision.transforms))
     loader = DataLoader(
-        ImageDataset(dataset, seek_cache_bytes=seek_cache_bytes),
+        ImageDataset(dataset, cache=Cache(bytes=kept)),
         4,
         num_workers=threads,
         persistent_workers=threads > 0,
@@ -811,9 +811,9 @@ def test_cut_jpegs_are_found_whatever_the_crop(tmp_path: Path, how: str) -> None
                 with pytest.raises(SampleError):
                     dataset[number]
         return
-    cache = {"seek_cache_bytes": 0} if how == "without seek points" else {}
+    cache = Cache(bytes=0) if how == "without seek points" else None
     loader = DataLoader(
-        ImageDataset(folder, **cache), 16, on_error="skip", seed=1, num_workers=2, **WITH_INDEX
+        ImageDataset(folder, cache=cache), 16, on_error="skip", seed=1, num_workers=2, **WITH_INDEX
     )
     for epoch in range(3):
         loader.set_epoch(epoch)

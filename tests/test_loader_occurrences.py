@@ -200,7 +200,7 @@ def test_what_takes_the_place_of_a_bad_sample_is_drawn_anew() -> None:
     out = folder() / "packed"
     pack_tree(tree.parent, out, "folder")
     source = ImageDataset(out, RandomResizedCrop(24))
-    damaged = source.blobs.file(source.row(2), 2)
+    damaged = source.source.file(source.row(2), 2)
     damaged.write_bytes(bytes(damaged.stat().st_size))
     for threads in (0, 2):
         loader = DataLoader(source, 3, seed=3, num_workers=threads, on_error="skip")

@@ -17,8 +17,8 @@ import torch
 from jpegs import encode, picture
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, ImageDataset
-from fastdata.loading.seek_cache import SeekCache, Stamped
+from fastdata import Cache, DataLoader, ImageDataset
+from fastdata.storage.seek_cache import SeekCache, Stamped
 
 COUNT = 8
 
@@ -47,10 +47,10 @@ def loader_of(root: str | Path, **options: Any) -> DataLoader[Any]:
     torchvision = import_torchvision()
     transforms = torchvision.transforms
     pipeline = transforms.Compose([transforms.RandomResizedCrop(32), transforms.PILToTensor()])
-    cache = {name: options.pop(name) for name in list(options) if name.startswith("seek_cache")}
+    cache = options.pop("cache", None)
     dataset = torchvision.datasets.ImageFolder(root, pipeline)
-    if cache:
-        dataset = ImageDataset(dataset, **cache)
+    if cache is not None:
+        dataset = ImageDataset(dataset, cache=cache)
     options = {"num_workers": 2, "shuffle": True, "seed": 7} | options
     return DataLoader(dataset, 3, **options)
 
@@ -73,16 +73,16 @@ def test_the_second_epoch_uses_them_and_has_the_same_pixels(tree: Path, threads:
     assert found(loader) == (0, COUNT)
     assert torch.equal(epoch_of(loader), first)
     assert found(loader) == (COUNT, 0)
-    without = loader_of(tree, num_workers=threads, seek_cache_bytes=0)
+    without = loader_of(tree, num_workers=threads, cache=Cache(bytes=0))
     for _ in range(2):
         assert torch.equal(epoch_of(without), first)
         assert found(without) == (0, 0)
 
 
 def test_memory_is_bounded(tree: Path) -> None:
-    first = epoch_of(loader_of(tree, seek_cache_bytes=0))
+    first = epoch_of(loader_of(tree, cache=Cache(bytes=0)))
     for limit, most in ((1, 0), (1500, 2), (4000, 6)):
-        loader = loader_of(tree, seek_cache_bytes=limit)
+        loader = loader_of(tree, cache=Cache(bytes=limit))
         kept = []
         for _ in range(3):
             assert torch.equal(epoch_of(loader), first)
@@ -109,10 +109,10 @@ def test_a_cache_counts_what_it_keeps() -> None:
 
 def test_saved_and_read_by_the_next(tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "cache.arrow"
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     first = epoch_of(loader)
     assert sorted(os.listdir(tmp_path)) == ["cache.arrow", "images"]
-    again = loader_of(tree, seek_cache_file=str(file))
+    again = loader_of(tree, cache=str(file))
     assert torch.equal(epoch_of(again), first) and found(again) == (COUNT, 0)
     with pa.memory_map(str(file)) as source:
         paths = pa.ipc.open_file(source).read_all()["path"].to_pylist()
@@ -121,7 +121,7 @@ def test_saved_and_read_by_the_next(tree: Path, tmp_path: Path) -> None:
 
 def test_not_saved_before_the_epochs_end(tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "cache.arrow"
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     next(iter(loader))
     assert not file.exists()
 
@@ -131,7 +131,7 @@ def test_the_root_may_be_given_otherwise(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     file = tmp_path / "cache.arrow"
-    first = epoch_of(loader_of(str(tree), seek_cache_file=file))
+    first = epoch_of(loader_of(str(tree), cache=file))
     monkeypatch.chdir(tmp_path)
     os.symlink(tree, tmp_path / "link")
     root: dict[str, Any] = {
@@ -141,22 +141,22 @@ def test_the_root_may_be_given_otherwise(
         "link": "link",
         "Path": tree,
     }
-    loader = loader_of(root[kind], seek_cache_file=file)
+    loader = loader_of(root[kind], cache=file)
     assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
 
 
 def test_a_folder_that_was_moved(tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "cache.arrow"
-    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    first = epoch_of(loader_of(tree, cache=file))
     moved = tree.rename(tmp_path / "elsewhere")
-    loader = loader_of(moved, seek_cache_file=file)
+    loader = loader_of(moved, cache=file)
     assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
 
 
 @pytest.mark.parametrize("same_length", [False, True])
 def test_a_changed_file_is_noticed(tree: Path, tmp_path: Path, same_length: bool) -> None:
     file = tmp_path / "cache.arrow"
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     epoch_of(loader)
     # Another image with the same header; of the same length by padding after its end.
     path = tree / "class0" / "0.jpg"
@@ -166,8 +166,8 @@ def test_a_changed_file_is_noticed(tree: Path, tmp_path: Path, same_length: bool
         assert len(data) < length
         data += bytes(length - len(data))
     path.write_bytes(data)
-    fresh = epoch_of(loader_of(tree, seek_cache_bytes=0))
-    new = loader_of(tree, seek_cache_file=file)
+    fresh = epoch_of(loader_of(tree, cache=Cache(bytes=0)))
+    new = loader_of(tree, cache=file)
     for one in (new, loader):  # in this order: each saves what it has built
         assert torch.equal(epoch_of(one), fresh)
         assert one.stats().seek_points_built == 1 and one.stats().by_pillow == 0
@@ -185,11 +185,11 @@ def damages(good: bytes) -> Iterator[tuple[str, bytes]]:
 
 def test_a_damaged_file_is_built_anew(tree: Path, tmp_path: Path) -> None:
     file = tmp_path / "cache.arrow"
-    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    first = epoch_of(loader_of(tree, cache=file))
     good = file.read_bytes()
     for name, bad in damages(good):
         file.write_bytes(bad)
-        loader = loader_of(tree, seek_cache_file=file)
+        loader = loader_of(tree, cache=file)
         with pytest.warns(UserWarning, match=r"cache\.arrow: these seek points cannot be read"):
             assert torch.equal(epoch_of(loader), first), name
         assert loader.stats().by_pillow == 0
@@ -199,7 +199,7 @@ def test_a_damaged_file_is_built_anew(tree: Path, tmp_path: Path) -> None:
 def test_every_byte_of_the_file_may_be_damaged(tree: Path, tmp_path: Path) -> None:
     """Whatever it says then, nothing crashes, and no table is believed that has changed."""
     file = tmp_path / "cache.arrow"
-    epoch_of(loader_of(tree, seek_cache_file=file))
+    epoch_of(loader_of(tree, cache=file))
     good = file.read_bytes()
     whole = SeekCache(str(tree), file=file)
     true = {whole.get(str(path)) for path in tree.glob("*/*.jpg")}
@@ -220,7 +220,7 @@ def test_another_arrow_file_is_no_cache(tree: Path, tmp_path: Path) -> None:
     table = pa.table({"path": ["x"], "size": [None]})
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     with pytest.warns(UserWarning, match="no file of seek points, or of another version"):
         epoch_of(loader)
     assert found(loader) == (0, COUNT)
@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_written_is_a_warning(tree: Path, tmp_path: Path, 
         folder.write_bytes(b"")
     elif kind == "a folder":
         (folder / "cache.arrow").mkdir(parents=True)
-    loader = loader_of(tree, seek_cache_file=folder / "cache.arrow")
+    loader = loader_of(tree, cache=folder / "cache.arrow")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         first = epoch_of(loader)
@@ -295,7 +295,7 @@ def test_two_processes_save_at_once(tmp_path: Path) -> None:
 def test_a_table_that_lies_is_built_anew(tree: Path, tmp_path: Path) -> None:
     """Its size and time are the file's, and yet it is another image's: nothing goes to Pillow."""
     file = tmp_path / "cache.arrow"
-    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    first = epoch_of(loader_of(tree, cache=file))
     cache = SeekCache(str(tree), file=file)
     paths = sorted(str(path) for path in tree.rglob("*.jpg"))
     entries = [cache.get(path) for path in paths]
@@ -304,7 +304,7 @@ def test_a_table_that_lies_is_built_anew(tree: Path, tmp_path: Path) -> None:
     assert entries[one] is not None and entries[other] is not None
     cache.put(paths[one], entries[one]._replace(table=entries[other].table))
     cache.save()
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     assert torch.equal(epoch_of(loader), first)
     stats = loader.stats()
     assert (stats.bad_seek_points, stats.by_pillow, stats.seek_points_built) == (1, 0, 0)
@@ -325,7 +325,7 @@ def test_a_file_of_another_user_is_not_believed(tree: Path, tmp_path: Path, kind
     folder = tmp_path / "mine"
     folder.mkdir()
     file = folder / "cache.arrow"
-    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    first = epoch_of(loader_of(tree, cache=file))
     good = file.read_bytes()
     match kind:
         case "his":
@@ -341,7 +341,7 @@ def test_a_file_of_another_user_is_not_believed(tree: Path, tmp_path: Path, kind
             os.chown(folder, ANOTHER, ANOTHER)
         case "open folder":
             folder.chmod(0o1777)
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert torch.equal(epoch_of(loader), first)
@@ -354,7 +354,7 @@ def test_a_file_of_another_user_is_not_believed(tree: Path, tmp_path: Path, kind
         assert os.listdir(folder) == ["cache.arrow"]
     else:  # the file is replaced
         assert file.read_bytes() == good and file.lstat().st_uid == 0
-        loader = loader_of(tree, seek_cache_file=file)
+        loader = loader_of(tree, cache=file)
         assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
 
 
@@ -363,10 +363,10 @@ def test_those_of_the_images_owner_are_believed(tree: Path, tmp_path: Path) -> N
     folder = tmp_path / "his"
     folder.mkdir()
     file = folder / "cache.arrow"
-    first = epoch_of(loader_of(tree, seek_cache_file=file))
+    first = epoch_of(loader_of(tree, cache=file))
     for path in (tree, folder, file):
         os.chown(path, ANOTHER, ANOTHER)
-    loader = loader_of(tree, seek_cache_file=file)
+    loader = loader_of(tree, cache=file)
     assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
 
 
@@ -380,7 +380,7 @@ def test_a_lock_of_another_user_is_not_waited_for(tree: Path, tmp_path: Path, ki
     descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        loader = loader_of(tree, seek_cache_file=tmp_path / "cache.arrow")
+        loader = loader_of(tree, cache=tmp_path / "cache.arrow")
         with pytest.warns(UserWarning, match=rf"cannot be saved.*user .id {ANOTHER}. holds"):
             epoch_of(loader)
     finally:
@@ -415,8 +415,8 @@ def test_a_umask_that_lets_a_group_write(tree: Path, tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
         file = tmp_path / "cache.arrow"
-        first = epoch_of(loader_of(tree, seek_cache_file=file))
-        loader = loader_of(tree, seek_cache_file=file)
+        first = epoch_of(loader_of(tree, cache=file))
+        loader = loader_of(tree, cache=file)
         assert torch.equal(epoch_of(loader), first) and found(loader) == (COUNT, 0)
     finally:
         os.umask(before)

@@ -114,7 +114,7 @@ def test_numbers_of_no_sample_are_an_error_on_every_path() -> None:
     data = images(CROPS)
     n = len(data)
     for wrong in ([n], [0, n + 5], [-n - 1]):
-        with pytest.raises(IndexError, match=f"no sample {wrong[-1]} among {n}"):
+        with pytest.raises(IndexError, match=f"sample {wrong[-1]} of a dataset of {n}"):
             data.__getitems__(wrong)
         with pytest.raises(IndexError):
             next(iter(torch.utils.data.DataLoader(data, len(wrong), sampler=wrong)))

@@ -54,7 +54,7 @@ def server() -> Iterator[WebServer]:
         yield server
 
 
-def remote(url: str, transform: Any = CROPS, cache: Any = "ranges", **more: Any) -> ImageDataset:
+def remote(url: str, transform: Any = CROPS, cache: Any = None, **more: Any) -> ImageDataset:
     options = RemoteOptions(tries=2, progress=False)
     return ImageDataset(url, transform, cache=cache, remote=options, **more)
 
@@ -110,13 +110,13 @@ def test_equal_to_the_local_dataset(
     options: dict[str, Any] = {"order": None, "sampler": numbers, "batch_size": 3}
     of = ImageDataset(dataset(), transform, staged=False, dct_scaling=scaled)
     expected = list(loader(of, **options))
-    for kept in ("ranges", tmp_path / "cache"):
+    for kept in (None, tmp_path / "cache"):
         far = loader(remote(server.url, transform, kept, dct_scaling=scaled), **options)
         assert same(list(far), expected)
         stats = far.stats().remote
         assert stats is not None
         whole = sum(lengths()[number] for number in numbers)
-        assert (stats.bytes_needed < 0.9 * whole) == (kept == "ranges")
+        assert (stats.bytes_needed < 0.9 * whole) == (kept is None)
 
 
 def damage(tmp_path: Path, number: int, places: slice) -> Path:
@@ -163,7 +163,7 @@ def test_what_no_crop_needs_may_be_damaged(tmp_path: Path) -> None:
 def test_parts_that_decoding_needs_more_than() -> None:
     """The core says so, and reads nothing that is not there."""
     near = local()
-    extents = near.blobs.extents().gather(np.array([0]))
+    extents = near.source.table.gather(np.array([0]))
     (blob,) = near.read([0])
     small, large = (np.array([[0, 300, 200, lower]], np.int32) for lower in (500, 800))
     ((size, _, start, stop, first, end),) = extents.plan_fetches([0], [small], False).tolist()

@@ -19,9 +19,9 @@ from test_extents import IMAGES, row, table_of
 
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.executors import InProcess
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.formats.tars import members
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import INDEX_NAME, write_index
 from fastdata.storage.rows import rows_to_batch
@@ -107,7 +107,7 @@ def accepted_by_rows(folder: Path, path: str) -> bool:
     entry = FileEntry(INDEX_NAME, (folder / INDEX_NAME).stat().st_size, "00000000")
     manifest = Manifest("folder", 1, 0, ["a"], 1, entry, [], {}, {}, "0", root="images")
     (folder / MANIFEST_NAME).write_text(manifest.to_json(), "utf-8")
-    blobs = Blobs(folder)
+    blobs = PackedSource(folder)
     try:
         return blobs.file(blobs.index[0], 0) == folder / "images" / path
     except CorruptionError:

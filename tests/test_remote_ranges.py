@@ -80,7 +80,7 @@ def test_plans_cover_everything_in_order(
 def test_attached_bytes_are_used_instead_of_the_file(tmp_path: Path) -> None:
     near = ImageDataset(dataset("shards"))
     numbers = np.arange(SAMPLES)
-    extents = near.blobs.extents().gather(numbers)
+    extents = near.source.table.gather(numbers)
     rows = [near.row(i) for i in range(SAMPLES)]
     assert extents.files.tolist() == [row.file for row in rows]
     assert extents.offsets.tolist() == [row.offset for row in rows]

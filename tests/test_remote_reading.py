@@ -30,7 +30,7 @@ from hangs import HANG
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
 
-from fastdata import DataLoader, ImageDataset, stage
+from fastdata import Cache, DataLoader, ImageDataset, stage
 from fastdata.errors import (
     CorruptionError,
     DatasetError,
@@ -60,7 +60,7 @@ def put(bucket: Bucket, container: str = "shards", **options: Any) -> str:
 
 
 def remote(
-    url: str, bucket: Bucket, cache: Any = "ranges", options: RemoteOptions = SMALL, **more: Any
+    url: str, bucket: Bucket, cache: Any = None, options: RemoteOptions = SMALL, **more: Any
 ) -> ImageDataset:
     return ImageDataset(
         url, CROPS, cache=cache, storage_options=bucket.storage_options, remote=options, **more
@@ -94,7 +94,7 @@ def test_two_epochs_are_those_of_the_local_dataset(
     gcs: Bucket, tmp_path: Path, container: str, kind: str
 ) -> None:
     url = put(gcs, container)
-    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    cache = None if kind == "ranges" else tmp_path / "cache"
     far, near = loader(remote(url, gcs, cache)), local(container)
     for _ in range(2):
         assert same(list(far), list(near))
@@ -155,7 +155,7 @@ FAULTS = ["503", "429", "reset", "stall", "truncate"]
 def test_faults_are_tried_again(gcs: Bucket, tmp_path: Path, kind: str) -> None:
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):
-        cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+        cache = None if kind == "ranges" else tmp_path / "cache"
         far = loader(remote(f"{bucket.url}/shards", bucket, cache))
         for fault in FAULTS:
             proxy.inject(fault, when=lambda e: ".tar" in e.path)
@@ -170,7 +170,7 @@ def test_faults_are_tried_again(gcs: Bucket, tmp_path: Path, kind: str) -> None:
 def test_wrong_bytes_are_fetched_again(gcs: Bucket, tmp_path: Path, kind: str) -> None:
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):
-        cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+        cache = None if kind == "ranges" else tmp_path / "cache"
         # By single samples, so that the middle byte is one of an image.
         options = RemoteOptions(
             max_request=1, piece_bytes=16 << 10, tries=4, progress=False, concurrency=4
@@ -193,7 +193,7 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str)
     data = bytearray(fs.cat_file(shard))
     data[row.offset + row.length // 2] ^= 1
     fs.pipe_file(shard, bytes(data))
-    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    cache = None if kind == "ranges" else tmp_path / "cache"
     of = remote(url, gcs, cache, RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False))
     with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
         list(loader(of, order="sequential"))
@@ -223,7 +223,7 @@ def test_single_samples_of_a_server_that_is_gone(gcs: Bucket, tmp_path: Path) ->
         options = RemoteOptions(tries=2, timeout=0.5, progress=False)
         far = [
             remote(f"{bucket.url}/shards", bucket, cache, options)
-            for cache in ("ranges", tmp_path / "cache")
+            for cache in (None, tmp_path / "cache")
         ]
         proxy.inject("stall", when=lambda e: ".tar" in e.path, times=10_000)
         for each in far:
@@ -233,7 +233,7 @@ def test_single_samples_of_a_server_that_is_gone(gcs: Bucket, tmp_path: Path) ->
 
 def test_single_samples_rows_and_labels(gcs: Bucket, tmp_path: Path) -> None:
     url, near = put(gcs), ImageDataset(dataset("shards"), staged=False)
-    for cache in ("ranges", tmp_path / "cache"):
+    for cache in (None, tmp_path / "cache"):
         far = ImageDataset(url, cache=cache, storage_options=gcs.storage_options, remote=SMALL)
         assert len(far) == SAMPLES
         assert far.is_remote
@@ -249,7 +249,7 @@ def test_single_samples_rows_and_labels(gcs: Bucket, tmp_path: Path) -> None:
     ("start", "kind"), [("fork", "ranges"), ("fork", "cache"), ("spawn", "cache")]
 )
 def test_torch_workers(gcs: Bucket, tmp_path: Path, start: str, kind: str) -> None:
-    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    cache = None if kind == "ranges" else tmp_path / "cache"
     far = ImageDataset(put(gcs), storage_options=gcs.storage_options, cache=cache, remote=SMALL)
     assert far.read([0])  # the parent has used its filesystem before the fork
     near = ImageDataset(dataset("shards"), staged=False)
@@ -332,19 +332,18 @@ def test_subsets_states_and_samplers(gcs: Bucket) -> None:
 @pytest.mark.parametrize("kind", ["ranges", "cache"])
 def test_samples_that_turn_out_bad_are_not_kept(gcs: Bucket, tmp_path: Path, kind: str) -> None:
     """Where a sampler gives some again and again, they were announced for batches to come."""
-    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    cache = None if kind == "ranges" else tmp_path / "cache"
     far = remote(put(gcs), gcs, cache)
-    blobs: Any = far.blobs
-    table = blobs.extents()
+    source: Any = far.source
     random = np.random.default_rng(0)
     batches = [np.concatenate(([5, 6, 7], random.integers(0, SAMPLES, 5))) for _ in range(30)]
     bad: set[int] = set()
     coming: Any = RemotePass(
-        blobs, table, iter([(batch, 0) for batch in batches]), lambda indices: indices, bad
+        source, iter([(batch, 0) for batch in batches]), lambda indices: indices, bad
     )
     for number, (indices, _) in enumerate(coming):
         good = np.array([i for i in indices.tolist() if i not in bad])
-        fetch = coming.fetch(table.gather(good), good)
+        fetch = coming.fetch(source.table.gather(good), good)
         assert fetch.wait(30)
         found = [data for _, data in sorted(fetch.take().items())]
         assert found == ImageDataset(dataset("shards"), staged=False).read(good)
@@ -359,7 +358,7 @@ def test_samples_that_turn_out_bad_are_not_kept(gcs: Bucket, tmp_path: Path, kin
 def test_an_early_break_leaves_nothing_behind(gcs: Bucket, tmp_path: Path) -> None:
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):
-        for cache in ("ranges", tmp_path / "cache"):
+        for cache in (None, tmp_path / "cache"):
             options = RemoteOptions(tries=2, max_request=1, piece_bytes=16384)
             far = loader(remote(f"{bucket.url}/shards", bucket, cache, options), batch_size=1)
             proxy.inject("stall", lambda e: e in proxy.matching("", ".tar")[32:], 999)
@@ -379,7 +378,7 @@ import sys
 from fastdata import DataLoader, ImageDataset
 from fastdata.remote import RemoteOptions
 from fastdata.transforms import RandomResizedCrop
-url, options, cache = sys.argv[1], eval(sys.argv[2]), sys.argv[3]
+url, options, cache = sys.argv[1], eval(sys.argv[2]), sys.argv[3] or None
 of = ImageDataset(url, RandomResizedCrop(24), cache=cache, storage_options=options,
                   remote=RemoteOptions(piece_bytes=16384, progress=False, max_request=1))
 for batch in DataLoader(of, batch_size=2, num_workers=2):
@@ -387,7 +386,7 @@ for batch in DataLoader(of, batch_size=2, num_workers=2):
 iterator = iter(DataLoader(of, batch_size=2, num_workers=2))
 next(iterator)
 print("ends")
-if cache != "ranges":
+if cache is not None:
     raise KeyError("mine")
 """
 
@@ -399,7 +398,7 @@ def test_the_interpreter_exits_in_the_middle(gcs: Bucket, tmp_path: Path, kind: 
         proxy.inject("stall", when=lambda e: ".tar" in e.path and proxy.count("", ".tar") > 20)
         command = [sys.executable, "-c", _EXIT, f"{bucket.url}/shards"]
         command += [repr(bucket.storage_options)]
-        command += ["ranges" if kind == "ranges" else str(tmp_path / "cache")]
+        command += ["" if kind == "ranges" else str(tmp_path / "cache")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
         assert done.stdout == "ends\n", done.stderr
         assert done.returncode == (kind == "cache")
@@ -439,7 +438,7 @@ class Rank:
 
 def _read(bucket: Bucket, cache: Any, limit: int | None, results: Any) -> None:
     options = replace(SMALL, timeout=20.0)
-    of = remote(f"{bucket.url}/shards", bucket, cache, options, cache_bytes=limit)
+    of = remote(f"{bucket.url}/shards", bucket, Cache(cache, limit), options)
     results.send(_pixels(loader(of, order="random", batch_size=4)))
 
 
@@ -495,7 +494,7 @@ def test_a_cache_smaller_than_the_dataset(gcs: Bucket, tmp_path: Path) -> None:
     foreign = tmp_path / "cache" / "fastdata-pieces" / "mine" / "000000-0.piece.bak"
     foreign.parent.mkdir(parents=True)
     foreign.write_bytes(b"x" * limit)
-    far = loader(remote(url, gcs, tmp_path / "cache", cache_bytes=limit))
+    far = loader(remote(url, gcs, Cache(tmp_path / "cache", limit)))
     for _ in range(2):
         assert same(list(far), list(local()) if _ == 0 else _second_epoch())
         assert sum(piece.stat().st_size for piece in pieces(tmp_path / "cache")) <= limit
@@ -518,7 +517,7 @@ def _second_epoch() -> list[Any]:
 
 def test_least_recently_used_pieces_go_first(gcs: Bucket, tmp_path: Path) -> None:
     url = put(gcs)
-    of = remote(url, gcs, tmp_path / "cache", cache_bytes=8 << 14)
+    of = remote(url, gcs, Cache(tmp_path / "cache", 8 << 14))
     of.read([0])
     (first,) = pieces(tmp_path / "cache")
     old = time.time() - 1000
@@ -560,7 +559,7 @@ def test_a_damaged_index_is_fetched_again(
 ) -> None:
     put(gcs)
     rows = [ImageDataset(dataset("shards")).row(i) for i in range(SAMPLES)]
-    cache = "ranges" if kind == "ranges" else tmp_path / "cache"
+    cache = None if kind == "ranges" else tmp_path / "cache"
     with gcs.through_proxy() as (bucket, proxy):
         for _ in range(2):
             remote(f"{bucket.url}/shards", bucket, cache)
@@ -590,7 +589,7 @@ def test_a_cache_folder_that_others_may_change(gcs: Bucket, tmp_path: Path) -> N
         with pytest.raises(UsageError, match=f"{cache} can be written by others"):
             remote(url, gcs, cache)
     cache.chmod(0o755)
-    index = remote(url, gcs, cache).blobs.index.path
+    index = remote(url, gcs, cache).source.index.path
     if os.geteuid() == 0:
         os.chown(index.parent, 4242, 4242)
         with pytest.raises(UsageError, match=r"belongs to another user \(id 4242\)"):
@@ -682,7 +681,7 @@ def test_raw_pixels(gcs: Bucket) -> None:
 
 def test_s3(s3: Bucket, tmp_path: Path) -> None:
     url = put(s3)
-    for cache in ("ranges", tmp_path / "cache"):
+    for cache in (None, tmp_path / "cache"):
         far = loader(remote(url, s3, cache))
         assert same(list(far), list(local()))
     with s3.through_proxy() as (bucket, proxy):
@@ -709,14 +708,20 @@ def test_a_local_dataset_needs_no_event_loop() -> None:
 
 
 def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="are for URLs"):
-        ImageDataset(dataset("shards"), cache="ranges")
+    with pytest.raises(UsageError, match="cache= is for URLs and torchvision's"):
+        ImageDataset(dataset("shards"), cache="folder")
+    for option in ({"storage_options": {}}, {"remote": RemoteOptions()}):
+        with pytest.raises(UsageError, match="are for URLs"):
+            ImageDataset(dataset("shards"), **option)
     url = put(gcs)
     options = {"storage_options": gcs.storage_options}
-    with pytest.raises(UsageError, match="cache_bytes= limits a cache folder"):
-        ImageDataset(url, cache="ranges", cache_bytes=1 << 30, **options)
+    with pytest.raises(UsageError, match="its bytes limit a folder, and it names none"):
+        ImageDataset(url, cache=Cache(bytes=1 << 30), **options)
     with pytest.raises(UsageError, match="no room for four pieces"):
-        ImageDataset(url, cache=tmp_path, cache_bytes=1000, **options)
+        ImageDataset(url, cache=Cache(tmp_path, 1000), **options)
+    for wrong in (-1, 1.5, True, "1"):
+        with pytest.raises(UsageError, match="a number of bytes"):
+            Cache(tmp_path, wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is a URL"):
         ImageDataset(url, cache="gs://bucket/cache", **options)
     with pytest.raises(UsageError, match="concurrency=0"):
@@ -729,16 +734,12 @@ def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
         ImageDataset(url, cache=file, **options)
 
 
-def test_a_slip_of_ranges_makes_no_folder(
+def test_a_cache_folder_of_any_name(
     gcs: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = put(gcs)
-    for slip in ("range", "Ranges", "rangse", "RANGES", "images"):
-        with pytest.raises(UsageError, match=rf"cache='{slip}'.*\n.*'ranges'.*'\./{slip}'"):
-            remote(url, gcs, slip)
-    assert not [*tmp_path.glob("*ange*"), *tmp_path.glob("images")]
-    for folder in ("./range", Path("oranges"), "images/", "a/b"):
+    for folder in ("range", Path("oranges"), "images/", "a/b"):
         found = remote(url, gcs, folder)
         found.read([0])
         assert pieces(tmp_path / folder)
@@ -754,7 +755,7 @@ def test_a_tree_that_was_indexed_in_place(gcs: Bucket, tmp_path: Path) -> None:
         fs.put_file(str(file), f"{root}/tree/{file.relative_to(tree)}")
     fs.put_file(str(dataset("folder") / "_index.rows"), f"{root}/index/_index.rows")
     fs.pipe_file(f"{root}/index/_dataset.json", with_root(text, "../tree"))
-    for cache in ("ranges", tmp_path / "cache"):
+    for cache in (None, tmp_path / "cache"):
         assert same(list(loader(remote(url, gcs, cache))), list(local("folder")))
     fs.pipe_file(f"{root}/index/_dataset.json", with_root(text, "/somewhere/else"))
     with pytest.raises(DatasetError, match="files in /somewhere/else on the machine"):
@@ -825,7 +826,7 @@ def test_threads_of_a_fork_share_one_reader() -> None:
         nonlocal both_make
         both_make = threading.Barrier(2)
         with ThreadPoolExecutor(2) as pool:
-            one, other = pool.map(lambda _: of.blobs.reader, range(2))
+            one, other = pool.map(lambda _: of.source.reader, range(2))
         assert one is other
 
     assert _in_child(read) == 0

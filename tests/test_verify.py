@@ -335,7 +335,7 @@ def test_no_task_holds_more_than_a_range(sound: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(verification, "_RANGE", 10_000)
     manifest = Manifest.load(sound / "shards")
     numbers = range(-1, len(manifest.files))
-    tasks = verification._Checksums(verification.Blobs(sound / "shards"), numbers).tasks()
+    tasks = verification._Checksums(verification.PackedSource(sound / "shards"), numbers).tasks()
     assert iter(tasks) is tasks
     ranges = [task for _, task in tasks]
     assert max(task.args[-1] for task in ranges) == 10_000
@@ -490,12 +490,12 @@ import contextlib, io, json, sys, threading, time
 from pathlib import Path
 import psutil
 from fastdata import verify
-from fastdata.storage.blobs import Blobs
+from fastdata.storage.packed import PackedSource
 from fastdata.cli.info import describe
 
 process = psutil.Process()
 verify(Path(sys.argv[1]) / "small", fast=True)
-describe(Blobs(Path(sys.argv[1]) / "small"), None)
+describe(PackedSource(Path(sys.argv[1]) / "small"), None)
 before, peak, stop = process.memory_full_info().uss, 0, threading.Event()
 
 def watch():
@@ -507,7 +507,8 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 large = Path(sys.argv[1]) / "large"
-result = verify(large, fast=True) if sys.argv[2] == "verify" else describe(Blobs(large), None)
+source = PackedSource(large)
+result = verify(large, fast=True) if sys.argv[2] == "verify" else describe(source, None)
 stop.set()
 watcher.join()
 print(peak - before)

@@ -22,8 +22,8 @@ from fastdata.cli.locations import (
 from fastdata.errors import printable
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.staged import find_staged
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.files import human_bytes
+from fastdata.storage.packed import PackedSource
 from fastdata.text import aligned, human_count
 
 #: Columns of the index whose values are counted, in the index's order.
@@ -52,7 +52,7 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
         with Fetching(dataset, storage_options) as fetching:
             about = describe(fetching.blobs, staged) | {"path": fetching.name}
     else:
-        about = describe(Blobs(dataset), staged)
+        about = describe(PackedSource(dataset), staged)
     if as_json:
         print_json(about)
         return
@@ -61,7 +61,7 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
         click.echo(line)
 
 
-def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
+def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
     """A description of a dataset, as JSON values."""
     manifest = blobs.manifest
     # Counted, not collected: rows are many, distinct values few.
@@ -73,7 +73,7 @@ def describe(blobs: Blobs, staged: Path | None) -> dict[str, Any]:
                 counter[entry["values"]] += entry["counts"]
         with_seek_points += len(batch) - batch.column("seek_points").null_count
     return {
-        "path": str(blobs.path),
+        "path": str(blobs.location),
         "container": manifest.container,
         "format_version": manifest.format_version,
         "samples": manifest.samples,

@@ -22,9 +22,9 @@ from fastdata.errors import FastdataError, warn
 from fastdata.loading.batch import Batch, View
 from fastdata.loading.buffers import BatchMemory
 from fastdata.loading.pipeline import Pipeline, await_done
-from fastdata.loading.source import Gathered
 from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.source import BlobColumn
 
 _JPEG = ENCODINGS.index("jpeg")
 #: What DALI knows and the core does not.
@@ -70,7 +70,7 @@ class DALIPipeline(Pipeline):
         self._runner, self._device = runner, device
         self._warned = False
 
-    def _new_batch(self, planned: Planned, key: int, gathered: Gathered) -> Batch:
+    def _new_batch(self, planned: Planned, key: int, gathered: BlobColumn) -> Batch:
         return DALIBatch(planned, key, gathered)
 
     def _decode(self, batch: Batch) -> None:
@@ -78,7 +78,7 @@ class DALIPipeline(Pipeline):
         drawn, slow = self._draw(batch)
         for number, cuts in enumerate(drawn):
             batch.views.append(View(self._memory(batch, number), cuts))
-        skip = slow | ~_may_be_for_dali(batch.gathered, self._source.has_seek_points)
+        skip = slow | ~_may_be_for_dali(batch.gathered, self._source.capabilities.seek_points)
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents
@@ -235,7 +235,7 @@ class DALIPipeline(Pipeline):
         super().cancel(batch)
 
 
-def _may_be_for_dali(gathered: Gathered, has_seek_points: bool) -> npt.NDArray[np.bool_]:
+def _may_be_for_dali(gathered: BlobColumn, has_seek_points: bool) -> npt.NDArray[np.bool_]:
     """Which samples may be DALI's, by what is known before they are read: bool, (N,)."""
     encodings = np.asarray(gathered.extents.encodings)
     native = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))

@@ -20,6 +20,7 @@ from fastdata.loading.images import Images
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.loading.pipeline import Pipeline
+from fastdata.storage.cache import Cache
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.describing import describe
 
@@ -160,10 +161,10 @@ class _DALIPath(NativePath):
         batch_size: int,
     ) -> None:
         dataset = images.options
-        if dataset.dct_scaling or dataset.seek_cache_file is not None or dataset.seek_cache_bytes:
+        cache = dataset.cache if dataset.folder is not None else None  # of seek points
+        if dataset.dct_scaling or (cache is not None and cache != Cache(bytes=0)):
             raise UsageError(
-                f"dct_scaling={dataset.dct_scaling}, seek_cache_bytes={dataset.seek_cache_bytes}, "
-                f"seek_cache_file={dataset.seek_cache_file}: DALI can do none of these",
+                f"dct_scaling={dataset.dct_scaling}, cache={cache}: DALI can do neither",
                 "Leave them out of the ImageDataset.",
             )
         if step := next((step for one in recipe.programs for step in one.pixels), None):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fastdata.decode.codecs import NATIVE, Encoded
 from fastdata.errors import FastdataError, SampleError
+from fastdata.storage.source import NOT_NATIVE as NOT_NATIVE
 
 #: Values of ``fallback=``: the codec table decodes images of kinds that the core does not know
 #: ("unsupported"), damaged ones too ("always"), none ("never").
@@ -28,9 +29,6 @@ NOTHING_TO_DECODE = (
     "changed",
     "corrupt_index",
 )
-
-#: Codes of images for another decoder; they may be sound.
-NOT_NATIVE = ("unsupported", "not_jpeg")
 
 #: Codes of images of another size than the region was computed for, or beyond the core's limit.
 _OTHER_SIZE = ("too_large", "other_size", "bad_region")

@@ -8,9 +8,7 @@ from typing import Any
 
 from fastdata import _native
 from fastdata.errors import SampleError
-
-#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
-DEFAULT_STRIDE = 128
+from fastdata.storage.seek_cache import DEFAULT_STRIDE as DEFAULT_STRIDE
 
 #: Hints of errors, by their code.
 _HINTS = {

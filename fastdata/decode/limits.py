@@ -10,8 +10,6 @@ from fastdata.errors import SampleError
 
 #: Where Pillow begins to warn of decompression bombs (`PIL.Image.MAX_IMAGE_PIXELS`).
 DEFAULT_MAX_PIXELS = 89_478_485
-#: Most bytes of an image's file, which is read whole.
-MOST_BYTES = 2 << 30
 #: libjpeg's own progressive JPEGs have 10, or 6 if they are grey (jcparam.c).
 DEFAULT_MAX_SCANS = 64
 

@@ -90,7 +90,7 @@ def load(
         DataError: None of them can be decoded.
     """
     numbers = sorted(blobs)
-    gathered = opened.source.gather(np.array(numbers, np.int64))
+    gathered = opened.source.gather(np.array(numbers, np.int64)).blobs["image"]
     stride = DEFAULT_STRIDE
     if opened.dataset is not None:
         stride = opened.dataset.manifest.options.get("seek_points") or DEFAULT_STRIDE

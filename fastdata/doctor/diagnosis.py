@@ -18,10 +18,10 @@ from fastdata.doctor.decoding import Encoded, Variant
 from fastdata.doctor.findings import Alternatives, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
 from fastdata.errors import UsageError
-from fastdata.loading.seek_cache import DEFAULT_BYTES
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
 from fastdata.storage.files import room
+from fastdata.storage.seek_cache import DEFAULT_BYTES
 from fastdata.text import human_share
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop

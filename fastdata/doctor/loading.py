@@ -13,6 +13,7 @@ from fastdata import machine
 from fastdata.dataset import ImageDataset
 from fastdata.doctor.decoding import Speed
 from fastdata.doctor.opening import Opened
+from fastdata.storage.cache import Cache
 
 
 def rate(
@@ -101,7 +102,7 @@ def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
             return [(file, 0) for file in opened.files]
 
     listed = Listed(str(opened.data.path), transform)
-    return ImageDataset(listed, seek_cache_bytes=None if learns else 0)
+    return ImageDataset(listed, cache=None if learns else Cache(bytes=0))
 
 
 def _endless(samples: list[int]) -> Iterator[int]:

@@ -18,17 +18,17 @@ import numpy.typing as npt
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.trees import suffix_of
 from fastdata.dataset import ImageDataset
-from fastdata.decode.limits import Limits
 from fastdata.doctor import page_cache
 from fastdata.doctor.findings import Data
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
-from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.files import is_tmpfs
+from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.look import look
 from fastdata.storage.manifest import WORK_NAME, has_manifest
+from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 #: Samples whose sizes, or share in the page cache, stand for those of all.
@@ -60,7 +60,7 @@ class Opened:
 
     def extents(self, indices: npt.NDArray[np.int64]) -> list[Extent]:
         """Where some samples lie."""
-        found = self.source.gather(indices).extents
+        found = self.source.gather(indices).blobs["image"].extents
         paths = [Path(found.path(at)) for at in range(len(indices))]
         places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
         # A length of -1 stands for the whole file. A damaged row may hold any numbers, of which the
@@ -133,7 +133,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         stage_bytes=copied,
         in_memory=is_tmpfs(root or location),
     )
-    return _with_cached_share(Opened(PackedSource(dataset), dataset, (), data))
+    return _with_cached_share(Opened(dataset.source, dataset, (), data))
 
 
 def _open_tree(path: Path, listed: Listed) -> Opened:
@@ -158,8 +158,8 @@ def _open_tree(path: Path, listed: Listed) -> Opened:
         in_memory=is_tmpfs(path),
         left_out=dict(left_out),
     )
-    source = FolderSource([(file, 0) for file in files], None, Limits())
-    return _with_cached_share(Opened(source, None, files, data))
+    images = FileList([(file, 0) for file in files])
+    return _with_cached_share(Opened(FilesSource(images, path), None, files, data))
 
 
 def _convert(about: Mapping[str, Any]) -> str:

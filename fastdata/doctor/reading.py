@@ -214,7 +214,7 @@ class _Reader:
             while going and len(pending) < 2:
                 numbers = next(batches, None)
                 if numbers is not None:
-                    extents = self._opened.source.gather(numbers).extents
+                    extents = self._opened.source.gather(numbers).blobs["image"].extents
                     pending.append((numbers, self._engine.read(extents)))
                 going = numbers is not None and time.perf_counter() < until
             if not pending:

@@ -14,30 +14,36 @@ from fastdata.decode.codecs import PILLOW, Encoded
 from fastdata.decode.engine import PendingBatch, decode_batch
 from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
+from fastdata.decode.limits import Limits
+from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.loading.buffers import BatchMemory
-from fastdata.loading.source import Gathered, Source
 from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Planned
 from fastdata.remote.prefetch import Fetch
+from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms import pillow
 from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Cuts
 
 
-@dataclass(frozen=True)
+@dataclass
 class Settings:
-    """What all batches of a loader have in common.
+    """Settings of all batches of a loader.
 
     Attributes:
         recipe: Crops and output format of each view.
         check: Whether checksums are checked.
         dct_scaling: See `fastdata.decode.decode_jpeg`.
+        limits: Limits of an image's cost.
+        tells_fallback: Whether to warn of the next sample that Pillow decodes.
     """
 
     recipe: Recipe
-    check: bool = True
-    dct_scaling: bool = False
+    check: bool
+    dct_scaling: bool
+    limits: Limits
+    tells_fallback: bool = True
 
 
 @dataclass
@@ -60,7 +66,8 @@ class Batch:
     Attributes:
         planned: Which samples.
         key: Key of the epoch's random numbers.
-        gathered: What is known of them.
+        gathered: Their images, before they are read.
+        columns: Their columns, by name.
         fetch: Its bytes on their way from a remote dataset, if they are still to be used.
         probe: Reading sizes that only the files tell, if that is still to do.
         rows: What decode threads look up; None where ``gathered`` has it.
@@ -73,7 +80,8 @@ class Batch:
 
     planned: Planned
     key: int
-    gathered: Gathered
+    gathered: BlobColumn
+    columns: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     fetch: Fetch | None = None
     probe: _native.ProbeJob | None = None
     rows: _native.Rows | None = None
@@ -120,7 +128,7 @@ class OneOfBatch(Alone):
 
     def by_codec(self) -> Encoded:
         """See `Alone.by_codec`."""
-        image = self._source.encoded(self._index, self._data)
+        image = open_row(self._source, self._index, self._settings.limits, self._data)
         try:
             self._place(image)
         except SampleError as error:

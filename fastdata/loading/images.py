@@ -5,7 +5,6 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fastdata.dataset import FOLDER_METHODS, LOADERS, ImageDataset, folder_class, own_method
+from fastdata.dataset import ImageDataset
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method, why_not_pillow
 from fastdata.decode.pillow import RGB, Style
 from fastdata.device.delivery import called
-from fastdata.loading.joined import JoinedSource
 from fastdata.loading.noticing import remedy, unread
-from fastdata.loading.seek_cache import DEFAULT_BYTES, SeekCache
-from fastdata.loading.source import FolderSource, PackedSource, Source
 from fastdata.plan.schedule import Indices, Numbering
-from fastdata.remote.opening import RemoteBlobs
-from fastdata.text import class_name, human_count
+from fastdata.storage.cache import Cache
+from fastdata.storage.joined import JoinedSource
+from fastdata.storage.listed import FileList, FilesSource
+from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
+from fastdata.storage.source import Source
+from fastdata.text import human_count
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
-from fastdata.transforms.originals import changed, pillow_changed
+from fastdata.transforms.originals import pillow_changed
 
 
 @dataclass(frozen=True)
@@ -141,17 +142,17 @@ def recognise(dataset: Any) -> Images | NotKnown:
             return _other_style(dataset.style)
         if dataset.folder is not None:
             return _recognise_folder(dataset.folder, dataset, dataset)
-        return _images(repr(dataset), dataset, dataset, lambda learns: PackedSource(dataset))
+        return _images(repr(dataset), dataset, dataset, lambda learns: dataset.source)
     base = folder_class()
     if base is not None and isinstance(dataset, base):
-        if reason := own_method(dataset, base, *FOLDER_METHODS):
+        if reason := own_method(dataset, base, *SAMPLE_METHODS):
             return _overridden(reason)
         return _recognise_folder(dataset, dataset, ImageDataset(dataset))
     return NotKnown(unread(dataset), remedy(dataset, holds_images(dataset)))
 
 
 def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
-    if reason := own_method(dataset, ConcatDataset, *FOLDER_METHODS):
+    if reason := own_method(dataset, ConcatDataset, *SAMPLE_METHODS):
         return _overridden(reason)
     if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
         why = "a part of the ConcatDataset has another number of samples than when that was made"
@@ -172,9 +173,9 @@ def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
             return NotKnown(why, "Give all parts the same.")
         if part.recipe != first.recipe:  # of images of one size, here or there
             recipe = compile_recipe(first.transform)
-        options = part.options
-        if options.folder is None and isinstance(options.blobs, RemoteBlobs):
-            why = f"part {number} of the ConcatDataset, {options.path}, is read from a URL"
+        if not part.options.source.capabilities.local:
+            path = part.options.path
+            why = f"part {number} of the ConcatDataset, {path}, is read from a URL"
             return NotKnown(why, "Copy it to this machine with fastdata stage.")
 
     def opener(learns: bool) -> Source:
@@ -294,7 +295,7 @@ def reads_remotely(dataset: Any) -> bool:
 
 
 # What decides which samples an `ImageDataset` has, and what they are.
-_METHODS = (*FOLDER_METHODS, "open_image", "row", "blobs", "_blob")
+_METHODS = (*SAMPLE_METHODS, "open_image", "row", "source")
 
 
 def _images(
@@ -322,39 +323,20 @@ def _compiled(dataset: Any) -> Recipe | Refusal:
     return recipe
 
 
-def _opened_otherwise(folder: Any) -> NotKnown | None:
-    """Why a folder's files are not opened by torchvision's own loader; None if they are."""
-    import torchvision
-    from torchvision.datasets.folder import DatasetFolder, default_loader, pil_loader
-
-    if reason := own_method(folder, DatasetFolder, *FOLDER_METHODS):
-        return _overridden(reason)
-    if reason := changed(sys.modules["torchvision.datasets.folder"], *LOADERS):
-        return NotKnown(reason, "Undo that, and do in the transform what it does.")
-    if folder.loader not in (default_loader, pil_loader):
-        hint = "Leave loader= out, and do in the transform what it does."
-        return NotKnown(f"{class_name(folder)} has its own loader", hint)
-    if folder.loader is default_loader and torchvision.get_image_backend() != "PIL":
-        hint = 'Call torchvision.set_image_backend("PIL").'
-        return NotKnown("torchvision's image backend is not PIL", hint)
-    return None
-
-
 def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:
-    if (otherwise := _opened_otherwise(folder)) is not None:
-        return otherwise
+    if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
+        return _overridden(reason)
+    if otherwise := why_not_pillow(folder):
+        return NotKnown(*otherwise)
+    files = list(folder.samples)  # the folder's own may be changed in place
+    listed = FileList(files, folder.classes)
 
     def opener(learns: bool) -> Source:
-        size = DEFAULT_BYTES if options.seek_cache_bytes is None else options.seek_cache_bytes
-        file = None if options.seek_cache_file is None else Path(options.seek_cache_file)
-        cache = SeekCache(str(folder.root), size, file) if learns and size else None
-        return FolderSource(files, cache, options.limits)
+        cache = options.cache or Cache()
+        size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
+        file = None if cache.path is None else Path(cache.path)
+        seek_points = SeekCache(str(folder.root), size, file) if learns and size else None
+        return FilesSource(listed, options.path, seek_points)
 
-    files = list(folder.samples)  # the folder's own may be changed in place
-    found = _images(
-        f"{type(folder).__name__} of {human_count(len(files), 'file')}",
-        dataset,
-        options,
-        opener,
-    )
-    return replace(found, files=files)
+    what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
+    return replace(_images(what, dataset, options, opener), files=files)

@@ -25,10 +25,10 @@ from fastdata.loading.batch import Batch
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.pipeline import Pipeline
 from fastdata.loading.seeding import seeded
-from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
+from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 
@@ -291,7 +291,8 @@ class NativeIterator(Iterator[Any]):
             to = [slots[at] for at in good]
             for view, new in zip(batch.views, patch.views, strict=True):
                 view.memory.array[to] = new.memory.array[good]
-            batch.gathered.labels[to] = patch.gathered.labels[good]
+            for name, values in batch.columns.items():
+                values[to] = patch.columns[name][good]
             schedule.numbering.place(planned, to, draws[good])
             errors = {slots[at]: error for at, error in found.items()}
 
@@ -329,8 +330,8 @@ class NativeIterator(Iterator[Any]):
         if name == "key":
             return [self._source.key(index) for index in batch.planned.indices.tolist()]
         if self._target is None:
-            return self._moved(torch.from_numpy(batch.gathered.labels))
-        pairs = zip(batch.planned.indices.tolist(), batch.gathered.labels.tolist(), strict=True)
+            return self._moved(torch.from_numpy(batch.columns[name]))
+        pairs = zip(batch.planned.indices.tolist(), batch.columns[name].tolist(), strict=True)
         # In tuples, as torch collates them: strings then come as a tuple, too.
         with self._drawing_targets():
             labels = [(self._target(index, label),) for index, label in pairs]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fastdata.decode.engine import Engine
+from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.loading.batch import Settings
@@ -19,10 +20,10 @@ from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
 from fastdata.loading.iterator import NativeIterator, Progress
 from fastdata.loading.pipeline import Pipeline, plan_fetches
-from fastdata.loading.source import Source, describe_kinds
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass
+from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
 
 
@@ -45,7 +46,8 @@ class NativePath:
 
     def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
-        self._settings = Settings(recipe, images.options.check, images.options.dct_scaling)
+        options = images.options
+        self._settings = Settings(recipe, options.check, options.dct_scaling, options.limits)
         self._config = config
         self._source: Source | None = None
         self._engine: Engine | None = None
@@ -58,7 +60,6 @@ class NativePath:
         """Where samples come from."""
         if self._source is None:
             self._source = self._images.open(self.learns)
-            self._source.tells_fallback = True
         return self._source
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ class NativePath:
 
     def describe_kinds(self) -> str:
         """The share of each kind of image, and what decodes it, in words."""
-        return describe_kinds(self.source, self._images.subset)
+        return describe_kinds(self.source, self._settings.limits, self._images.subset)
 
     @property
     def _numbering(self) -> Numbering:
@@ -81,6 +82,7 @@ class NativePath:
         self._engine, self._pool = other._engine, other._pool
         if other._images.opens_as(self._images):
             self._source = other._source
+            self._settings.tells_fallback = other._settings.tells_fallback
 
     def start(
         self,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata.dataset import ImageDataset, folder_class
+from fastdata.dataset import ImageDataset
+from fastdata.decode.folders import folder_class
 from fastdata.errors import FastdataError, MixingWarning, warn
 from fastdata.plan.order import OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
@@ -40,7 +41,7 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
     if isinstance(dataset, ImageDataset) and dataset.folder is not None:
         dataset = dataset.folder
     if isinstance(dataset, ImageDataset):
-        if shuffled and dataset.manifest.order == "shuffled":
+        if shuffled and dataset.source.capabilities.shuffled:
             return
         kind, place = "dataset", redact(str(dataset.path))
     elif (base := folder_class()) is not None and isinstance(dataset, base):

@@ -25,8 +25,6 @@ from fastdata.errors import (
 )
 from fastdata.loading.batch import Batch, OneOfBatch, Settings, View, too_small
 from fastdata.loading.buffers import BatchMemory, BufferPool
-from fastdata.loading.seek_cache import Stamped
-from fastdata.loading.source import Gathered, Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
@@ -34,6 +32,8 @@ from fastdata.remote.opening import WRONG_BYTES, Fetches
 from fastdata.remote.prefetch import Parts, RemotePass
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable
+from fastdata.storage.seek_cache import Stamped
+from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import Cuts
 
@@ -47,11 +47,9 @@ _FEW = 16
 _SLICE = 0.05
 
 _NO_CUTS = np.empty(0, _native.CUT)
-_NONE: npt.NDArray[Any] = np.empty(0, np.int32)
 # What is known of a batch whose rows of the index are damaged.
-_NOTHING = Gathered(
+_NOTHING = BlobColumn(
     _native.Extents([]),
-    np.empty(0, np.int64),
     np.empty(0, np.int32),
     np.empty(0, np.int32),
     np.empty(0, np.bool_),
@@ -126,7 +124,7 @@ class Pipeline:
         self._engine = engine
         self._helpers = helpers
         self._counters = counters
-        self._table = source.table if self.looks_up else None
+        self._table = source.table if self.looks_up and source.capabilities.local else None
         programs = settings.recipe.programs
         self._geometries = [geometry.compiled(program.steps) for program in programs]
         self._options = [
@@ -146,10 +144,11 @@ class Pipeline:
             if self._table is not None:
                 self._begin_rows(batch, self._table)
                 return batch
-            batch.gathered = gathered = self._source.gather(planned.indices)
+            blobs, batch.columns = self._source.gather(planned.indices)
         except FastdataError as error:
             batch.error = error
             return batch
+        batch.gathered = gathered = blobs["image"]
         self._counters.seekable += int(np.count_nonzero(gathered.extents.seekable))
         if self._remote is None:
             self._begin(batch)
@@ -159,7 +158,7 @@ class Pipeline:
 
     def _begin_rows(self, batch: Batch, table: ExtentTable) -> None:
         """Begin a batch whose rows the decode threads look up, and whose crops they draw."""
-        planned, most = batch.planned, self._source.limits.max_pixels or 0
+        planned, most = batch.planned, self._settings.limits.max_pixels or 0
         batch.rows = table.rows(planned.indices, planned.numbers, planned.occurrences, most)
         given = []
         for number, options in enumerate(self._options):
@@ -191,7 +190,7 @@ class Pipeline:
         self, batch: Batch, widths: npt.NDArray[np.int32], heights: npt.NDArray[np.int32]
     ) -> None:
         """Fails the samples that are beyond the limit of pixels."""
-        limits = self._source.limits
+        limits = self._settings.limits
         if limits.max_pixels is None:
             return
         pixels = np.multiply(widths, heights, dtype=np.int64)
@@ -202,7 +201,7 @@ class Pipeline:
                 problem = self._source.problem(int(batch.planned.indices[slot]), f"it {error.what}")
                 batch.failed.setdefault(slot, SampleError(problem.what, error.hint))
 
-    def _new_batch(self, planned: Planned, key: int, gathered: Gathered) -> Batch:
+    def _new_batch(self, planned: Planned, key: int, gathered: BlobColumn) -> Batch:
         return Batch(planned, key, gathered)
 
     def advance(self, batch: Batch) -> None:
@@ -262,8 +261,8 @@ class Pipeline:
             self._source.declined(int(batch.planned.indices[slot]), found.verdict.code)
             if found.error is not None:
                 batch.failed.setdefault(slot, found.error)
-            elif found.decoder == PILLOW and self._source.tells_fallback:
-                self._source.tells_fallback = False
+            elif found.decoder == PILLOW and self._settings.tells_fallback:
+                self._settings.tells_fallback = False
                 self._tell_fallback(batch, slot, found)
         decoded = None
         if batch.slow or batch.failed:
@@ -417,11 +416,11 @@ class Pipeline:
             samples,
             array,
             skip=skip,
-            stride=self._source.stride,
+            stride=self._source.capabilities.stride,
             # What was fetched was checked then.
             check=self._settings.check and self._remote is None,
             fallback="never",
-            max_scans=self._source.limits.max_scans,
+            max_scans=self._settings.limits.max_scans,
             views=[PendingBatch(samples, other, **their) for other, their in others],
             **options,
         )
@@ -493,12 +492,10 @@ class Pipeline:
         """Take over what the decode threads have looked up; refuse what no decoder can crop."""
         batch.rows, extents = None, rows.extents
         self._counters.seekable += int(np.count_nonzero(extents.seekable))
-        if not failures:  # nothing else of it is needed any more
-            batch.gathered = Gathered(
-                extents, extents.labels.copy(), _NONE, _NONE, _NONE, extents.encodings
-            )
+        blobs, batch.columns = self._source.described(extents)
+        batch.gathered = gathered = blobs["image"]
+        if not failures:
             return
-        batch.gathered = gathered = self._source.described(extents)
         if failures * _FEW > len(batch.planned.indices):
             self._table = None  # so that other decoders start as early as the core
         for view, part in zip(batch.views, (pending, *pending.views), strict=True):

@@ -19,10 +19,10 @@ from fastdata.loading.helpers import InlineExecutor
 from fastdata.loading.images import NotKnown, recognise
 from fastdata.loading.pipeline import Pipeline
 from fastdata.loading.seeding import reseeding
-from fastdata.loading.source import Source
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, Numbering, occurrences_within
+from fastdata.storage.source import Source
 from fastdata.transforms.compile import Refusal
 
 
@@ -75,7 +75,7 @@ class NativePrefix:
         n = self._numbering.n
         wrong = numbers[(numbers < -n) | (numbers >= n)]
         if len(wrong):
-            raise IndexError(f"there is no sample {wrong[0]} among {n}")
+            raise IndexError(f"sample {wrong[0]} of a dataset of {n}")
         if not len(numbers):
             return []
         numbers %= n
@@ -117,7 +117,7 @@ class NativePrefix:
             for program, view in zip(self._recipe.programs, batch.views, strict=True)
         ]
         image = self._recipe.finish(views)
-        index, label = batch.planned.indices[slot], batch.gathered.labels[slot]
+        index, label = batch.planned.indices[slot], batch.columns["label"][slot]
         return image, self._target(index.item(), label.item())
 
 
@@ -133,7 +133,10 @@ def native_prefix(dataset: Any) -> NativePrefix | None:
         return None
     if isinstance(images.recipe, Refusal):
         return None
-    settings = Settings(images.recipe, images.options.check, images.options.dct_scaling)
+    options = images.options
+    settings = Settings(
+        images.recipe, options.check, options.dct_scaling, options.limits, tells_fallback=False
+    )
     source = images.open(False)
     return NativePrefix(source, images.numbering(source), settings, images.target)
 

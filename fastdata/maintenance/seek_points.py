@@ -18,10 +18,10 @@ from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import file_lock, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import SCHEMA
 
@@ -86,7 +86,7 @@ class Seeking(NamedTuple):
         samples: Number of the dataset's samples.
         with_seek_points: How many of them have seek points now.
         seek_bytes: Bytes of all seek tables.
-        blob_bytes: Bytes of all blobs.
+        blob_bytes: Bytes of all source.
     """
 
     samples: int
@@ -125,20 +125,20 @@ def add_seek_points(
     Manifest.load(folder)  # its errors say what is missing
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
-        return _add(Blobs(folder), stride, workers, progress)
+        return _add(PackedSource(folder), stride, workers, progress)
 
 
 def _add(
-    blobs: Blobs,
+    source: PackedSource,
     stride: int | None,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Seeking:
-    old = blobs.manifest
+    old = source.manifest
     total = old.samples
     tables: list[int] = []
-    name = _free_name(blobs.path)
-    tasks = [_Task(blobs, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
+    name = _free_name(source.location)
+    tasks = [_Task(source, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
     with local_executor(workers) as executor:
 
         def tick() -> None:
@@ -150,24 +150,24 @@ def _add(
             for task, found in zip(tasks, executor.run(_call, tasks, tick), strict=True):
                 tables.extend(len(table) for table in found if table is not None)
                 start = 0
-                for batch in blobs.index.batches(task.start, task.stop, _OTHERS):
+                for batch in source.index.batches(task.start, task.stop, _OTHERS):
                     values = found[start : start + batch.num_rows]
                     start += batch.num_rows
                     yield batch.append_column(field, array(values, pa.binary()))
 
-        with whole_file(blobs.path / name) as temporary:
+        with whole_file(source.location / name) as temporary:
             write_index(temporary, batches(), total)
-    index = blobs.path / name
+    index = source.location / name
     entry = FileEntry(name, index.stat().st_size, f"{crc32c_file(index, usable_cpus()):08x}")
     manifest = replace(
         old,
         index=entry,
         options={**old.options, "seek_points": stride},
     )
-    with whole_file(blobs.path / MANIFEST_NAME) as temporary:
+    with whole_file(source.location / MANIFEST_NAME) as temporary:
         temporary.write_text(manifest.to_json(), "utf-8")
-    (blobs.path / old.index.name).unlink(missing_ok=True)
-    for path in blobs.path.iterdir():  # what killed runs have left
+    (source.location / old.index.name).unlink(missing_ok=True)
+    for path in source.location.iterdir():  # what killed runs have left
         if path.name != name and _OURS.fullmatch(path.name):
             path.unlink()
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)
@@ -180,23 +180,23 @@ def _free_name(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Task:
-    blobs: Blobs
+    source: PackedSource
     start: int
     stop: int
     stride: int | None
 
 
 def _call(task: _Task) -> list[bytes | None]:
-    blobs = task.blobs
+    source = task.source
     found: list[bytes | None] = []
     for start in range(task.start, task.stop, SEEK_BATCH):
         numbers = range(start, min(start + SEEK_BATCH, task.stop))
-        rows = list(blobs.index.rows(numbers.start, numbers.stop, seek_points=False))
+        rows = list(source.index.rows(numbers.start, numbers.stop, seek_points=False))
         images = []
         for number, row in zip(numbers, rows, strict=True):
             wanted = task.stride is not None and row.encoding == "jpeg"
             info = ImageInfo(row.encoding, row.width, row.height, row.channels)
-            images.append((blobs.read(row, number) if wanted else b"", info))
+            images.append((source.read(row, number) if wanted else b"", info))
         # A damaged image is no reason to stop here: it was packed as it is.
         for table in seek_tables(images, task.stride):
             found.append(None if isinstance(table, SampleError) else table)

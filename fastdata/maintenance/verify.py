@@ -24,10 +24,10 @@ from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.rows import Row
 from fastdata.text import human_count
 
@@ -103,13 +103,13 @@ def verify(
     if is_url(path):
         with Fetching(os.fspath(path), storage_options) as fetching:
             return _verify_remote(fetching, fast, workers, progress)
-    blobs = Blobs(Path(path))
+    source = PackedSource(Path(path))
     findings = _Findings()
-    findings.add(_check_sizes(blobs))
+    findings.add(_check_sizes(source))
     # An impossible index would be found to be so again, sample by sample.
-    if not findings.add(_check_extents(blobs)) and not (fast and blobs.manifest.files):
-        _check_local(blobs, fast, workers, progress, findings)
-    manifest = blobs.manifest
+    if not findings.add(_check_extents(source)) and not (fast and source.manifest.files):
+        _check_local(source, fast, workers, progress, findings)
+    manifest = source.manifest
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
 
@@ -120,19 +120,19 @@ def _verify_remote(
     progress: Callable[[int, int], None] | None,
 ) -> Verification:
     """Checks a dataset whose files are fetched one after the other."""
-    blobs = fetching.blobs
+    source = fetching.blobs
     findings = _Findings()
     findings.add(_Finding(where, what) for where, what in fetching.size_problems(loose=fast))
-    if not findings.add(_check_extents(blobs)) and not fast:
+    if not findings.add(_check_extents(source)) and not fast:
         with local_executor(workers) as executor:
-            tick = _ticker(executor, blobs.manifest.samples, progress)
+            tick = _ticker(executor, source.manifest.samples, progress)
             for view in fetching.views():
                 found = _Findings()
-                view_blobs = Blobs(view.folder)
-                _check_files(executor, tick, view_blobs, view.files, view.start, view.stop, found)
+                view_source = PackedSource(view.folder)
+                _check_files(executor, tick, view_source, view.files, view.start, view.stop, found)
                 findings.add(found.named(str(view.folder), fetching.name))
             tick()
-    manifest = blobs.manifest
+    manifest = source.manifest
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
 
@@ -174,11 +174,11 @@ class _Findings:
         ]
 
 
-def _check_sizes(blobs: Blobs) -> Iterator[_Finding]:
-    for entry in blobs.manifest.files:
-        problem = _file_problem(blobs.path / entry.name, entry.size)
+def _check_sizes(source: PackedSource) -> Iterator[_Finding]:
+    for entry in source.manifest.files:
+        problem = _file_problem(source.location / entry.name, entry.size)
         if problem:
-            yield _Finding(str(blobs.path / entry.name), problem)
+            yield _Finding(str(source.location / entry.name), problem)
 
 
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
@@ -200,13 +200,13 @@ def _reason(error: OSError) -> str:
     return error.strerror or "cannot be read"
 
 
-def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
+def _check_extents(source: PackedSource) -> Iterator[_Finding]:
     """Checks all rows against sizes and classes: what needs no blob to be read."""
-    sizes = np.array([entry.size for entry in blobs.manifest.files], np.int64)
-    classes = len(blobs.manifest.classes)
+    sizes = np.array([entry.size for entry in source.manifest.files], np.int64)
+    classes = len(source.manifest.classes)
     start = previous = 0
     names = ("label", "file", "offset", "length")
-    for batch in blobs.index.batches(columns=names):
+    for batch in source.index.batches(columns=names):
         labels, files, offsets, lengths = (as_numpy(batch.column(name)) for name in names)
         bad = (labels < 0) | (labels >= classes)
         if len(sizes):
@@ -218,7 +218,7 @@ def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
         else:
             bad |= files != -1
         for at in np.flatnonzero(bad).tolist():
-            row = blobs.index[start + at]
+            row = source.index[start + at]
             yield _Finding(
                 f"sample {start + at} ({printable(row.key)})",
                 f"its index row is impossible: label {row.label}, file {row.file}, "
@@ -228,43 +228,43 @@ def _check_extents(blobs: Blobs) -> Iterator[_Finding]:
 
 
 def _check_local(
-    blobs: Blobs,
+    source: PackedSource,
     fast: bool,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
     findings: _Findings,
 ) -> None:
     """Checks all files and samples; if ``fast``, the sizes of a `folder`'s images alone."""
-    samples = blobs.manifest.samples
+    samples = source.manifest.samples
     if fast:
         # Starting a process takes longer than looking at thousands of files.
         workers = max(1, min(workers or usable_cpus(), -(-samples // _LOOSE_ROWS)))
     with local_executor(workers) as executor:
         tick = _ticker(executor, samples, progress)
         if fast:
-            tasks = (task for _, task in _row_tasks(_check_loose_size, blobs, _LOOSE_ROWS))
+            tasks = (task for _, task in _row_tasks(_check_loose_size, source, _LOOSE_ROWS))
             for found in executor.run(_call, tasks, tick):
                 findings.add(found)
         else:
-            numbers = range(-1, len(blobs.manifest.files))
-            _check_files(executor, tick, blobs, numbers, 0, samples, findings)
+            numbers = range(-1, len(source.manifest.files))
+            _check_files(executor, tick, source, numbers, 0, samples, findings)
         tick()
 
 
 def _check_files(
     executor: Executor,
     tick: Callable[[], None],
-    blobs: Blobs,
+    source: PackedSource,
     numbers: Sequence[int],
     start: int,
     stop: int,
     findings: _Findings,
 ) -> None:
     """Checks some files (-1: the index), and the samples from ``start`` to ``stop``."""
-    checksums = _Checksums(blobs, numbers)
+    checksums = _Checksums(source, numbers)
     # A file's samples are checked at about the time of its checksum, so that it is read
     # from the disk once, and so that the progress of samples is that of the whole.
-    rows = _row_tasks(_check_sample, blobs, _ROWS, start, stop)
+    rows = _row_tasks(_check_sample, source, _ROWS, start, stop)
     mixed: Iterable[tuple[float, Callable[[], list[_Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
     for found in executor.run(_call, (task for _, task in mixed), tick):
@@ -274,7 +274,7 @@ def _check_files(
             findings.add(found)
     findings.add(checksums.findings())
     # A damaged file is not walked: its blobs are known to be in doubt.
-    for walked in executor.run(partial(_check_container, blobs), checksums.sound(), tick):
+    for walked in executor.run(partial(_check_container, source), checksums.sound(), tick):
         findings.add(walked)
 
 
@@ -307,12 +307,12 @@ def _call(task: Callable[[], Result]) -> Result:
 
 
 def _row_tasks(
-    check: _Check, blobs: Blobs, rows: int, first: int = 0, last: int | None = None
+    check: _Check, source: PackedSource, rows: int, first: int = 0, last: int | None = None
 ) -> Iterator[tuple[float, Callable[[], list[_Finding]]]]:
     """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
-    end = blobs.manifest.samples if last is None else last
+    end = source.manifest.samples if last is None else last
     for start in range(first, end, rows):
-        task = partial(_check_rows, blobs, start, min(start + rows, end), check)
+        task = partial(_check_rows, source, start, min(start + rows, end), check)
         yield (start - first) / (end - first), task
 
 
@@ -322,13 +322,13 @@ class _Checksums:
     Files that are missing or of another size, which `_check_sizes` finds, are left out.
     """
 
-    def __init__(self, blobs: Blobs, numbers: Iterable[int]) -> None:
-        self._path = blobs.path
-        entries = {-1: blobs.manifest.index} | dict(enumerate(blobs.manifest.files))
+    def __init__(self, source: PackedSource, numbers: Iterable[int]) -> None:
+        self._path = source.location
+        entries = {-1: source.manifest.index} | dict(enumerate(source.manifest.files))
         self._entries = {
             number: entry
             for number, entry in ((number, entries[number]) for number in numbers)
-            if not _file_problem(blobs.path / entry.name, entry.size)
+            if not _file_problem(source.location / entry.name, entry.size)
         }
         self._found: dict[int, int | str] = dict.fromkeys(self._entries, 0)
 
@@ -377,16 +377,16 @@ def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeC
         return _RangeChecksum(number, length, _reason(error))
 
 
-def _check_container(blobs: Blobs, number: int) -> list[_Finding]:
+def _check_container(source: PackedSource, number: int) -> list[_Finding]:
     """Checks that a file's container and the index agree on where its blobs are."""
-    path = blobs.path / blobs.manifest.files[number].name
-    start, stop = (blobs.index.find_file(at) for at in (number, number + 1))
+    path = source.location / source.manifest.files[number].name
+    start, stop = (source.index.find_file(at) for at in (number, number + 1))
     try:
-        walk = formats.extents(blobs.manifest.container, path)
-        first = _first_difference(walk, blobs.index.batches(start, stop, _EXTENT))
+        walk = formats.extents(source.manifest.container, path)
+        first = _first_difference(walk, source.index.batches(start, stop, _EXTENT))
         if first is None:
             return []
-        found = sum(1 for _ in formats.extents(blobs.manifest.container, path))
+        found = sum(1 for _ in formats.extents(source.manifest.container, path))
     except CorruptionError as error:
         return [_Finding(str(path), error.what)]
     what = (
@@ -418,15 +418,15 @@ def _first_difference(
 
 
 #: Checks one sample; the dictionary has the problem of each file that was looked at before.
-_Check: TypeAlias = Callable[[Blobs, Row, int, dict[Path, "str | None"]], _Finding | None]
+_Check: TypeAlias = Callable[[PackedSource, Row, int, dict[Path, "str | None"]], _Finding | None]
 
 
-def _check_rows(blobs: Blobs, start: int, stop: int, check: _Check) -> list[_Finding]:
+def _check_rows(source: PackedSource, start: int, stop: int, check: _Check) -> list[_Finding]:
     """Checks some samples."""
     files: dict[Path, str | None] = {}
     findings = []
-    for number, row in enumerate(blobs.index.rows(start, stop), start):
-        finding = check(blobs, row, number, files)
+    for number, row in enumerate(source.index.rows(start, stop), start):
+        finding = check(source, row, number, files)
         if finding is not None:
             findings.append(finding)
         report(1, row.length)
@@ -438,11 +438,11 @@ def _sample(row: Row, number: int) -> str:
 
 
 def _check_loose_size(
-    blobs: Blobs, row: Row, number: int, files: dict[Path, str | None]
+    source: PackedSource, row: Row, number: int, files: dict[Path, str | None]
 ) -> _Finding | None:
     """Looks at the file of a sample of a `folder`."""
     try:
-        path = blobs.file(row, number)
+        path = source.file(row, number)
     except CorruptionError as error:
         return _Finding(_sample(row, number), error.what)
     try:
@@ -453,21 +453,21 @@ def _check_loose_size(
 
 
 def _check_sample(
-    blobs: Blobs, row: Row, number: int, files: dict[Path, str | None]
+    source: PackedSource, row: Row, number: int, files: dict[Path, str | None]
 ) -> _Finding | None:
     """Reads and decodes a sample."""
     try:
-        path = blobs.file(row, number)
-        if not blobs.manifest.files:
+        path = source.file(row, number)
+        if not source.manifest.files:
             problem = _file_problem(path, row.length, "index")
             if problem:
                 return _Finding(str(path), problem)
         elif path not in files:
-            files[path] = _file_problem(path, blobs.manifest.files[row.file].size)
+            files[path] = _file_problem(path, source.manifest.files[row.file].size)
         problem = files.get(path)
         if problem:
             return _Finding(str(path), problem, samples=1)
-        problem = _blob_problem(row, blobs.read(row, number))
+        problem = _blob_problem(row, source.read(row, number))
     except DatasetError as error:
         problem = error.what
     except SampleError as error:

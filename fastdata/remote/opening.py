@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,30 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, UsageError, printable
+from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.remote.filesystem import download, read_bytes
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
 from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
+from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock
-from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, FileEntry, Manifest
-from fastdata.storage.paths import is_inside
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.rows import Row
+from fastdata.storage.source import Rows
 from fastdata.storage.trust import is_own_file, make_cache_folder
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
+    from fastdata.remote.prefetch import PlanFetches, RemotePass
     from fastdata.remote.reader import RangeReader
 
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 
-#: Value of ``cache=`` that caches nothing on this machine.
-RANGES = "ranges"
-_HINT = "Run fastdata verify to find further damage; then upload or pack the dataset again."
 _ID_DIGITS = 12
 _MANIFEST_READS = 3
 
@@ -79,16 +79,15 @@ def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes
     return text
 
 
-class RemoteBlobs:
-    """Index and files of a dataset behind a URL; the counterpart of `storage.blobs.Blobs`.
+class RemoteSource(IndexedSource):
+    """Source of a dataset behind a URL.
 
     Opening fetches the manifest. It also fetches the index, unless this machine has a copy
-    with the right checksum. Safe to use from several threads, and after a fork. Not picklable.
+    with the right checksum.
 
     Args:
         url: The dataset.
-        cache: "ranges", or the cache folder; as text, with a slash in it.
-        cache_bytes: Most bytes of images in that folder; None for nine tenths of the free space.
+        cache: The folder that keeps pieces of the files; None to keep nothing.
         storage_options: See `fastdata.remote.filesystem.open_filesystem`.
         options: How to read the dataset.
 
@@ -98,55 +97,40 @@ class RemoteBlobs:
         UsageError: The arguments contradict each other.
     """
 
+    location: str
+    _files: list[str]
+    _root: str | None
+
     def __init__(
         self,
         url: str,
-        cache: str | os.PathLike[str] = RANGES,
-        cache_bytes: int | None = None,
+        cache: Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         options: RemoteOptions | None = None,
     ) -> None:
         self.url = url
-        self.path = redact(url)
         self.options = options or RemoteOptions()
         self._storage_options = dict(storage_options or {})
-        self._cache_bytes = cache_bytes
-        if is_url(cache):
-            raise UsageError(
-                f"cache={redact(os.fspath(cache))!r} is a URL",
-                "Give a folder of this machine.",
-            )
-        if isinstance(cache, str) and cache != RANGES and os.sep not in cache:
-            raise UsageError(
-                f"cache={cache!r} is neither {RANGES!r} nor a path with a {os.sep}",
-                f"Give cache={RANGES!r}; or cache={f'./{cache}'!r} for a folder of that name.",
-            )
-        self.cache = None if os.fspath(cache) == RANGES else Path(os.path.realpath(cache))
-        if self.cache is None and cache_bytes is not None:
-            raise UsageError(
-                'cache_bytes= limits a cache folder, but cache is "ranges"',
-                "Give cache= a folder, or leave out cache_bytes=.",
-            )
-        if cache_bytes is not None and cache_bytes < 4 * self.options.piece_bytes:
-            raise UsageError(
-                f"cache_bytes={cache_bytes} has no room for four pieces of "
-                f"{self.options.piece_bytes} bytes",
-                "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
-            )
+        self._given = cache = cache or Cache()
+        self.cache = None if cache.path is None else Path(os.path.realpath(cache.path))
+        _check_cache(cache, self.options.piece_bytes)
         text = read_manifest(url, self._storage_options)
-        self.manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
+        manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
         self.id = hashlib.sha256(text).hexdigest()
-        self.index = Index(self._fetch_index(text), self.manifest.samples)
-        self._root = self._find_root()
-        self._urls = [join_url(url, entry.name) for entry in self.manifest.files]
+        index = Index(self._fetch_index(manifest.index), manifest.samples)
+        files = [join_url(url, entry.name) for entry in manifest.files]
+        root = _root_url(url, manifest.root)
+        super().__init__(redact(url), manifest, index, files, root, local=False)
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
         self._opened: dict[int, tuple[RangeReader, PieceCache | None]] = {}
 
-    def _fetch_index(self, text: bytes) -> Path:
+    def __reduce__(self) -> tuple[object, ...]:
+        return RemoteSource, (self.url, self._given, self._storage_options, self.options)
+
+    def _fetch_index(self, entry: FileEntry) -> Path:
         name = f"{name_of(self.url)[:200]}-{self.id[:_ID_DIGITS]}"
         folder = (self.cache or Path(os.path.realpath(cache_folder())) / "remote") / name
-        entry = self.manifest.index
         path = folder / Path(entry.name).name
         try:
             make_cache_folder(folder)
@@ -168,61 +152,40 @@ class RemoteBlobs:
                     )
         except FileNotFoundError:
             raise CorruptionError(
-                f"{self.path}: {entry.name} is missing, though the manifest names it", _HINT
+                f"{redact(self.url)}: {entry.name} is missing, though the manifest names it",
+                "Upload or pack the dataset again.",
             ) from None
         except OSError as error:
             raise DatasetError(
-                f"{folder}: cannot store the index of {self.path} here: {error.strerror or error}",
+                f"{folder}: cannot store the index of {redact(self.url)} here: "
+                f"{error.strerror or error}",
                 "Set FASTDATA_CACHE_DIR or cache= to a writable folder.",
             ) from None
         return path
 
-    def _find_root(self) -> str | None:
-        root = self.manifest.root
-        if root is None:
-            return None
-        if "://" in root:
-            return root
-        if root.startswith("/"):
-            raise DatasetError(
-                f"{self.path}: its images are files in {root} on the machine that indexed them",
-                "Pack it: fastdata convert … --to shards.",
-            )
-        return resolve_url(self.url, root)
+    @property
+    def summary(self) -> str:
+        """See `Source.summary`."""
+        return super().summary + (f", cached in {self.cache}" if self.cache else ", by ranges")
 
-    def extents(self) -> ExtentTable:
-        """Return the table of extents; its files are URLs, which the core never opens."""
-        sizes = [entry.size for entry in self.manifest.files]
+    def _table_root(self) -> str | None:
         # Without the query, which follows each file's name.
-        root = None if self._root is None else split_query(self._root)[0].rstrip("/")
-        return self.index.locate(self._urls, sizes, root, len(self.manifest.classes))
+        return None if self._root is None else split_query(self._root)[0].rstrip("/")
 
-    def file(self, row: Row, number: int) -> str:
-        """Return the URL of a row's blob; error messages name the row by ``number``.
+    def file(self, record: Row, number: int) -> str:
+        """See `IndexedSource.file`."""
+        return redact(self._ref(record, number).url)
 
-        Raises:
-            CorruptionError: The row names no file of this dataset.
-        """
-        return redact(self._ref(row, number).url)
-
-    def _ref(self, row: Row, number: int) -> FileRef:
-        if row.path is not None and self._root is not None:
-            if not is_inside(row.path):
-                raise self.corrupt(row, number, f"its path {row.path} leaves the dataset's root")
-            if row.file != -1:
-                raise self.corrupt(
-                    row, number, f"the index gives it both a path and file {row.file}"
-                )
-            return own_file(join_url(self._root, row.path), row.offset + row.length)
-        if not 0 <= row.file < len(self._urls):
-            raise self.corrupt(
-                row, number, f"the index puts it in file {row.file}, which does not exist"
-            )
-        return self.shared_file(row.file)
+    def _ref(self, record: Row, number: int) -> FileRef:
+        own = self._own_path(record, number)
+        if own is None:
+            return self.shared_file(record.file)
+        assert self._root is not None
+        return own_file(join_url(self._root, own), record.offset + record.length)
 
     def shared_file(self, number: int) -> FileRef:
         """Return a file of the manifest by its number."""
-        return FileRef(self._urls[number], self.manifest.files[number].size, f"{number:06d}")
+        return FileRef(self._files[number], self.manifest.files[number].size, f"{number:06d}")
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int) -> FileRef:
         """Return the file of a gathered sample, which must not be corrupt."""
@@ -231,30 +194,38 @@ class RemoteBlobs:
         query = "" if self._root is None else split_query(self._root)[1]
         return own_file(extents.path(slot) + query, stop)
 
-    def read(self, row: Row, number: int) -> bytes:
-        """Read a row's blob and check it; error messages name the row by ``number``.
+    def read(self, record: Row, number: int) -> bytes:
+        """See `IndexedSource.read`.
 
         Raises:
             RemoteError: The server cannot be reached.
             CorruptionError: The blob's checksum is wrong at every try.
         """
-        ref = self._ref(row, number)
-        start, stop = row.offset, row.offset + row.length
+        ref = self._ref(record, number)
+        start, stop = record.offset, record.offset + record.length
         if not 0 <= start <= stop <= ref.size:
-            raise self.corrupt(
-                row, number, f"the index puts it beyond the end of {redact(ref.url)}"
-            )
+            problem = f"the index puts it beyond the end of {redact(ref.url)}"
+            raise self.corrupt(record, number, problem)
         reader, cache = self._here()
         got: list[bytes] = []
-        one = Wanted(number, ref, start, stop, row.crc32c)
-        reader.run(
-            reader.read_checked(
-                Request(ref, start, stop, [one]), lambda _, data: got.append(data), cache
-            )
-        )
+        one = Wanted(number, ref, start, stop, record.crc32c)
+        request = Request(ref, start, stop, [one])
+        reader.run(reader.read_checked(request, lambda _, data: got.append(data), cache))
         if not got:
-            raise self.corrupt(row, number, WRONG_BYTES)
+            raise self.corrupt(record, number, WRONG_BYTES)
         return got[0]
+
+    def start_pass(
+        self,
+        batches: Iterator[tuple[Rows, int]],
+        number: Callable[[Rows], Rows],
+        bad: Set[int],
+        plan_fetches: PlanFetches | None = None,
+    ) -> RemotePass:
+        """See `Source.start_pass`."""
+        from fastdata.remote.prefetch import RemotePass  # needs asyncio
+
+        return RemotePass(self, batches, number, bad, plan_fetches)
 
     @property
     def reader(self) -> RangeReader:
@@ -279,7 +250,7 @@ class RemoteBlobs:
         if self.cache is not None:
             total = sum(entry.size for entry in self.manifest.files)
             cache = PieceCache(
-                self.cache, self.id, reader, self.options, self._cache_bytes, self.path, total
+                self.cache, self.id, reader, self.options, self._given.bytes, self.location, total
             )
         # Another thread may have been faster. No lock: a fork could copy it locked.
         return self._opened.setdefault(os.getpid(), (reader, cache))
@@ -325,11 +296,36 @@ class RemoteBlobs:
             ]
         return found
 
-    def corrupt(self, row: Row, number: int, problem: str) -> CorruptionError:
-        """Return the error for a damaged sample."""
-        return CorruptionError(
-            f"{self.path}: sample {number} ({printable(row.key)}): {problem}", _HINT
+
+def _check_cache(cache: Cache, piece_bytes: int) -> None:
+    if cache.path is not None and is_url(cache.path):
+        raise UsageError(
+            f"cache={redact(os.fspath(cache.path))!r} is a URL", "Give a folder of this machine."
         )
+    if cache.bytes is None:
+        return
+    if cache.path is None:
+        raise UsageError(
+            f"cache={cache}: its bytes limit a folder, and it names none",
+            "Give fastdata.Cache(folder, bytes), or leave out cache=.",
+        )
+    if cache.bytes < 4 * piece_bytes:
+        raise UsageError(
+            f"cache={cache} has no room for four pieces of {piece_bytes} bytes",
+            "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
+        )
+
+
+def _root_url(url: str, root: str | None) -> str | None:
+    """Return the URL of rows with files of their own, from the manifest's ``root``."""
+    if root is None or "://" in root:
+        return root
+    if root.startswith("/"):
+        raise DatasetError(
+            f"{redact(url)}: its images are files in {root} on the machine that indexed them",
+            "Pack it: fastdata convert … --to shards.",
+        )
+    return resolve_url(url, root)
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:

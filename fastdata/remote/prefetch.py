@@ -19,12 +19,11 @@ from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.options import RemoteStats
 from fastdata.remote.ranges import Request, Wanted, plan
 from fastdata.remote.retries import describe_error
-from fastdata.storage.index import ExtentTable
 
 if TYPE_CHECKING:
     from fastdata import _native
     from fastdata.remote.cache import Piece
-    from fastdata.remote.opening import Fetches, RemoteBlobs
+    from fastdata.remote.opening import Fetches, RemoteSource
 
 Indices = npt.NDArray[np.int64]
 
@@ -129,8 +128,7 @@ class RemotePass:
     rows of large JPEGs that their crops need.
 
     Args:
-        blobs: The dataset.
-        table: Its index.
+        source: The dataset.
         batches: (draws, position after) of each batch to come.
         number: Maps draws to sample numbers of the dataset.
         bad: Numbers of samples that batches skip; grows.
@@ -139,22 +137,20 @@ class RemotePass:
 
     def __init__(
         self,
-        blobs: RemoteBlobs,
-        table: ExtentTable,
+        source: RemoteSource,
         batches: Iterator[tuple[Indices, int]],
         number: Callable[[Indices], Indices],
         bad: Set[int],
         plan_fetches: PlanFetches | None = None,
     ) -> None:
-        self._blobs = blobs
-        self._reader = blobs.reader
+        self._source = source
+        self._reader = source.reader
         self._reader.patience.begin()
-        self._cache = blobs.local_cache
+        self._cache = source.local_cache
         # A cache folder holds whole pieces, so fetching rows alone saves nothing.
         self._plan_fetches = plan_fetches if self._cache is None else None
-        self._options = blobs.options
-        self._table = table
-        self._source = batches
+        self._options = source.options
+        self._batches = batches
         self._number = number
         self._bad = bad
         self._memory = self._options.memory
@@ -221,7 +217,7 @@ class RemotePass:
 
     def _pull(self) -> None:
         try:
-            found = next(self._source, None)
+            found = next(self._batches, None)
         except Exception as error:
             # Raised after the batches before it.
             self._error = error
@@ -235,7 +231,7 @@ class RemotePass:
             good = [number not in self._bad for number in self._number(draws).tolist()]
             draws = draws[good]
         try:
-            extents = self._table.gather(self._number(draws))
+            extents = self._source.table.gather(self._number(draws))
         except FastdataError:
             return  # the batch itself will raise it
         wanted = self._wanted(extents, draws)
@@ -247,7 +243,7 @@ class RemotePass:
     def _wanted(self, extents: _native.Extents, draws: Indices) -> dict[int, list[Wanted]]:
         """Return the ranges that draws need, by slot."""
         fetches = None if self._plan_fetches is None else self._plan_fetches(extents, draws)
-        return self._blobs.wanted(extents, self._number(draws), draws, fetches)
+        return self._source.wanted(extents, self._number(draws), draws, fetches)
 
     def _announce(self, one: Wanted) -> _Held:
         """Note that a batch will need a range; the caller holds the lock."""

@@ -16,9 +16,9 @@ from fastdata.remote.filesystem import download, file_info
 from fastdata.remote.opening import read_manifest
 from fastdata.remote.urls import join_url, redact
 from fastdata.staging.places import Place, RemotePlace
-from fastdata.storage.blobs import Blobs
 from fastdata.storage.files import free_space, human_bytes
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, with_root
+from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
 
 _THREADS = 16
@@ -59,7 +59,7 @@ class Fetching:
         RemoteError: The server cannot be reached.
     """
 
-    blobs: Blobs
+    blobs: PackedSource
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self.name = redact(url.rstrip("/"))
@@ -92,7 +92,7 @@ class Fetching:
                 f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
                 "Pack or upload the dataset again.",
             ) from None
-        self.blobs = Blobs(self._folder)
+        self.blobs = PackedSource(self._folder)
 
     def size_problems(self, *, loose: bool) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) for each file that is missing or has the wrong size.

@@ -1,4 +1,4 @@
-"""Seek points of image files that were not packed: learnt in the first epoch, kept in memory."""
+"""Cache in memory for the seek points that files without an index gain in the first epoch."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.decode.jpeg import DEFAULT_STRIDE
 from fastdata.errors import BusyError, warn
 from fastdata.storage.arrow import array
 from fastdata.storage.files import file_lock, open_descriptor, whole_file
 from fastdata.storage.trust import distrust, is_own_file
 
-#: Memory for seek points unless told otherwise: about 180,000 photographs of ImageNet's size.
+#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
+DEFAULT_STRIDE = 128
+#: Default memory for seek points: about 180,000 photographs of ImageNet's size.
 DEFAULT_BYTES = 256 << 20
 
-#: What an entry takes beside its table: key, objects, a place in the dictionary.
+#: Bytes of an entry beside its table: key, objects, a place in the dictionary.
 _OVERHEAD = 500
 
 #: Seconds to wait for another process that saves.
 _PATIENCE = 60.0
-# What reading a damaged file may raise.
+# Errors of reading a damaged file.
 _DAMAGED = (OSError, pa.ArrowException, KeyError, UnicodeError, ValueError)
 
 _SCHEMA = pa.schema(

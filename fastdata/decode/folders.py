@@ -1,0 +1,94 @@
+"""Torchvision's ``DatasetFolder``: whether it is one, unchanged, and opens files by Pillow."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from PIL import Image
+
+from fastdata.decode.limits import Limits
+from fastdata.errors import FastdataError, SampleError, UsageError
+from fastdata.storage.listed import FilesSource
+from fastdata.text import class_name
+from fastdata.transforms.originals import changed, is_copied
+
+#: Methods that decide which samples a dataset of torch's has, and what they are.
+SAMPLE_METHODS = ("__getitem__", "__getitems__", "__len__")
+_LOADERS = ("default_loader", "pil_loader")
+
+
+def folder_class() -> Any:
+    """Return torchvision's ``DatasetFolder``; None if torchvision is not imported."""
+    return getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
+
+
+def own_method(dataset: Any, base: type, *names: str) -> str:
+    """Say in a clause which of these methods a dataset does not have from its base; "" for none.
+
+    Of torch's and torchvision's classes, also which is not what the library defines.
+    """
+    kind = type(dataset)
+    for name in names:
+        replaced = getattr(kind, name, None) is not getattr(base, name, None)
+        if replaced or name in vars(dataset):
+            return f"{class_name(dataset)} has its own {name}"
+    return changed(base, *names) if is_copied(base.__module__) else ""
+
+
+def require_folder(folder: Any) -> None:
+    """Check that an object is a ``DatasetFolder`` with torchvision's own methods.
+
+    Raises:
+        UsageError: It is not.
+    """
+    base = folder_class()
+    if base is None or not isinstance(folder, base):
+        raise UsageError(
+            f"{class_name(folder)} is neither a path nor a folder of torchvision's",
+            "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
+        )
+    if reason := own_method(folder, base, *SAMPLE_METHODS):
+        raise UsageError(
+            f"{reason}, which would not be called",
+            "Give the dataset to the DataLoader itself; or do in transform and target_transform "
+            "what it does.",
+        )
+
+
+def why_not_pillow(folder: Any) -> tuple[str, str] | None:
+    """Return why a folder's files are not opened by Pillow, and a remedy; None if they are."""
+    module = sys.modules["torchvision.datasets.folder"]
+    if reason := changed(module, *_LOADERS):
+        return reason, "Undo that, and do in the transform what it does."
+    if folder.loader not in (module.default_loader, module.pil_loader):
+        hint = "Leave loader= out, and do in the transform what it does."
+        return f"{class_name(folder)} has its own loader", hint
+    by_default = folder.loader is module.default_loader
+    if by_default and sys.modules["torchvision"].get_image_backend() != "PIL":
+        return "torchvision's image backend is not PIL", (
+            'Call torchvision.set_image_backend("PIL").'
+        )
+    return None
+
+
+def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -> Any:
+    """Return what a folder's own loader makes of one of its files.
+
+    Raises:
+        DatasetError: The file is missing.
+        SampleError: The loader failed, or its image is beyond the limits.
+    """
+    try:
+        image = folder.loader(folder.samples[row][0])
+        if isinstance(image, Image.Image):
+            limits.check_size(*image.size)
+    except FileNotFoundError:
+        raise source.problem(row, "the file is missing", "file_missing") from None
+    except SampleError as error:
+        raise source.problem(row, f"it {error.what}", hint=error.hint) from None
+    except FastdataError:
+        raise
+    except Exception as error:  # a loader may raise anything
+        raise source.problem(row, str(error)) from None
+    return image

@@ -1,0 +1,113 @@
+"""Decoding of single rows of a source, with errors that name the row."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+from PIL import Image
+
+from fastdata.decode.codecs import NATIVE, Encoded, Foreseen, foresee, open_image, way_of
+from fastdata.decode.limits import Limits
+from fastdata.decode.pillow import RGB, ImageInfo, Style
+from fastdata.errors import FastdataError, SampleError
+from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.files import open_file
+from fastdata.storage.source import Blob, BlobColumn, Rows, Source
+from fastdata.text import human_share
+
+#: Rows whose kind `describe_kinds` inspects.
+_INSPECTED = 200
+#: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
+#: codec of its kind takes it.
+_HEAD, _WHOLE = 1 << 16, 1 << 22
+
+
+def open_row(source: Source, row: int, limits: Limits | None, data: bytes | None = None) -> Encoded:
+    """Return the image of a row, with its header read.
+
+    Args:
+        source: The rows.
+        row: Its number.
+        limits: What it may cost.
+        data: Its bytes if they were read already.
+
+    Raises:
+        FastdataError: It cannot be read, has changed, or cannot be decoded.
+    """
+    blob = source.encoded(row, data=data)
+    with _naming(source, row):
+        return Encoded(blob.data, _info(blob), limits, trusted=blob.checked)
+
+
+def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> Image.Image:
+    """Return the image of a row.
+
+    Raises:
+        FastdataError: As `open_row`.
+    """
+    blob = source.encoded(row)
+    with _naming(source, row):
+        return open_image(blob.data, _info(blob), limits, style)
+
+
+def _info(blob: Blob) -> ImageInfo:
+    return ImageInfo(blob.encoding, blob.width, blob.height, blob.channels)
+
+
+@contextmanager
+def _naming(source: Source, row: int) -> Iterator[None]:
+    """Extend errors of an image with its row."""
+    try:
+        yield
+    except SampleError as error:
+        raise source.problem(row, f"it {error.what}", hint=error.hint) from None
+
+
+def describe_kinds(source: Source, limits: Limits, rows: Rows | None = None) -> str:
+    """Return the share of each kind of image and its decoder, in words.
+
+    Args:
+        source: The rows, some of which are inspected.
+        limits: What images may cost.
+        rows: The rows that are read; None for all.
+    """
+    every = np.arange(len(source)) if rows is None else rows
+    chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])
+    found: Counter[Foreseen] = Counter()
+    with suppress(FastdataError):  # reading the row raises it
+        images = source.gather(chosen).blobs["image"]
+        for slot, row in enumerate(chosen.tolist()):
+            with suppress(OSError, FastdataError):  # likewise
+                found[_foresee(source, images, slot, row, limits)] += 1
+    return ", ".join(
+        f"{human_share(count / found.total())} {seen.kind} "
+        f"({seen.way or 'which nothing here decodes'}"
+        + ("" if seen.sure else ", by its kind alone")
+        + ")"
+        for seen, count in found.most_common()
+    )
+
+
+def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Limits) -> Foreseen:
+    """Return a row's kind and decoder; read no more of it than is needed."""
+    extents, code = images.extents, int(images.encodings[slot])
+    kind = ENCODINGS[code] if code >= 0 else ""
+    if kind == "raw" or (kind and extents.seekable[slot]):
+        return Foreseen(kind, NATIVE)
+    if not source.capabilities.local:
+        return Foreseen(kind, way_of(kind), sure=False)
+    if path := extents.path(slot):
+        with open_file(path) as file:
+            size = int(extents.lengths[slot])
+            if size < 0:
+                size = os.fstat(file.fileno()).st_size
+            file.seek(int(extents.offsets[slot]))
+            found = foresee(file.read(min(size, _HEAD)), size, limits)
+        if found.sure or size > _WHOLE:
+            return found
+    blob = source.encoded(row)
+    return foresee(blob.data, len(blob.data), limits, trusted=blob.checked)

@@ -1,0 +1,133 @@
+"""Concatenation of sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.errors import FastdataError
+from fastdata.storage.seek_cache import Stamped
+from fastdata.storage.source import (
+    Blob,
+    BlobColumn,
+    Capabilities,
+    Encodings,
+    Gathered,
+    Rows,
+    Sides,
+    Source,
+)
+
+
+class JoinedSource(Source):
+    """Source of several sources' rows, one after the other, with their own errors and keys.
+
+    Args:
+        parts: The sources; all are local and have the same fields.
+    """
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.fields = parts[0].fields
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        """Capabilities of all parts; parts that keep no seek points ignore built ones."""
+        return Capabilities(
+            seek_points=all(part.capabilities.seek_points for part in self._parts),
+            stride=max(part.capabilities.stride for part in self._parts),
+        )
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes of the first part; others may have their own."""
+        return self._parts[0].classes
+
+    def _place(self, row: int) -> tuple[Source, int]:
+        """Return the source of a row, and its number there."""
+        part = int(np.searchsorted(self._starts, row, "right")) - 1
+        return self._parts[part], row - int(self._starts[part])
+
+    def _split(self, rows: Rows) -> Iterator[tuple[Source, npt.NDArray[np.int64], Rows]]:
+        """Yield (source, slots, numbers in it) for each source that has some of the rows."""
+        parts = np.searchsorted(self._starts, rows, "right") - 1
+        for part in np.unique(parts).tolist() or [0]:
+            slots = np.flatnonzero(parts == part)
+            yield self._parts[part], slots, rows[slots] - self._starts[part]
+
+    def gather(self, rows: Rows) -> Gathered:
+        """See `Source.gather`."""
+        slots, found = [], []
+        for part, where, numbers in self._split(rows):
+            slots.append(where)
+            found.append(part.gather(numbers))
+        order = np.argsort(np.concatenate(slots))
+        blobs, columns = {}, {}
+        for name in found[0].blobs:
+            parts = [one.blobs[name] for one in found]
+            extents = _native.Extents.join(len(rows), [one.extents for one in parts], slots)
+            known = zip(*(one[1:] for one in parts), strict=True)
+            blobs[name] = BlobColumn(extents, *(np.concatenate(one)[order] for one in known))
+        for name in found[0].columns:
+            columns[name] = np.concatenate([one.columns[name] for one in found])[order]
+        return Gathered(blobs, columns)
+
+    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+        """See `Source.column`."""
+        if rows is None:
+            return np.concatenate([part.column(field) for part in self._parts])
+        values = np.empty(len(rows), np.int64)
+        for part, slots, numbers in self._split(rows):
+            values[slots] = part.column(field, numbers)
+        return values
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`."""
+        part, number = self._place(row)
+        return part.encoded(number, field, data)
+
+    def key(self, row: int) -> str:
+        """See `Source.key`. Two parts may have the same keys."""
+        part, number = self._place(row)
+        return part.key(number)
+
+    def describe(self, row: int) -> str:
+        """See `Source.describe`: the row as its part numbers it."""
+        part, number = self._place(row)
+        return part.describe(number)
+
+    def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        part, number = self._place(row)
+        return part.problem(number, detail, code, hint)
+
+    def resized(
+        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
+        """See `Source.resized`."""
+        for part, slots, numbers in self._split(rows):
+            kinds = None if encodings is None else encodings[slots]
+            part.resized(numbers, widths[slots], heights[slots], kinds)
+
+    def declined(self, row: int, code: str) -> None:
+        """See `Source.declined`."""
+        part, number = self._place(row)
+        part.declined(number, code)
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`."""
+        for row, entry in tables:
+            part, number = self._place(row)
+            part.built([(number, entry)])
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`."""
+        for part in self._parts:
+            part.end_epoch()

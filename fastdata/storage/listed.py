@@ -1,0 +1,167 @@
+"""Source of image files in a list, as torchvision's folders have them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.storage.files import read_file
+from fastdata.storage.seek_cache import SeekCache, Stamped
+from fastdata.storage.source import (
+    NOT_NATIVE,
+    Blob,
+    BlobColumn,
+    Capabilities,
+    Encodings,
+    Gathered,
+    Hints,
+    Rows,
+    Sides,
+    Source,
+)
+from fastdata.text import human_count
+
+#: Most bytes of an image's file, which is read whole.
+_MOST_BYTES = 2 << 30
+
+
+class Listing(Protocol):
+    """Object with a list of files, such as torchvision's ``DatasetFolder``."""
+
+    @property
+    def samples(self) -> Sequence[tuple[Any, int]]:
+        """(path, label) of each file."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes."""
+
+
+class FileList(NamedTuple):
+    """`Listing` that does not change."""
+
+    samples: Sequence[tuple[Any, int]]
+    classes: Sequence[str] = ("",)
+
+
+class FilesSource(Source):
+    """Source of one file a row.
+
+    Sizes and kinds that the first epoch discovers are kept for the next ones (9 bytes a row), and
+    so are seek points, if there is a cache for them.
+
+    Args:
+        listing: The files. The list must keep its length once rows have been gathered.
+        location: Their folder.
+        cache: Keeps seek points; None to build none.
+    """
+
+    hints = Hints(
+        missing="Put the file back, or rebuild torchvision's dataset.",
+        undecodable='Repair the file, or leave such samples out with on_error="skip".',
+    )
+
+    def __init__(
+        self, listing: Listing, location: Path | str = "", cache: SeekCache | None = None
+    ) -> None:
+        self._listing = listing
+        self.location = location
+        self._cache = cache
+        self.capabilities = Capabilities(stride=0 if cache is None else cache.stride)
+        count = len(listing.samples)
+        self._sizes = np.zeros((count, 2), np.int32)  # (width, height)
+        self._encodings = np.full(count, -1, np.int8)
+        self._pillow: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._listing.samples)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes."""
+        return self._listing.classes
+
+    @property
+    def summary(self) -> str:
+        """See `Source.summary`."""
+        return f"{type(self._listing).__name__} of {human_count(len(self), 'file')}"
+
+    def key(self, row: int) -> str:
+        """See `Source.key`: the file's path."""
+        path: str = os.fspath(self._listing.samples[row][0])
+        return path
+
+    def describe(self, row: int) -> str:
+        """See `Source.describe`."""
+        return f"{self.key(row)}: sample {row}"
+
+    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+        """See `Source.column`."""
+        samples = self._listing.samples
+        chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
+        return np.array([label for _, label in chosen], np.int64)
+
+    def gather(self, rows: Rows) -> Gathered:
+        """See `Source.gather`."""
+        numbers, samples = rows.tolist(), self._listing.samples
+        chosen = [samples[row] for row in numbers]
+        paths = [os.fspath(path) for path, _ in chosen]
+        tables = stamps = None
+        if self._cache is not None:
+            found = [self._cache.get(path) for path in paths]
+            tables = [entry.table if entry is not None else None for entry in found]
+            stamps = np.array(
+                [(entry.size, entry.mtime_ns) if entry is not None else (0, 0) for entry in found],
+                np.int64,
+            ).reshape(-1, 2)
+            if self._cache.full:
+                self.capabilities = Capabilities()
+        pillow = np.zeros(len(numbers), np.bool_)
+        if self._pillow:
+            pillow[:] = [row in self._pillow for row in numbers]
+        sizes = self._sizes[rows]
+        extents = _native.Extents(paths, seek_points=tables, stamps=stamps, sizes=sizes)
+        images = BlobColumn(extents, sizes[:, 0], sizes[:, 1], pillow, self._encodings[rows])
+        labels = np.array([label for _, label in chosen], np.int64)
+        return Gathered({"image": images}, {"label": labels})
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`."""
+        try:
+            return Blob(read_file(self.key(row), _MOST_BYTES) if data is None else data)
+        except FileNotFoundError:
+            raise self.problem(row, "the file is missing", "file_missing") from None
+        except OSError as error:
+            raise self.problem(row, f"it cannot be read: {error.strerror or error}") from None
+
+    def resized(
+        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
+        """See `Source.resized`. A file may have been replaced."""
+        self._sizes[rows, 0] = widths
+        self._sizes[rows, 1] = heights
+        self._encodings[rows] = -1 if encodings is None else encodings
+
+    def declined(self, row: int, code: str) -> None:
+        """See `Source.declined`. Drop the seek points of a replaced file."""
+        if code in NOT_NATIVE:
+            self._pillow.add(row)
+        elif code == "bad_seek_points" and self._cache is not None:
+            self._cache.drop(self.key(row))
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`."""
+        if self._cache is not None:
+            for row, entry in tables:
+                self._cache.put(self.key(row), entry)
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`. Save the seek points, if the cache has a file."""
+        if self._cache is not None:
+            self._cache.save()

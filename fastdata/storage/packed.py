@@ -1,0 +1,343 @@
+"""Sources with an index: a packed dataset on a local disk, and the base of those elsewhere."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.errors import CorruptionError, DatasetError, printable, warn
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.encodings import ENCODINGS, NATIVE_JPEGS
+from fastdata.storage.files import ExtentReader
+from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.manifest import FileEntry, Manifest
+from fastdata.storage.paths import is_inside
+from fastdata.storage.rows import Row
+from fastdata.storage.source import (
+    MOST_BYTES,
+    Blob,
+    BlobColumn,
+    Capabilities,
+    Encodings,
+    Gathered,
+    Hints,
+    Rows,
+    Sides,
+    Source,
+)
+from fastdata.text import human_count
+
+_HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
+
+#: Encodings that the core decodes, by their place in `ENCODINGS`.
+_NATIVE = np.isin(ENCODINGS, (*NATIVE_JPEGS, "raw"))
+
+
+class IndexedSource(Source):
+    """Source with a manifest and an index.
+
+    Args:
+        location: See `Source`.
+        manifest: The manifest.
+        index: The open index.
+        files: Paths or URLs of the manifest's files.
+        root: Folder or URL of rows that have files of their own; None if there are none.
+        local: Whether the core can read the files.
+        guard: Context in which the index and the blobs are read; may extend their errors.
+    """
+
+    hints = Hints(
+        _HINT,
+        "Put the file back, or pack the dataset again.",
+        'Leave such samples out with on_error="skip", or find them all with fastdata verify and '
+        "pack without them (--skip-bad).",
+    )
+
+    def __init__(
+        self,
+        location: Path | str,
+        manifest: Manifest,
+        index: Index,
+        files: Sequence[Path | str],
+        root: Path | str | None,
+        *,
+        local: bool = True,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.location = location
+        self.manifest = manifest
+        self.index = index
+        self._files, self._root = files, root
+        self._guard = guard
+        self._warned = False
+        seek_points = bool(manifest.options.get("seek_points"))
+        self.capabilities = Capabilities(local, manifest.order == "shuffled", seek_points)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes."""
+        return self.manifest.classes
+
+    @property
+    def summary(self) -> str:
+        """See `Source.summary`."""
+        return f"{super().summary} in {self.manifest.container}"
+
+    @cached_property
+    def table(self) -> ExtentTable:
+        """Extents of all rows, for the core."""
+        sizes = [entry.size for entry in self.manifest.files]
+        return self.index.locate(self._files, sizes, self._table_root(), len(self.classes))
+
+    def _table_root(self) -> Path | str | None:
+        return self._root
+
+    def gather(self, rows: Rows) -> Gathered:
+        """See `Source.gather`."""
+        return self.described(self.table.gather(rows))
+
+    def described(self, extents: _native.Extents) -> Gathered:
+        """See `Source.described`."""
+        encodings = extents.encodings
+        pillow = np.zeros(len(extents), np.bool_)
+        # Usually every row is a JPEG with seek points, and one look is enough.
+        if np.count_nonzero(extents.seekable) < len(extents):
+            pillow[:] = ~_NATIVE[encodings]
+        images = BlobColumn(extents, extents.widths, extents.heights, pillow, encodings)
+        return Gathered({"image": images}, {"label": extents.labels.copy()})
+
+    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+        """See `Source.column`."""
+        with self._guard():
+            if rows is not None:
+                return self.described(self.table.gather(rows)).columns[field]
+            labels = self.index.column(field).astype(np.int64)
+            for label in (labels.min(), labels.max()) if len(labels) else ():
+                self._check_label(int(label), "a sample")
+            return labels
+
+    @cached_property
+    def image_size(self) -> tuple[int, int] | None:
+        """See `Source.image_size`; reads the index up to the first row that differs."""
+        with self._guard():
+            found = self.index.common("width", "height")
+        return None if found is None else (found[0], found[1])
+
+    def row(self, number: int) -> Row:
+        """Return a row's record in the index.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptionError: The index is damaged, or the label belongs to no class.
+        """
+        with self._guard():
+            record: Row = self.index[number]
+            self._check_label(record.label, f"sample {number} ({printable(record.key)})")
+        return record
+
+    def _check_label(self, label: int, where: str) -> None:
+        if not 0 <= label < len(self.classes):
+            raise CorruptionError(
+                f"{self.location}: {where}: the index gives label {label}, but the dataset "
+                f"has {human_count(len(self.classes), 'class', 'classes')}",
+                _HINT,
+            )
+
+    def key(self, row: int) -> str:
+        """See `Source.key`."""
+        return self.row(row).key
+
+    def describe(self, row: int) -> str:
+        """See `Source.describe`."""
+        record = self.row(row)
+        file = self.file(record, row)
+        return f"{self.location}: sample {row} ({printable(record.key)}) in {file}"
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`."""
+        record = self.row(row)
+        if data is None:
+            with self._guard():
+                data = self.read(record, row)
+                if record.encoding == "raw" and len(data) != record.width * record.height * 3:
+                    size = f"{record.width} x {record.height}"
+                    raise self.corrupt(record, row, f"it does not have {size} pixels")
+        about = (record.encoding, record.width, record.height, record.channels)
+        return Blob(data, *about, checked=True)
+
+    def resized(
+        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
+        """See `Source.resized`. Only a damaged index lacks sizes."""
+        for row, width, height in zip(rows.tolist(), widths, heights, strict=True):
+            record = self.row(row)
+            if record.width and record.height:
+                raise self.problem(
+                    row,
+                    f"the image has {width} x {height} pixels, the index says "
+                    f"{record.width} x {record.height}",
+                    "corrupt_index",
+                )
+
+    def declined(self, row: int, code: str) -> None:
+        """See `Source.declined`. Warn once if seek points belong to other images."""
+        if code == "bad_seek_points" and not self._warned:
+            self._warned = True
+            warn(
+                f"{self.location}: sample {row} ({self.key(row)}) has seek points of another "
+                "image. Such samples are decoded without seek points, which is slower. Rebuild "
+                f"them: fastdata seek-points {self.location}"
+            )
+
+    @abstractmethod
+    def file(self, record: Row, number: int) -> Path | str:
+        """Return the path or URL, without credentials, of the file that holds a row's blob.
+
+        Args:
+            record: The row's record.
+            number: The row's number, for error messages.
+
+        Raises:
+            CorruptionError: The record names no file of this dataset.
+        """
+
+    @abstractmethod
+    def read(self, record: Row, number: int) -> bytes:
+        """Read a row's blob and compare its checksum; the arguments are those of `file`.
+
+        Raises:
+            DatasetError: It cannot be read.
+            CorruptionError: It has changed.
+        """
+
+    def _own_path(self, record: Row, number: int) -> str | None:
+        """Return the path of a row's own file below the root; None for one of the manifest's files.
+
+        Raises:
+            CorruptionError: The record names neither.
+        """
+        if record.path is not None and self._root is not None:
+            if not is_inside(record.path):
+                problem = f"its path {record.path} leaves the dataset's root"
+                raise self.corrupt(record, number, problem)
+            if record.file != -1:
+                problem = f"the index gives it both a path and file {record.file}"
+                raise self.corrupt(record, number, problem)
+            return record.path
+        if not 0 <= record.file < len(self._files):
+            problem = f"the index puts it in file {record.file}, which does not exist"
+            raise self.corrupt(record, number, problem)
+        return None
+
+    def corrupt(self, record: Row, number: int, problem: str) -> CorruptionError:
+        """Return the error for a damaged row."""
+        return CorruptionError(
+            f"{self.location}: sample {number} ({printable(record.key)}): {problem}", _HINT
+        )
+
+
+class PackedSource(IndexedSource):
+    """Source of a packed dataset on a local disk.
+
+    Opening reads the manifest and the index's header, nothing that grows with the number of rows.
+    Unpickling opens it again, once per process for all tasks on the same dataset.
+
+    Args:
+        path: The dataset's folder.
+        guard: See `IndexedSource`.
+
+    Raises:
+        DatasetError: It is missing, unfinished, of another version, or does not match its manifest.
+    """
+
+    location: Path
+
+    def __init__(
+        self, path: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        manifest = Manifest.load(path)
+        index = path / manifest.index.name
+        _require_size(index, manifest.index.size, index_size(index))
+        files = [path / entry.name for entry in manifest.files]
+        root = None if manifest.root is None else path / manifest.root
+        opened = Index(index, manifest.samples)
+        super().__init__(path, manifest, opened, files, root, guard=guard)
+        self._reader = ExtentReader()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.location, self.manifest.index)
+
+    def file(self, record: Row, number: int) -> Path:
+        """See `IndexedSource.file`."""
+        own = self._own_path(record, number)
+        return Path(self._files[record.file] if own is None else f"{self._root}/{own}")
+
+    def read(self, record: Row, number: int) -> bytes:
+        """See `IndexedSource.read`."""
+        path = self.file(record, number)
+        try:
+            size = self._reader.size(path)
+            if record.path is None:
+                _require_size(path, self.manifest.files[record.file].size, size)
+            if not 0 <= record.offset <= record.offset + record.length <= size:
+                problem = f"{path} has {size} bytes, too few to hold it"
+                raise self.corrupt(record, number, problem)
+            if record.length > MOST_BYTES:
+                raise self.corrupt(record, number, f"it has {record.length:,} bytes, too many")
+            data = self._reader.read(path, record.offset, record.length)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if crc32c(data) != record.crc32c:
+            problem = f"its bytes in {path} have changed since it was packed"
+            raise self.corrupt(record, number, problem)
+        return data
+
+
+@lru_cache(maxsize=1)
+def _reopen(path: Path, index: FileEntry) -> PackedSource:
+    """Open a dataset in a worker. ``index`` distinguishes datasets packed to the same place."""
+    return PackedSource(path)
+
+
+def index_size(path: Path) -> int:
+    """Return the size of an index file in bytes.
+
+    Raises:
+        CorruptionError: It is missing.
+    """
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise CorruptionError(f"{path}: {error.strerror}", _HINT) from None
+
+
+def _require_size(path: Path, expected: int, found: int) -> None:
+    if found != expected:
+        raise CorruptionError(
+            f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "
+            "changed after packing",
+            _HINT,
+        )
+
+
+def _unreadable(path: Path, error: OSError) -> DatasetError:
+    if isinstance(error, FileNotFoundError):
+        return DatasetError(
+            f"{path}: no such file, though the index names it",
+            "Put it back; where a folder that was indexed in place has moved, run fastdata "
+            "convert --to folder again.",
+        )
+    return DatasetError(
+        f"{path}: cannot be read: {error.strerror}",
+        "Check that it is a file, and that you may read it.",
+    )

@@ -1,0 +1,317 @@
+"""`Source`: random access to the rows of a dataset, wherever they lie.
+
+A row has named fields: an image is a blob that something above decodes, a label is a number of a
+column. A source knows bytes and never pixels. It implements five methods; defaults for the others
+are written over these, so a new source is correct before it is fast.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
+from fastdata.storage.encodings import ENCODINGS
+from fastdata.text import human_count
+
+if TYPE_CHECKING:
+    from fastdata.storage.index import ExtentTable
+    from fastdata.storage.seek_cache import Stamped
+
+#: Numbers of rows.
+Rows: TypeAlias = npt.NDArray[np.int64]
+#: Widths or heights in pixels.
+Sides: TypeAlias = npt.NDArray[np.int32]
+#: Places in `ENCODINGS`.
+Encodings: TypeAlias = npt.NDArray[np.int8]
+
+#: Codes of what the core leaves to other decoders, rather than finds damaged.
+NOT_NATIVE = ("unsupported", "not_jpeg")
+#: Most bytes of a packed image. The native core has the same bound (``io/extents.cpp``).
+MOST_BYTES = 1 << 30
+
+
+class Field(NamedTuple):
+    """Named, typed part of every row.
+
+    Attributes:
+        name: Its name, unique among the source's fields.
+        kind: "image" for blobs that are decoded to pixels; "column" for one integer a row.
+    """
+
+    name: str
+    kind: str
+
+
+#: Fields of a dataset with an image and a class in each row.
+IMAGE_AND_LABEL = (Field("image", "image"), Field("label", "column"))
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Properties of a source that decide how its rows are read.
+
+    Attributes:
+        local: The core can read the blobs itself. If not, `Source.start_pass` fetches them.
+        shuffled: The rows lie in random order.
+        seek_points: Every sound JPEG of one scan has seek points.
+        stride: Pixels between the seek points that the core builds for JPEGs without any, for
+            `Source.built` to remember; 0 to build none.
+    """
+
+    local: bool = True
+    shuffled: bool = False
+    seek_points: bool = False
+    stride: int = 0
+
+
+class Blob(NamedTuple):
+    """Encoded bytes of one field of one row.
+
+    Attributes:
+        data: The bytes.
+        encoding: Name in `ENCODINGS`; "" if only the bytes tell.
+        width: Columns of the image in pixels; 0 if only the bytes tell.
+        height: Rows of the image in pixels; 0 likewise.
+        channels: Colour components as stored.
+        checked: Whether the bytes are known to be those that were packed.
+    """
+
+    data: bytes
+    encoding: str = ""
+    width: int = 0
+    height: int = 0
+    channels: int = 3
+    checked: bool = False
+
+
+class BlobColumn(NamedTuple):
+    """Blobs of one field in several rows, before they are read. Arrays have the shape (N,).
+
+    Attributes:
+        extents: Where the blobs lie.
+        widths: int32, in pixels; 0 if only the file tells.
+        heights: As ``widths``.
+        pillow: bool, True for blobs that the core is known not to decode.
+        encodings: int8, places in `ENCODINGS`; -1 if only the file tells.
+    """
+
+    extents: _native.Extents
+    widths: Sides
+    heights: Sides
+    pillow: npt.NDArray[np.bool_]
+    encodings: Encodings
+
+
+class Gathered(NamedTuple):
+    """Several rows, by field.
+
+    Attributes:
+        blobs: Fields of the kind "image".
+        columns: Fields of the kind "column": int64, shape (N,), writeable.
+    """
+
+    blobs: dict[str, BlobColumn]
+    columns: dict[str, npt.NDArray[np.int64]]
+
+
+class Hints(NamedTuple):
+    """Remedies for rows that cannot be used, by cause.
+
+    Attributes:
+        changed: Its bytes differ from those that were packed.
+        missing: Its file is missing or unreadable.
+        undecodable: Its image cannot be decoded.
+    """
+
+    changed: str = "Restore the data, or open them again."
+    missing: str = "Put the file back."
+    undecodable: str = 'Leave such samples out with on_error="skip".'
+
+
+class Source(ABC):
+    """Random access to rows by their number from 0.
+
+    Safe to use from several threads, and after a fork.
+
+    Attributes:
+        fields: The schema of every row.
+        capabilities: See `Capabilities`.
+        location: The folder or URL for messages, without credentials.
+        hints: Remedies for its errors.
+    """
+
+    fields: Sequence[Field] = IMAGE_AND_LABEL
+    capabilities = Capabilities()
+    location: Path | str = ""
+    hints = Hints()
+
+    # The minimum.
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> Sequence[str]:
+        """Names of classes; a label is a place among them."""
+
+    @abstractmethod
+    def key(self, row: int) -> str:
+        """Return a row's name, unique in the dataset."""
+
+    @abstractmethod
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """Return the blob of one row for a decoder in Python.
+
+        Args:
+            row: Its number.
+            field: A field of the kind "image".
+            data: The blob's bytes if the caller has them already.
+
+        Raises:
+            FastdataError: It cannot be read, or has changed; the text names the row.
+        """
+
+    @abstractmethod
+    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+        """Return the values of a column in some rows; in all rows without ``rows``.
+
+        Raises:
+            DatasetError: The index is damaged.
+        """
+
+    # Reading.
+
+    @property
+    def summary(self) -> str:
+        """Number and kind of its rows, in words."""
+        classes = human_count(len(self.classes), "class", "classes")
+        return f"{human_count(len(self), 'sample')} of {classes}"
+
+    def gather(self, rows: Rows) -> Gathered:
+        """Return several rows, without reading their blobs where the source knows extents.
+
+        A row that is damaged is an error only when the core reads its blob.
+
+        Raises:
+            DatasetError: The index cannot be read.
+        """
+        blobs = {one.name: self._read(rows, one.name) for one in self.fields if one.kind == "image"}
+        columns = {
+            one.name: self.column(one.name, rows) for one in self.fields if one.kind == "column"
+        }
+        return Gathered(blobs, columns)
+
+    @property
+    def table(self) -> ExtentTable | None:
+        """Index in which the core looks rows up by itself; None if there is none."""
+        return None
+
+    def described(self, extents: _native.Extents) -> Gathered:
+        """Return rows that the core has looked up in `table`."""
+        raise NotImplementedError
+
+    def _read(self, rows: Rows, field: str) -> BlobColumn:
+        """Return blobs whose bytes are in memory; unreadable ones fail as missing files."""
+        count = len(rows)
+        extents = _native.Extents([""] * count)
+        sizes = np.zeros((2, count), np.int32)
+        encodings = np.full(count, -1, np.int8)
+        for slot, row in enumerate(rows.tolist()):
+            with suppress(FastdataError):  # reading it again says why
+                blob = self.encoded(row, field)
+                extents.attach(slot, blob.data)
+                sizes[:, slot] = blob.width, blob.height
+                encodings[slot] = ENCODINGS.index(blob.encoding) if blob.encoding else -1
+        return BlobColumn(extents, sizes[0], sizes[1], encodings == _RAW, encodings)
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """(width, height) of every image in pixels; None if sizes differ or are unknown."""
+        return None
+
+    def start_pass(
+        self,
+        batches: Iterator[tuple[Rows, int]],
+        number: Callable[[Rows], Rows],
+        bad: Set[int],
+        plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
+    ) -> Any:
+        """Start to prefetch the rows of one pass; return None if the source is local.
+
+        Args:
+            batches: (draws, position after) of each batch to come.
+            number: Maps draws to rows.
+            bad: Rows that no batch will have; may grow.
+            plan_fetches: Returns the parts of large images that crops need; None for whole images.
+
+        Returns:
+            A `fastdata.remote.prefetch.RemotePass`.
+        """
+        return None
+
+    # Errors.
+
+    def describe(self, row: int) -> str:
+        """Return which row this is and where it lies: the beginning of an error message.
+
+        Raises:
+            CorruptionError: Its row in the index is damaged.
+        """
+        return f"{self.location}: sample {row} ({self.key(row)})"
+
+    def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
+        """Return the error for a row.
+
+        Args:
+            row: Its number.
+            detail: The problem; follows the description of the row and a colon.
+            code: One of the core's codes (fastdata/native/status.h); "" if it cannot be decoded.
+            hint: The remedy; "" for one of `hints`.
+        """
+        try:
+            what = f"{self.describe(row)}: {detail}"
+        except CorruptionError as error:
+            return error
+        if code in ("changed", "cut_short", "corrupt_index"):
+            return CorruptionError(what, hint or self.hints.changed)
+        if code in ("file_missing", "file_unreadable"):
+            return DatasetError(what, hint or self.hints.missing)
+        return SampleError(what, hint or self.hints.undecodable)
+
+    # Discoveries while decoding. Safe to call from several threads.
+
+    def resized(
+        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+    ) -> None:
+        """Note sizes and encodings that `gather` did not know, or that differ from its own.
+
+        Raises:
+            FastdataError: They contradict the index.
+        """
+        return
+
+    def declined(self, row: int, code: str) -> None:
+        """Note that the core does not decode a row as it is, and its code for why."""
+        return
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """Keep seek points that were built because of `Capabilities.stride`: (row, table)."""
+        return
+
+    def end_epoch(self) -> None:
+        """Note that all rows of an epoch have been delivered."""
+        return
+
+
+_RAW = ENCODINGS.index("raw")
