@@ -1,6 +1,6 @@
-"""NVIDIA DALI as the engine behind fastdata's loader; see docs/dali.md.
+"""NVIDIA DALI as the decoder of fastdata's loader; see docs/dali.md.
 
-Importing this needs no DALI; making a `DALILoader` does.
+Only a `DALILoader` needs DALI, not this import.
 """
 
 from fastdata.dali.loader import DALILoader

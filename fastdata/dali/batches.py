@@ -1,7 +1,7 @@
-"""Batches that DALI decodes; the native core and Pillow decode what is not for it.
+"""Batches that DALI decodes; the native core and Pillow decode the other samples.
 
-DALI ends a whole pipeline over one image that it cannot decode, and some that it can it decodes to
-other colours than Pillow does. So it is given only what is known to come out as Pillow has it.
+One image that DALI cannot decode ends its whole pipeline, and it decodes some images to other
+colours than Pillow. So it gets only images that it decodes to Pillow's colours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
 _JPEG = ENCODINGS.index("jpeg")
-#: What DALI knows and the core does not.
+#: Further encodings that DALI decodes.
 _BESIDES = [ENCODINGS.index(name) for name in ("jpeg-progressive", "png")]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -38,14 +38,13 @@ _PNG_COLOURS = (0, 2, 3, 6)
 
 @dataclass
 class DALIBatch(Batch):
-    """A batch under way.
+    """Batch under way.
 
     Attributes:
-        read: Reads the samples that may be DALI's; None before their sizes are known, and once
-            DALI has them.
-        candidates: Places of those.
-        pillow: bool, shape (N,): those of all samples that the core does not decode.
-        run: What DALI decodes of it.
+        read: Job that reads DALI's candidates; None before their sizes are known, and afterwards.
+        candidates: Slots of samples that DALI may decode.
+        pillow: bool, shape (N,): samples that the core does not decode.
+        run: The part that DALI decodes.
     """
 
     read: _native.ReadJob | None = None
@@ -55,12 +54,12 @@ class DALIBatch(Batch):
 
 
 class DALIPipeline(Pipeline):
-    """Begins and finishes batches, as `fastdata.loading.pipeline.Pipeline` does.
+    """`fastdata.loading.pipeline.Pipeline` with DALI as the decoder.
 
     Args:
-        runner: Runs DALI.
-        device: Where batches are to be.
-        *args: As `Pipeline`'s; its engine reads, and decodes what is not DALI's.
+        runner: Runner of DALI.
+        device: Device of the batches.
+        *args: As `Pipeline`'s; its engine reads, and decodes samples that DALI does not.
     """
 
     looks_up = False
@@ -98,12 +97,12 @@ class DALIPipeline(Pipeline):
             self._begin_run(batch, batch.read)
 
     def ready(self, batch: Batch) -> bool:
-        """See `Pipeline.ready`. DALI cannot be asked, so it is no before that is known."""
+        """See `Pipeline.ready`. False while DALI decodes: it cannot be asked."""
         assert isinstance(batch, DALIBatch)
         return batch.read is None and batch.run is None and super().ready(batch)
 
     def _begin_run(self, batch: DALIBatch, read: _native.ReadJob) -> None:
-        """Has DALI decode what was read and is for it; what is not is decoded here."""
+        """Pass suitable samples to DALI; decode the others natively."""
         batch.read = None
         gathered = batch.gathered
         samples: list[Any] = read.take()
@@ -114,7 +113,7 @@ class DALIPipeline(Pipeline):
         for slot in batch.candidates:
             data = samples[slot]
             size = int(gathered.widths[slot]), int(gathered.heights[slot])
-            # Where nothing could be read, the core says why, in the native loader's words.
+            # If reading failed, the core reports why, as in the native loader.
             known = data is not None and _is_for_dali(data, size, bool(seekable[slot]))
             (theirs if known else ours).append(slot)
         self._decode_ourselves(batch, ours)
@@ -127,7 +126,7 @@ class DALIPipeline(Pipeline):
             self._runner.begin(batch.run)
 
     def _decode_ourselves(self, batch: DALIBatch, slots: Sequence[int]) -> None:
-        """Has samples decoded natively, or by Pillow where the core is known to decline."""
+        """Decode samples natively, or by Pillow those that the core is known to decline."""
         skip = np.ones(len(batch.planned.indices), np.bool_)
         skip[slots] = batch.pillow[slots]
         if np.count_nonzero(skip) < len(skip):
@@ -141,12 +140,12 @@ class DALIPipeline(Pipeline):
         if batch.read is not None:
             await_done(batch.read, deadline)
             self._begin_run(batch, batch.read)
-        # Whoever uses DALI has the lock, so that the interpreter's end can wait for it.
+        # DALI runs under the lock, so that the interpreter can wait for it at exit.
         with self._runner.lock:
             return self._join_run(batch, deadline)
 
     def _join_run(self, batch: DALIBatch, deadline: float | None) -> dict[int, FastdataError]:
-        """Waits for DALI's part of a batch and puts it beside ours."""
+        """Wait for DALI's part of a batch, and join both parts."""
         run, begun = batch.run, time.perf_counter()
         if run is not None:
             on_gpu = self._device.type == "cuda"
@@ -195,7 +194,7 @@ class DALIPipeline(Pipeline):
     def _join(
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
     ) -> None:
-        """Copies what DALI has decoded of a view beside what was decoded here."""
+        """Copy DALI's part of a view into the batch."""
         output = self._settings.recipe.programs[number].output
         rows = memory.array if output.channels_last else memory.array.transpose(0, 3, 1, 2)
         # By NumPy: torch's threads do not survive a fork.
@@ -205,7 +204,7 @@ class DALIPipeline(Pipeline):
     def _join_on_gpu(
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
     ) -> BatchMemory:
-        """One view of a batch on the GPU; DALI's own memory where it has decoded all of it."""
+        """Return a view on the GPU: DALI's own memory if it decoded all of it."""
         output = self._settings.recipe.programs[number].output
         found = None
         if pixels is not None:
@@ -236,7 +235,7 @@ class DALIPipeline(Pipeline):
 
 
 def _may_be_for_dali(gathered: BlobColumn, has_seek_points: bool) -> npt.NDArray[np.bool_]:
-    """Which samples may be DALI's, by what is known before they are read: bool, (N,)."""
+    """Return DALI's candidates, by what is known before reading: bool, (N,)."""
     encodings = np.asarray(gathered.extents.encodings)
     native = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
     if has_seek_points:  # what has none may be damaged
@@ -246,12 +245,12 @@ def _may_be_for_dali(gathered: BlobColumn, has_seek_points: bool) -> npt.NDArray
 
 
 def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> bool:
-    """Whether DALI decodes a sample to what Pillow would.
+    """Return whether DALI decodes a sample to Pillow's pixels.
 
     Args:
         data: Its bytes.
-        size: Its (width, height) as the crop was drawn for, in pixels.
-        seekable: Whether it has seek points: then it was decoded once already.
+        size: (width, height) in pixels that its crop was drawn for.
+        seekable: Whether it has seek points, which proves that it was decoded once.
     """
     found, width, height, components, *_, code, _, _ = _native.probe(data)
     if found.startswith("jpeg"):
@@ -269,7 +268,7 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Finite values rounded to the nearest bfloat16, to even ones from halfway, as its bits."""
+    """Round finite values to the nearest bfloat16, ties to even; return its bits."""
     bits = values.view(np.uint32)
     rounded: npt.NDArray[np.uint32] = bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))
     return (rounded >> 16).astype(np.uint16)

@@ -30,14 +30,14 @@ _NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 
 @dataclass(frozen=True)
 class Graph:
-    """What makes pipelines.
+    """Builder of DALI pipelines.
 
     Attributes:
         programs: Crops and output format of each view.
         device_id: The GPU; None for none.
-        threads: DALI's threads.
-        depth: Batches that a pipeline works on at once.
-        region_decode: Whether only the crop is decoded; None: where that is known to work.
+        threads: Number of DALI's threads.
+        depth: Number of batches in a pipeline at once.
+        region_decode: Whether to decode only the crop; None to do so where it works.
         decoding: Further arguments of DALI's decoder.
     """
 
@@ -49,7 +49,7 @@ class Graph:
     decoding: Mapping[str, Any]
 
     def build(self, batch_size: int) -> Any:
-        """A pipeline that has run, and has nothing under way.
+        """Return a pipeline that has run, and has nothing under way.
 
         Args:
             batch_size: The most samples of a batch.
@@ -85,10 +85,10 @@ class Graph:
         cuts: list[Cuts],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Gives a pipeline a batch; to be run then.
+        """Feed a pipeline one batch.
 
         Args:
-            pipeline: What `build` returned.
+            pipeline: Result of `build`.
             samples: Their bytes; must stay until the batch is done.
             cuts: Geometry of each view.
             rows: The samples' rows in these.
@@ -112,7 +112,7 @@ class Graph:
             pipeline.feed_input(f"y{view}", np.ascontiguousarray(shares[:, 1]))
 
     def _define(self) -> list[Any]:
-        """The outputs of a pipeline: a batch of images for each view."""
+        """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = _dali().fn, _dali().types
         gpu = self.device_id is not None
         data = fn.external_source(name="data", ndim=1, dtype=types.UINT8, no_copy=True)
@@ -139,7 +139,7 @@ class Graph:
         return results
 
     def _finish(self, images: Any, view: int, program: Program) -> Any:
-        """Resizes, cuts, mirrors and normalises."""
+        """Resize, cut, mirror and normalise."""
         fn, types = _dali().fn, _dali().types
         output = program.output
         width, height = program.size
@@ -183,14 +183,14 @@ def _resizes(program: Program) -> bool:
 
 
 def _dali() -> Any:
-    """DALI, which its type stubs know in part only."""
+    """Return DALI, whose type stubs are incomplete."""
     import nvidia.dali
 
     return nvidia.dali
 
 
 def _gpu_regions_broken() -> bool:
-    """Whether this nvImageCodec fails, or ends the process, where a GPU decodes a region.
+    """Return whether this nvImageCodec fails or crashes when a GPU decodes a region.
 
     0.9.0 does so on ordinary photographs (https://github.com/NVIDIA/nvImageCodec/issues/55), and
     the report is open; 0.8 does not. So all of 0.9 counts as broken.

@@ -32,20 +32,19 @@ _OLDEST = 2
 
 
 class DALILoader(DataLoader[T]):
-    """`fastdata.DataLoader` with NVIDIA DALI in the place of the native decoder.
+    """`fastdata.DataLoader` with NVIDIA DALI as the decoder.
 
-    Same datasets, order, crops, flips, sharding, state, labels, ``on_error`` and errors. fastdata
-    reads the bytes and checks them; DALI decodes, resizes, cuts, mirrors and normalises. What DALI
-    cannot decode, or fails for, fastdata decodes.
+    Datasets, order, crops, flips, sharding, states, labels, ``on_error`` and errors are the same.
+    fastdata reads and checks the bytes; DALI decodes, resizes, cuts, mirrors and normalises.
+    fastdata decodes what DALI cannot.
 
-    A batch is as `fastdata.DataLoader`'s, on the device, for use on the stream that is current when
-    it is taken, like any tensor made there.
+    A batch is on the device, for the stream that is current when it is taken.
 
     Args:
         dataset: As `fastdata.DataLoader`'s, with a transform that it does natively.
         *args: Further arguments of `fastdata.DataLoader`, in its order.
         device: "cpu", or "cuda" ("cuda:1", …): decode there, and deliver there.
-        prefetch_queue_depth: Of the batches ahead, those that DALI works on at once.
+        prefetch_queue_depth: Number of prefetched batches that DALI works on at once.
         region_decode: Whether only the crop of an image is decoded, rather than all of it. None:
             on the CPU; on a GPU unless nvImageCodec is 0.9, which crashes (docs/dali.md).
         hw_decoder_load: Share of JPEGs for the GPU's own JPEG engine (A100, H100, …), 0 to 1;
@@ -60,7 +59,7 @@ class DALILoader(DataLoader[T]):
         ModuleNotFoundError: DALI is not installed, or too old.
         UsageError: Arguments contradict each other, or cannot be honoured; the transform is one
             that fastdata does not do natively; or there is no such GPU.
-        ValueError: What torch finds wrong with its arguments.
+        ValueError: Torch's own errors about its arguments.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class DALILoader(DataLoader[T]):
                 'Leave it out, or give device="cuda".',
             )
         self._decoding = decoding
-        # Under the names of the parameters: frameworks make loaders anew from these.
+        # Frameworks rebuild loaders from these attributes.
         self.prefetch_queue_depth, self.region_decode = prefetch_queue_depth, region_decode
         self.hw_decoder_load, self.decoder_options = hw_decoder_load, decoder_options
         super().__init__(dataset, *args, require_native=True, **options)
@@ -116,13 +115,13 @@ class DALILoader(DataLoader[T]):
         return _DALIPath(images, recipe, config, graph, device, self.batch_size or 1)
 
     def explain(self) -> str:
-        """Where DALI decodes, and what."""
+        """Describe where DALI decodes, and what."""
         _, _, rest = super().explain().partition("\n")
         return f"dali, on {self._dali_device}: {max(self.num_workers, 1)} threads\n{rest}"
 
 
 def _with_those_of_dataloader() -> inspect.Signature:
-    """All parameters, for frameworks, which make loaders anew from what a constructor takes."""
+    """Return all parameters, because frameworks rebuild loaders from a constructor's."""
     own = inspect.signature(DALILoader.__init__).parameters
     named = {name: one for name, one in own.items() if name not in ("args", "options")}
     merged = {**inspect.signature(DataLoader.__init__).parameters, **named}
@@ -134,15 +133,15 @@ DALILoader.__init__.__signature__ = _with_those_of_dataloader()  # type: ignore[
 
 
 class _DALIPath(NativePath):
-    """The native path, with DALI in the place of the native decoder.
+    """Native path with DALI as the decoder.
 
     Args:
         images: The dataset.
-        recipe: What is done to its images.
+        recipe: The compiled transform.
         config: The loader's arguments.
-        graph: What makes DALI's pipelines.
-        device: Where they decode, and batches are to be.
-        batch_size: The most samples of a batch, as far as is known.
+        graph: Builder of DALI's pipelines.
+        device: Device of the decoder and the batches.
+        batch_size: Most samples in a batch, if known.
 
     Raises:
         UsageError: DALI cannot honour a setting of the dataset.
@@ -199,7 +198,7 @@ class _DALIPath(NativePath):
 
 
 class _OnCopyStream(Iterator[Any]):
-    """An iterator whose batches are made on the copy stream of a GPU, and are for use there."""
+    """Iterator whose batches are made on, and for, the copy stream of a GPU."""
 
     def __init__(self, batches: Any, device: torch.device) -> None:
         self._batches, self._device = batches, device
@@ -213,7 +212,7 @@ class _OnCopyStream(Iterator[Any]):
             return next(self._batches)
 
     def ready(self) -> bool:
-        """As the iterator's own."""
+        """See `NativeIterator.ready`."""
         return bool(self._batches.ready())
 
 

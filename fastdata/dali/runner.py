@@ -1,8 +1,8 @@
-"""One pipeline of DALI's, fed and emptied in the order of batches, without a thread of Python's.
+"""A DALI pipeline, fed and emptied in the order of batches, without Python threads.
 
-DALI decodes in threads of its own: feeding the pipeline returns at once, taking its oldest batch
-waits for that. One image that DALI cannot decode ends a pipeline with all that it had under way.
-Then fastdata decodes that batch, and a new pipeline those behind it.
+DALI decodes in its own threads: feeding the pipeline returns at once, and taking its oldest batch
+waits for it. One image that DALI cannot decode ends the pipeline with all batches under way. Then
+fastdata decodes that batch, and a new pipeline the later ones.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Run:
 
     Attributes:
         slots: int64, their slots in the batch.
-        samples: Their bytes; empty when DALI has done with them.
+        samples: Their bytes; empty once DALI is done with them.
         cuts: Geometry of the batch, for each view.
-        pixels: A tensor of DALI's for each view, once it is done.
+        pixels: One DALI tensor per view, once it is done.
         error: Why DALI could not decode them.
-        cancelled: Nobody wants them any more.
+        cancelled: Whether they are no longer needed.
     """
 
     slots: npt.NDArray[np.int64]
@@ -45,11 +45,11 @@ class Run:
 
 
 class Runner:
-    """A pipeline, built when it is needed, and the runs for it. Any thread may call it.
+    """Pipeline, built on first use, and the queue of its runs. Thread-safe.
 
     Args:
-        graph: What makes pipelines.
-        batch_size: The most samples of a batch, as far as is known.
+        graph: Builder of pipelines.
+        batch_size: Most samples in a batch, if known.
     """
 
     def __init__(self, graph: Graph, batch_size: int) -> None:
@@ -65,16 +65,16 @@ class Runner:
 
     @property
     def threads(self) -> int:
-        """DALI's threads."""
+        """Number of DALI's threads."""
         return self._graph.threads
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used: it is not a fork's copy of its parent's."""
+        """Whether it can be used: a forked process cannot use its parent's."""
         return self._process == os.getpid()
 
     def begin(self, run: Run) -> None:
-        """Takes a run in. It begins when the pipeline has room.
+        """Queue a run; it begins when the pipeline has room.
 
         Raises:
             RuntimeError: DALI does not work here.
@@ -84,12 +84,12 @@ class Runner:
             self._fill()
 
     def finish(self, run: Run, stream: Any = None) -> None:
-        """Waits until a run has its pixels, or an error.
+        """Wait until a run has its pixels, or an error.
 
         Args:
             run: The run.
-            stream: The CUDA stream that the pixels are for; None on the CPU. DALI uses their memory
-                again when what that stream was given before they were dropped is done.
+            stream: The CUDA stream that uses the pixels; None on the CPU. DALI reuses their memory
+                after the work that was queued on that stream before they were dropped.
 
         Raises:
             RuntimeError: DALI does not work here.
@@ -99,14 +99,14 @@ class Runner:
                 self._take(stream)
 
     def close(self) -> None:
-        """Ends the pipeline, with all that it has under way."""
+        """End the pipeline and all runs under way."""
         if self.alive:
             with self.lock:
                 self._queue.clear()
                 self._pipeline, self._fed = None, 0
 
     def _fill(self) -> None:
-        """Feeds the pipeline as many runs as it may have under way."""
+        """Feed the pipeline up to its depth."""
         while self._fed < min(self._graph.depth, len(self._queue)):
             run = self._queue[self._fed]
             if run.cancelled:
@@ -132,7 +132,7 @@ class Runner:
             self._fed += 1
 
     def _take(self, stream: Any) -> None:
-        """Waits for the oldest run."""
+        """Wait for the oldest run."""
         self._fill()
         run = self._queue.popleft()
         self._fed -= 1
@@ -150,21 +150,21 @@ class Runner:
 _LIVE: weakref.WeakSet[Runner] = weakref.WeakSet()
 _OF_PARENT: list[Runner] = []
 
-#: Set when the interpreter ends: no pipeline is built any more.
+#: Set when the interpreter ends, to build no more pipelines.
 _ENDING = threading.Event()
 
-#: Seconds for DALI to end a batch: more than it takes, less than anyone waits.
+#: Seconds for DALI to end a batch: more than it takes.
 _PATIENCE = 10.0
 
 
 @functools.cache
 def _end_at_exit() -> None:
-    """Have pipelines ended before DALI looks for them: atexit calls the last first."""
+    """End pipelines before DALI's own atexit function: atexit calls the last one first."""
     atexit.register(_end_all)
 
 
 def _end_all() -> None:
-    """End pipelines while the interpreter is whole; threads that would use them stand still."""
+    """End pipelines while the interpreter still works, and block threads that would use them."""
     _ENDING.set()
     for runner in list(_LIVE):
         if runner.alive and runner.lock.acquire(timeout=_PATIENCE):

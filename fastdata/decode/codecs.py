@@ -1,11 +1,10 @@
-"""The codec table: what decodes each kind of image that is no JPEG of the core's.
+"""The codec table: decoders of images other than JPEGs.
 
-A kind has one entry in `CODECS`: how its bytes begin, which library decodes it without the GIL,
-which of the package's extras installs that, and whether Pillow can do it as well. Whatever a
-library declines, or does not decode to what Pillow's ``convert("RGB")`` gives, is Pillow's. Adding
-a kind is a function that opens it and an entry.
+`CODECS` has one entry per kind: a function that opens it, the library that decodes it without the
+GIL, and Pillow's name for it. Pillow decodes whatever a library declines, or does not decode to the
+pixels of Pillow's ``convert("RGB")``. A new kind is a function and an entry.
 
-Cropping, resizing and all that follows are the core's, whoever has decoded the pixels.
+The core crops, resizes and normalises the pixels of every decoder.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from fastdata.storage.encodings import NATIVE_JPEGS
 Box = tuple[int, int, int, int]
 Pixels = npt.NDArray[np.uint8]
 
-#: What `Encoded.way` says of Pillow, and of the core.
+#: Names of Pillow and the core in `Encoded.way`.
 PILLOW, NATIVE = "Pillow", "native"
 
 
 class Reader(Protocol):
-    """An image whose header was read."""
+    """Image whose header was read."""
 
     @property
     def width(self) -> int:
@@ -53,20 +52,20 @@ class Reader(Protocol):
         """Rows."""
 
     def decode(self, box: Box) -> Pixels:
-        """At least the rows above the box's lower edge; outside the box they may be anything."""
+        """Return at least the rows above the box's lower edge; only the box must be right."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How one kind of image is decoded.
+    """Decoder of one kind of image.
 
     Attributes:
         name: The kind, in words.
-        way: What decodes it, as `Encoded.way` names it.
-        open: Reads its header, of (bytes, whether they are known to be those that were stored);
-            raises `Declined` or anything else where Pillow is to judge.
+        way: Name of the decoder, as in `Encoded.way`.
+        open: Reads the header, given (bytes, whether a checksum vouches for them); raises
+            `Declined` or anything else to leave the image to Pillow.
         module: The module that ``open`` needs, if any.
-        format: What Pillow calls it.
+        format: Pillow's name of the kind.
     """
 
     name: str
@@ -77,17 +76,17 @@ class Codec:
 
     @property
     def missing(self) -> str:
-        """Why what it needs cannot be used, in words; "" where it can."""
+        """Why its module cannot be used, in words; "" if it can."""
         return _missing(self.module)
 
     @property
     def installed(self) -> bool:
-        """Whether what it needs is there, and can be imported."""
+        """Whether its module can be imported."""
         return not self.missing
 
     @property
     def pillow_opens(self) -> bool:
-        """Whether Pillow has a plugin for it, of its own or one that was registered."""
+        """Whether Pillow has a plugin for it, its own or a registered one."""
         Image.init()
         return self.format in Image.OPEN
 
@@ -109,14 +108,14 @@ def _missing(module: str) -> str:
 
 
 class _Whole(NamedTuple):
-    """An image that its library decodes as a whole."""
+    """Image that its library decodes as a whole."""
 
     width: int
     height: int
     function: Callable[[], Any]
 
     def stored(self) -> Pixels:
-        """All that is stored: (height, width) grey, or with 2 to 4 channels, the last one alpha."""
+        """Return all pixels: (height, width) grey, or 2 to 4 channels, the last one alpha."""
         found: npt.NDArray[Any] = self.function()
         shape = found.shape
         usual = shape[:2] == (self.height, self.width) and (len(shape) == 2 or shape[2:] < (5,))
@@ -154,8 +153,8 @@ def _open_jxl(data: bytes, trusted: bool) -> Reader:
     return _Whole(*size, lambda: imagecodecs.jpegxl_decode(data, numthreads=1))
 
 
-#: Compression, photometric interpretation, samples and orientation of the TIFFs that libtiff gives
-#: as they are stored: bilevel, palettes, CMYK, YCbCr and turned ones are Pillow's.
+#: Compressions of TIFFs that libtiff returns as they are stored. Pillow decodes all others, and
+#: bilevel, CMYK, YCbCr and turned ones, and those with palettes.
 _TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits")
 
 
@@ -211,14 +210,14 @@ def _open_gif(data: bytes, trusted: bool) -> Reader:
 
 
 def _end_of_blocks(data: bytes, at: int) -> int:
-    """Where the data of a GIF's frame end: blocks that begin with their length, the last of 0."""
+    """Return the end of a GIF frame's data: blocks that begin with their length, the last of 0."""
     while at < len(data) and data[at]:
         at += 1 + data[at]
     return at + 1
 
 
 def _open_by_pillow(data: bytes) -> Image.Image:
-    """An image whose header Pillow has read."""
+    """Return an image whose header Pillow has read."""
     return Image.open(io.BytesIO(data))
 
 
@@ -258,7 +257,7 @@ def kind_of(data: bytes) -> str:
 
 
 def way_of(kind: str) -> str:
-    """What decodes a kind of image here; "" where nothing does."""
+    """Return the decoder of a kind of image on this machine; "" for none."""
     if kind in (*NATIVE_JPEGS, "raw"):
         return NATIVE
     codec = CODECS.get(kind)
@@ -270,12 +269,12 @@ def way_of(kind: str) -> str:
 
 
 class Foreseen(NamedTuple):
-    """What will decode an image, found without decoding it.
+    """Decoder of an image, found without decoding it.
 
     Attributes:
-        kind: As `kind_of` says.
-        way: As `Encoded.way` says; "" where nothing decodes it.
-        sure: Whether the image itself says so, and not its kind alone: some of a kind are Pillow's.
+        kind: Result of `kind_of`.
+        way: As `Encoded.way`; "" if nothing decodes it.
+        sure: Whether the header confirms it; a library may leave some images of a kind to Pillow.
     """
 
     kind: str
@@ -284,13 +283,13 @@ class Foreseen(NamedTuple):
 
 
 def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) -> Foreseen:
-    """An image's kind, and what will decode it: by its header, without decoding.
+    """Return an image's kind and decoder, by its header.
 
     Args:
         data: Its first bytes, or all of them.
-        size: How many it has in all.
-        limits: What it may cost.
-        trusted: As `Encoded` has it.
+        size: Number of all its bytes.
+        limits: Limits of its cost.
+        trusted: As in `Encoded`.
     """
     kind, whole = kind_of(data), len(data) >= size
     if kind.startswith("jpeg"):
@@ -312,7 +311,7 @@ _BAND = 512
 
 
 def _as_array(image: Image.Image, rows: int) -> Pixels:
-    """The first rows of an image of any mode, as RGB.
+    """Return the first rows of an image of any mode, as RGB.
 
     Raises:
         SampleError: It cannot be converted.
@@ -334,24 +333,23 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 class Encoded:
-    """One encoded image: its size from the header, then its pixels. For one thread.
+    """Encoded image: its size from the header, then its pixels. Not thread-safe.
 
     Args:
         data: Its bytes.
-        info: What is known of it; only raw pixels need that.
-        limits: What it may cost; None for no limits but Pillow's own.
-        trusted: Whether the bytes are known to be those that were stored, so that what no crop
-            needs is not looked at.
+        info: Its description; only raw pixels need it.
+        limits: Limits of its cost; None for Pillow's own alone.
+        trusted: Whether a checksum vouches for the bytes, so that decoding may stop early.
 
     Attributes:
-        kind: As `kind_of` says, or ``raw``.
-        way: What decodes it: ``native``, a library's name, or ``Pillow``.
+        kind: Result of `kind_of`, or ``raw``.
+        way: Its decoder: ``native``, a library's name, or ``Pillow``.
         width: Columns, in pixels.
         height: Rows, in pixels.
 
     Raises:
-        SampleError: It cannot be decoded, or is beyond the limits; or what decodes its kind is
-            not installed.
+        SampleError: It cannot be decoded, or is beyond the limits; or its decoder is not
+            installed.
     """
 
     def __init__(
@@ -375,7 +373,7 @@ class Encoded:
                 self._reader = self._codec.open(data, trusted)
             except MemoryError:
                 raise
-            except Exception as error:  # a library may raise anything: Pillow's account counts
+            except Exception as error:  # a library may raise anything: Pillow decides
                 self._reader = None
                 self._refuse_without_pillow(error)
         if self._reader is None:
@@ -387,7 +385,7 @@ class Encoded:
             limits.check_size(self.width, self.height)
 
     def _refuse_without_pillow(self, error: Exception) -> None:
-        """Raises what is wrong with an image of a kind that Pillow does not know."""
+        """Raise a library's error for an image of a kind that Pillow lacks."""
         codec = self._codec
         if codec is not None and not codec.pillow_opens:
             raise SampleError(
@@ -407,12 +405,11 @@ class Encoded:
         self.way = PILLOW
 
     def pixels(self, box: Box | None = None) -> Pixels:
-        """Its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.
+        """Return its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.
 
         Args:
-            box: What is needed of them, within the image. There may be fewer rows than the image
-                has, if they are all above the box's lower edge, and pixels outside the box may be
-                anything. None for all.
+            box: The part that must be right; None for all. Rows below it may be missing, and other
+                pixels outside it have any values.
 
         Raises:
             SampleError: It cannot be decoded.
@@ -436,7 +433,7 @@ class Encoded:
         return _as_array(self._image, self.height if box is None else box[3])
 
     def image(self) -> Image.Image:
-        """All of it as a PIL image of mode RGB.
+        """Return all of it as a PIL image of mode RGB.
 
         Raises:
             SampleError: It cannot be decoded.
@@ -448,7 +445,7 @@ class Encoded:
         return _as_rgb(self._image)
 
     def stored(self) -> Image.Image:
-        """As `image`, in the mode that it is stored in: L, LA, RGB or RGBA.
+        """Return `image` in its stored mode: L, LA, RGB or RGBA.
 
         Raises:
             SampleError: It cannot be decoded.
@@ -482,7 +479,7 @@ def open_image(
 
 
 def _by_core(data: bytes, image: Image.Image) -> Image.Image | None:
-    """A JPEG decoded by the core in three quarters of Pillow's time; None where it is Pillow's."""
+    """Decode a JPEG by the core, in three quarters of Pillow's time; None if it declines."""
     out = np.empty((1, image.height, image.width, 3), np.uint8)
     job = _native.Job([data], out=out, dtype="uint8")
     job.run()
@@ -490,7 +487,7 @@ def _by_core(data: bytes, image: Image.Image) -> Image.Image | None:
 
 
 def probe(data: bytes) -> ImageInfo:
-    """Return what an image is as `fastdata.decode.pillow.probe`; also kinds that Pillow lacks.
+    """Describe an image as `fastdata.decode.pillow.probe`; also kinds that Pillow lacks.
 
     Raises:
         SampleError: The bytes are empty, not an image, or not all of one.
@@ -508,7 +505,7 @@ _SPATIAL_EXTENT = re.compile(rb"ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)
 
 
 def _size_of_boxes(data: bytes) -> tuple[int, int]:
-    """(width, height) of an AVIF: the largest image that its ``meta`` box describes."""
+    """Return (width, height) of an AVIF: the largest image in its ``meta`` box."""
     for kind, begin, end in boxes(data):
         if kind == b"meta":
             found = _SPATIAL_EXTENT.findall(data[begin:end])
@@ -521,7 +518,7 @@ _JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 def _size_of_jxl(data: bytes) -> tuple[int, int]:
-    """(width, height) of a JPEG XL, turned as libjxl turns it.
+    """Return (width, height) of a JPEG XL, turned as libjxl turns it.
 
     SizeHeader and the beginning of ImageMetadata of ISO/IEC 18181-1, bits from the lowest.
     """

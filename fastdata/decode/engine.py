@@ -31,7 +31,7 @@ Samples: TypeAlias = Sequence[Any] | _native.Extents | _native.Rows
 
 
 class BatchOptions(TypedDict, total=False):
-    """How :func:`decode_batch` and :meth:`Engine.submit` decode; all are keyword arguments.
+    """Keyword arguments of :func:`decode_batch` and :meth:`Engine.submit`.
 
     Attributes:
         regions: One a sample, as for :func:`decode_jpeg`, also as an (N, 4) array; default:
@@ -43,7 +43,7 @@ class BatchOptions(TypedDict, total=False):
         seek_points: One a sample, or None for those that have none. For Extents: instead of
             their own.
         flips: One a sample: mirror the result left to right.
-        skip: One a sample: leave it alone, read nothing, write nothing, report nothing.
+        skip: One a sample: read, write and report nothing of it.
         filter: As for :func:`decode_jpeg`.
         dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
             ``(value / 255 - mean) / std``. Arrays of bfloat16 have the dtype uint16,
@@ -60,7 +60,7 @@ class BatchOptions(TypedDict, total=False):
         program: Augmentations (``fastdata.transforms.pixels``), done to the window before it is
             normalised; they make images of the result's size. Needs ``cuts``.
         drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
-        max_scans: JPEGs of more scans are left to Pillow; None: none are.
+        max_scans: Leave JPEGs of more scans to Pillow; None for no limit.
     """
 
     regions: Sequence[Region] | _Array | None
@@ -196,11 +196,11 @@ def decode_batch(
 
 
 class PendingBatch:
-    """A batch that an :class:`Engine` works on.
+    """Batch that an :class:`Engine` works on.
 
-    With ``views``, batches of the same samples with a result of their own, which were not begun:
-    each sample is then read once, and what its views share decoded once. This one's methods stand
-    for all of them.
+    ``views`` are batches of the same samples with results of their own, which were not begun. Each
+    sample is then read once, and what its views share is decoded once. The methods of this batch
+    apply to all of them.
     """
 
     def __init__(
@@ -280,11 +280,11 @@ class PendingBatch:
         self._job.run()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for so many seconds, or until it is done; whether it is."""
+        """Wait for some seconds or until it is done; return whether it is done."""
         return self._job.wait(timeout)
 
     def done(self) -> bool:
-        """Whether :meth:`result` would return without waiting for the threads."""
+        """Return whether :meth:`result` would return without waiting for the threads."""
         return self._job.done()
 
     def cancel(self) -> None:
@@ -316,11 +316,11 @@ class PendingBatch:
         return self._job.built()
 
     def timings(self) -> tuple[float, float]:
-        """Seconds that threads spent reading, checksums included, and decoding, so far."""
+        """Return the seconds that threads spent reading (with checksums) and decoding so far."""
         return self._job.timings()
 
     def bytes_read(self) -> int:
-        """Bytes that threads have read from files so far: of samples and their seek points."""
+        """Return how many bytes of samples and seek points threads have read from files."""
         return self._job.bytes_read()
 
     def failures(self, timeout: float | None = None) -> list[DecodeError]:
@@ -359,7 +359,7 @@ class PendingBatch:
             raise TimeoutError(f"the batch was not done after {timeout} s")
 
     def _sample(self, index: int) -> Any:
-        """One sample's bytes or pixels."""
+        """Return one sample's bytes or pixels."""
         samples = self._samples
         if isinstance(samples, _native.Rows):
             samples = samples.extents
@@ -438,7 +438,7 @@ class _OneOfBatch(Alone):
 
 
 class Engine:
-    """Threads that decode batches, several of which may be under way.
+    """Pool of threads that decode batches, several at a time.
 
     ::
 
@@ -476,7 +476,7 @@ class Engine:
         return pending
 
     def begin(self, pending: PendingBatch) -> None:
-        """Begin a batch that was made by itself."""
+        """Begin a batch that was made separately."""
         if self._engine is None:
             raise RuntimeError("the engine is closed")
         self._engine.submit(pending._job)
@@ -511,7 +511,7 @@ class Engine:
 
 
 def _size(given: Any) -> tuple[int, int]:
-    """(width, height), checked."""
+    """Return (width, height), checked."""
     try:
         width, height = map(operator.index, given)
         if width > 0 < height:
@@ -522,7 +522,7 @@ def _size(given: Any) -> tuple[int, int]:
 
 
 def _image_size(data: Any) -> tuple[int, int] | None:
-    """(width, height) of pixels or of an encoded image; None if it does not tell."""
+    """Return (width, height) of pixels or of an encoded image; None if unknown."""
     if isinstance(data, np.ndarray) and data.ndim > 1:
         return data.shape[1], data.shape[0]
     info = jpeg_info(data)

@@ -1,4 +1,4 @@
-"""JPEGs as the native core knows them: their headers, seek points and lossless rewriting."""
+"""JPEGs: headers, seek points and lossless rewriting by the native core."""
 
 from __future__ import annotations
 

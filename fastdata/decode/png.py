@@ -1,7 +1,7 @@
 """PNG: chunks here, inflating by ISA-L or zlib and unfiltering by the core, without the GIL.
 
-A PNG is inflated and unfiltered no further than the last row that is asked for. Where nobody has
-checked its bytes before, all of it is inflated, and with it zlib's checksum is compared.
+A PNG is inflated and unfiltered only as far as the last row that is needed. Without a checksum of
+its bytes, all of it is inflated, which checks zlib's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAMPLES = {_GREY: 1, 2: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
 
 
 class PngFile(NamedTuple):
-    """A PNG's header, and what its pixels are made of.
+    """Header and compressed data of a PNG.
 
     Attributes:
         width: Columns.
@@ -47,10 +47,10 @@ class PngFile(NamedTuple):
     whole: bool
 
     def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
-        """The rows above a box's lower edge: (rows, width) grey, or (rows, width, 3) RGB.
+        """Return the rows above a box's lower edge: (rows, width) grey, or (rows, width, 3) RGB.
 
         Raises:
-            Declined: They are for another decoder to judge.
+            Declined: Another decoder must decide.
         """
         rows = self.height if self.interlaced else box[3]
         wanted = self._inflated_bytes(self.height if self.whole else rows)
@@ -84,14 +84,14 @@ class PngFile(NamedTuple):
 
 
 def open_png(data: bytes, trusted: bool) -> PngFile:
-    """Reads a PNG's chunks.
+    """Read a PNG's chunks.
 
     Args:
         data: The file.
         trusted: Whether its bytes are known to be those that were stored.
 
     Raises:
-        Declined: It is for another decoder: 16-bit grey, animated, damaged.
+        Declined: Another decoder must decide: 16-bit grey, animated, damaged.
     """
     header: tuple[Any, ...] = ()
     palette, pieces = b"", []
@@ -129,7 +129,7 @@ def open_png(data: bytes, trusted: bool) -> PngFile:
 
 
 def _passes(width: int, height: int) -> list[tuple[int, int]]:
-    """(columns, rows) of each pass of an interlaced image (Adam7)."""
+    """Return (columns, rows) of each pass of an interlaced image (Adam7)."""
     return [
         ((width - x + dx - 1) // dx, (height - y + dy - 1) // dy)
         for x, y, dx, dy in (
@@ -146,7 +146,7 @@ def _passes(width: int, height: int) -> list[tuple[int, int]]:
 
 @cache
 def _inflate() -> Any:
-    """ISA-L's zlib, which needs 0.4 of zlib's time; else zlib. Both release the GIL."""
+    """Return ISA-L's zlib, which takes 0.4 of zlib's time; else zlib. Both release the GIL."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -155,5 +155,5 @@ def _inflate() -> Any:
 
 
 def uses_isal() -> bool:
-    """Whether ISA-L inflates."""
+    """Return whether ISA-L inflates."""
     return _inflate() is not zlib

@@ -1,4 +1,4 @@
-"""Sizes of what decoders decode, where a container's header may state another one.
+"""Sizes of decoded pictures, where a container's header may state others.
 
 An AVIF's boxes state a size, and its AV1 data another; a TIFF of one pixel may have a tile of a
 gigabyte; the directory of an icon says nothing of the PNGs in it. Decoders take memory for what
@@ -26,7 +26,7 @@ _CODESTREAM = re.compile(rb"\xff\x4f\xff\x51.{4}(.{4})(.{4})", re.DOTALL)
 
 
 def decoded_sizes(data: bytes) -> Iterator[Size]:
-    """Yields (width, height) of each picture that decoding an image may take memory for.
+    """Return (width, height) of each picture that decoding an image may take memory for.
 
     Sizes that Pillow finds in the header itself are not among them.
 
@@ -46,7 +46,7 @@ def decoded_sizes(data: bytes) -> Iterator[Size]:
 
 
 def boxes(data: bytes, at: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, begin and end of the contents of each box of a container (ISO/IEC 14496-12, 4.2)."""
+    """Yield kind, begin and end of each box's contents in a container (ISO/IEC 14496-12, 4.2)."""
     stop = len(data) if stop is None else min(stop, len(data))
     while at + 8 <= stop:
         length, begin = int.from_bytes(data[at : at + 4], "big"), at + 8
@@ -60,7 +60,7 @@ def boxes(data: bytes, at: int = 0, stop: int | None = None) -> Iterator[tuple[b
 
 
 class _Bits:
-    """Numbers of so many bits, the highest first."""
+    """Reader of numbers of so many bits, the highest first."""
 
     def __init__(self, data: bytes) -> None:
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
@@ -79,7 +79,7 @@ class _Bits:
 
 
 def _of_av1(data: bytes) -> Iterator[Size]:
-    """Those of AV1 sequence headers, wherever an AVIF's items and first frames are."""
+    """Yield the sizes in the AV1 sequence headers of an AVIF's items and first frames."""
     parts = 0
     for item in _items(data):
         for kind, payload in _units(item):
@@ -98,7 +98,7 @@ _SEQUENCE_HEADER_BYTES = 1024  # more than any takes
 
 
 def _units(data: memoryview) -> Iterator[tuple[int, bytes]]:
-    """Kind and first bytes of each open bitstream unit (AV1 specification, 5.3)."""
+    """Yield kind and first bytes of each open bitstream unit (AV1 specification, 5.3)."""
     at = 0
     while at < len(data):
         header = data[at]
@@ -119,7 +119,7 @@ def _units(data: memoryview) -> Iterator[tuple[int, bytes]]:
 
 
 def _sequence_size(bits: _Bits) -> Size:
-    """The largest frame that an AV1 sequence header allows (5.5)."""
+    """Return the largest frame that an AV1 sequence header allows (5.5)."""
     bits.take(4)  # profile, still picture
     if bits.take(1):  # a reduced header
         bits.take(5)
@@ -146,7 +146,7 @@ def _sequence_size(bits: _Bits) -> Size:
 
 
 def _items(data: bytes) -> Iterator[memoryview]:
-    """The bytes of each item (ISO/IEC 14496-12, 8.11.3); those from each track's first frame on."""
+    """Yield the bytes of each item (ISO/IEC 14496-12, 8.11.3), and of tracks from frame 1 on."""
     view = memoryview(data)
     for kind, begin, end in boxes(data):
         if kind == b"meta":
@@ -163,7 +163,7 @@ def _items(data: bytes) -> Iterator[memoryview]:
 
 
 def _locations(iloc: memoryview, inside_meta: int) -> Iterator[list[tuple[int, int]]]:
-    """(begin, length) of each item's extents; a length of 0 is all the rest."""
+    """Yield (begin, length) of each item's extents; a length of 0 means all the rest."""
     at = parts = 0
 
     def take(size: int) -> int:
@@ -198,7 +198,7 @@ _INTEGERS = {1: 1, 3: 2, 4: 4, 6: 1, 8: 2, 9: 4, 13: 4, 16: 8, 17: 8, 18: 8}  # 
 
 
 def _of_tiles(data: bytes) -> Iterator[Size]:
-    """The size of a TIFF's tiles, which may be larger than the image."""
+    """Yield the size of a TIFF's tiles, which may be larger than the image."""
     order = "<" if data[:1] == b"I" else ">"
     large = 43 in data[2:4]
     first, count, entry = (8, "Q", "HHQ8s") if large else (4, "H", "HHL4s")
@@ -220,7 +220,7 @@ def _of_tiles(data: bytes) -> Iterator[Size]:
 
 
 def _of_nested(data: bytes) -> Iterator[Size]:
-    """Those of images in a file of icons or textures."""
+    """Yield the sizes of images in a file of icons or textures."""
     for number, found in enumerate(_NESTED.finditer(data)):
         if number == _MOST_NESTED:
             raise SampleError(f"holds more than {_MOST_NESTED} images")

@@ -1,4 +1,4 @@
-"""WebP by the libwebp that Pillow brings along, without the GIL and no further than a crop needs.
+"""WebP by Pillow's own libwebp, without the GIL and only as far as a crop needs.
 
 Pillow decodes by the same library, so the pixels are its own; but it decodes all of the image, to
 RGBA. Structures and functions: webp/decode.h of libwebp, of ABI 0x0209 (libwebp 1.2.4 to 1.6); a
@@ -102,7 +102,7 @@ class _Config(ctypes.Structure):
 
 
 class WebpFile(NamedTuple):
-    """A WebP's header.
+    """Header of a WebP.
 
     Attributes:
         width: Columns.
@@ -117,7 +117,7 @@ class WebpFile(NamedTuple):
     whole: bool
 
     def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
-        """The rows above a box's lower edge, (rows, width, 3) RGB; outside the box: anything.
+        """Return the rows above a box's lower edge, (rows, width, 3) RGB; only the box is right.
 
         Raises:
             Declined: libwebp finds it damaged.
@@ -146,7 +146,7 @@ class WebpFile(NamedTuple):
 
 
 def open_webp(data: bytes, trusted: bool) -> WebpFile:
-    """Reads a WebP's header.
+    """Read a WebP's header.
 
     Args:
         data: The file.
@@ -167,13 +167,13 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
 
 
 def has_libwebp() -> bool:
-    """Whether there is a libwebp that this module can call."""
+    """Return whether there is a libwebp that this module can call."""
     return _library() is not None
 
 
 @cache
 def _library() -> Any:
-    """Pillow's libwebp, or the system's; None where there is none of a known ABI."""
+    """Return Pillow's libwebp, or the system's; None without one of a known ABI."""
     for path in _candidates():
         try:
             library = ctypes.CDLL(path)
@@ -193,9 +193,9 @@ def _library() -> Any:
 
 
 def _candidates() -> list[str]:
-    """Where it may lie: beside Pillow (its wheels for Linux and macOS), or where the system says.
+    """Return places of libwebp: beside Pillow (in its wheels for Linux and macOS), or the system's.
 
-    Pillow's own comes first, and is there already: a second copy would be of another version.
+    Pillow's own comes first, as it is loaded already; a second copy may be of another version.
     """
     import PIL
 

@@ -33,7 +33,7 @@ class Settings:
 
     Attributes:
         recipe: Crops and output format of each view.
-        check: Whether checksums are checked.
+        check: Whether to check checksums.
         dct_scaling: See `fastdata.decode.decode_jpeg`.
         limits: Limits of an image's cost.
         tells_fallback: Whether to warn of the next sample that Pillow decodes.
@@ -51,8 +51,8 @@ class View:
     """One crop of each sample of a batch.
 
     Attributes:
-        memory: Where its pixels go.
-        cuts: What is cut out of each.
+        memory: Memory for its pixels.
+        cuts: Geometry of each sample.
     """
 
     memory: BatchMemory
@@ -64,18 +64,18 @@ class Batch:
     """A batch under way.
 
     Attributes:
-        planned: Which samples.
+        planned: The samples.
         key: Key of the epoch's random numbers.
-        gathered: Their images, before they are read.
-        columns: Their columns, by name.
-        fetch: Its bytes on their way from a remote dataset, if they are still to be used.
-        probe: Reading sizes that only the files tell, if that is still to do.
-        rows: What decode threads look up; None where ``gathered`` has it.
-        views: Where their pixels go; empty until all sizes are known.
-        pending: What the native core decodes of them.
-        slow: Samples that threads of Python's decode, by their slot in the batch.
-        failed: What is wrong with samples, by their slot in the batch.
-        error: What is wrong with the batch as a whole: the index is damaged there.
+        gathered: Their images' column.
+        columns: Their other columns, by name.
+        fetch: Fetch of its bytes from a remote dataset, until it is done.
+        probe: Job that reads sizes from files, until it is done.
+        rows: Rows that decode threads look up, until they have.
+        views: Memory and geometry of each view; empty until all sizes are known.
+        pending: Jobs of the native core.
+        slow: Samples that Python threads decode, by their slot in the batch.
+        failed: Errors of samples, by their slot in the batch.
+        error: Error of the batch as a whole: the index cannot be read.
     """
 
     planned: Planned
@@ -96,8 +96,8 @@ class OneOfBatch(Alone):
     """One sample of a batch, and its place in each view.
 
     Args:
-        source: Where it comes from.
-        settings: How it is decoded.
+        source: Its source.
+        settings: Settings of decoding.
         batch: Its batch.
         slot: Its slot there.
         data: Its bytes, if they were fetched.

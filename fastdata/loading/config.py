@@ -1,4 +1,4 @@
-"""How a loader works: its arguments, checked; the path that it takes; and both in words."""
+"""Arguments of a loader, checked, and the path that it takes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe, Refusal
 from fastdata.transforms.originals import changed
 
-#: What ``fields`` may ask for.
+#: Values in ``fields``.
 FIELDS = ("image", "label", "index", "key")
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
 
-#: What ``on_error`` may be.
+#: Values of ``on_error``.
 ON_ERROR = ("raise", "skip", "zero")
 
 _PATHS = {
@@ -43,16 +43,16 @@ _PATHS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The path that a loader takes, and why.
+    """Path that a loader takes, and the reason.
 
     Attributes:
         path: ``native``: threads of this process; ``workers``: torch's worker processes, in which
             fastdata decodes; ``torch``: torch's loader as it is.
         reason: Why, in words.
-        hint: What would make it the native path.
+        hint: Advice that leads to the native path.
         images: The dataset, if fastdata can read it.
-        recipe: What is done to its images, on the native path.
-        where: Where batches go, and what becomes of them there; None to leave them on the host.
+        recipe: Compiled transform, on the native path.
+        where: Destination of batches; None to leave them on the host.
         avoidable: Whether this is a slower path that the dataset's images need not take.
     """
 
@@ -65,7 +65,7 @@ class Choice:
     avoidable: bool = True
 
     def slow_path(self) -> str:
-        """What to tell where images that the native path could read take another one."""
+        """Return the warning for images that could take the native path, and do not."""
         words = (
             f"this DataLoader takes the {self.path} path, which is several times slower than the "
             f"native one: {self.reason}"
@@ -73,7 +73,7 @@ class Choice:
         return f"{words}\n{self.hint}" if self.hint else words
 
     def refusal(self, what: str) -> UsageError:
-        """The error where something needs the native path, and another one is taken."""
+        """Return the error for something that needs the native path."""
         return UsageError(
             f"{what} needs the native path, which is not taken: {self.reason}",
             self.hint or "Change what stands in the way.",
@@ -82,9 +82,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """The arguments of one loader; `fastdata.DataLoader` says what they mean.
-
-    A further option is a parameter there, a field here with its check, and what honours it.
+    """Arguments of one loader, as `fastdata.DataLoader` documents them.
 
     Attributes:
         batched: Whether the loader makes batches (``batch_size`` is not None).
@@ -158,7 +156,7 @@ class LoaderConfig:
 
     @property
     def prefetch(self) -> int:
-        """Batches prepared before they are asked for."""
+        """Number of batches to prefetch."""
         if self.num_workers == 0:
             return 0
         return 2 if self.prefetch_factor is None else max(self.prefetch_factor, 1)
@@ -169,7 +167,7 @@ class LoaderConfig:
         return self.batch_transform if self.device is None else None
 
     def check_ranks(self) -> None:
-        """See that ``shard="auto"`` still stands for what it stood for.
+        """Check that ``shard="auto"`` still resolves to the same ranks.
 
         Raises:
             UsageError: A process group was initialised after the loader was made.
@@ -185,7 +183,7 @@ class LoaderConfig:
             )
 
     def choose(self, dataset: Any) -> Choice:
-        """The path for a dataset.
+        """Return the path for a dataset.
 
         Raises:
             UsageError: An argument needs the native path, and that cannot be taken; or no path
@@ -200,7 +198,7 @@ class LoaderConfig:
         return _on_device(choice, self.device, self.fields is None or "image" in self.fields)
 
     def _native_only(self) -> Iterator[str]:
-        """The arguments given that only the native path can honour."""
+        """Yield the given arguments that only the native path can honour."""
         if self.require_native:
             yield "require_native=True"
         if self.on_error != "raise":
@@ -284,7 +282,7 @@ class LoaderConfig:
         return timm.mixes_bytes(self.collate_fn)
 
     def _collates_bytes(self, recipe: Recipe | Refusal) -> bool:
-        """Whether the ``collate_fn`` is timm's, and has what it is made for."""
+        """Return whether the ``collate_fn`` is timm's, and images are bytes as it expects."""
         if isinstance(recipe, Refusal) or recipe.form is not None:
             return False
         output = recipe.programs[0].output
@@ -295,12 +293,12 @@ class LoaderConfig:
         return timm.collates_bytes(self.collate_fn)
 
     def explain(self, choice: Choice, order: str, kinds: str = "") -> str:
-        """Which path is taken and why.
+        """Describe the path, and the reason for it.
 
         Args:
             choice: The path.
-            order: Which order a native path's samples have.
-            kinds: Of which kinds its images are, and what decodes each.
+            order: Order of samples on the native path.
+            kinds: Kinds of images, and what decodes each.
         """
         if choice.path == "native":
             several = f"{human_count(self.num_workers, 'decode thread')} in this process"
@@ -339,14 +337,14 @@ def _check_fields(fields: Sequence[str]) -> None:
 
 
 def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -> Choice:
-    """Torch's workers with native decoding, if the transform begins with what fastdata knows."""
+    """Choose torch's workers with native decoding, if the transform begins with known steps."""
     if isinstance(recipe, Refusal):
         return Choice("torch", f"{reason}; and {recipe.reason}", hint, images)
     return Choice("workers", reason, hint, images)
 
 
 def _on_device(choice: Choice, device: str | torch.device, images: bool) -> Choice:
-    """The same, with batches on a device; where they have images, those are normalised there.
+    """Return the choice with batches on a device, which normalises images there.
 
     A batch of bytes crosses the bus in a quarter of a float32 batch's time.
     """
@@ -364,7 +362,7 @@ def _on_device(choice: Choice, device: str | torch.device, images: bool) -> Choi
 
 
 def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
-    """The same with another output format; see `fastdata.transforms.compile.Output`."""
+    """Return the recipe with another `fastdata.transforms.compile.Output`."""
     programs = (
         replace(program, output=program.output._replace(**changes)) for program in recipe.programs
     )
@@ -372,10 +370,10 @@ def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
 
 
 def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
-    """This rank and the world size that ``shard`` stands for; None if nothing is to be sharded.
+    """Return (rank, world size) for ``shard``; None to load all samples.
 
     Raises:
-        UsageError: It is nothing that a loader can shard by.
+        UsageError: ``shard`` is neither "auto" nor a pair of numbers in range.
     """
     if shard is None:
         return None

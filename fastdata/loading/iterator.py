@@ -1,4 +1,4 @@
-"""One pass over a loader's samples: what ``iter(loader)`` is on the native path."""
+"""Iterator of one pass on the native path."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from fastdata.text import human_count
 
 @dataclass
 class Progress:
-    """How far an epoch has been delivered; outlives its iterator.
+    """Progress of an epoch; outlives its iterator.
 
     Attributes:
         seed: Seed of the epoch's order and crops.
         epoch: Number of the epoch.
-        position: Positions of the order delivered, by all ranks together.
+        position: Number of the order's positions delivered, by all ranks together.
         ended: Whether all batches have been delivered.
-        batch_key: Key of what is drawn for the batch delivered last, as a whole.
+        batch_key: Key of the draws for the batch delivered last.
     """
 
     seed: int
@@ -52,7 +52,7 @@ class Progress:
 
 
 class ProgressTracker(Tracker):
-    """Keeps the progress of a consumer who is given batches later than they are delivered.
+    """Tracker of a consumer that takes batches some time after they are delivered.
 
     Args:
         delivered: Progress of the iterator that delivers.
@@ -63,43 +63,41 @@ class ProgressTracker(Tracker):
         self._delivered, self._consumed = delivered, consumed
 
     def mark(self) -> Progress:
-        """What has been delivered."""
+        """Return a copy of the delivered progress."""
         return replace(self._delivered)
 
     def reach(self, mark: Progress) -> None:
-        """The consumer has that."""
+        """Record that the consumer has the batch of that mark."""
         consumed = self._consumed
         consumed.position, consumed.batch_key = mark.position, mark.batch_key
 
     def end(self) -> None:
-        """The consumer has all batches of the epoch."""
+        """Record that the consumer has all batches of the epoch."""
         self._consumed.ended = True
 
     def drawing(self) -> AbstractContextManager[None]:
-        """Draws are functions of the batch that the consumer has."""
+        """Return the context in which draws depend on the consumer's batch alone."""
         return seeded(self._consumed.batch_key)
 
 
 class NativeIterator(Iterator[Any]):
-    """Batches in order, decoded ahead.
+    """Iterator of batches in order, prefetched.
 
-    There is no thread of Python's but for images that are Pillow's: the consumer's own thread
-    plans a batch in a fraction of a millisecond whenever it takes one, and the decode threads
-    need no interpreter.
+    Python threads decode only images that the core declines. The consumer's own thread plans a
+    batch in a fraction of a millisecond when it takes one; decode threads need no interpreter.
 
     Args:
         pipeline: Decodes batches.
-        schedule: Which samples go into which batch.
+        schedule: Chooses the samples of each batch.
         key: Key of the epoch's random numbers.
-        source: Where samples come from.
+        source: Source of the samples.
         config: The loader's arguments.
-        target: Called with a sample's number in the source and its label; None for labels as
-            they are.
-        counters: Counts what was done.
-        progress: Kept up to date.
-        length: Batches that the schedule will give; None if nobody knows.
-        to_device: Brings the tensors that come with the images to where those are; None: nowhere.
-        close: Called once when no more batches will be asked for.
+        target: Function of a sample's number in the source and its label; None for no change.
+        counters: Counters of the pass.
+        progress: Progress to update.
+        length: Number of batches; None if unknown.
+        to_device: Moves tensors to where the images are; None to leave them.
+        close: Called once, when the pass ends.
     """
 
     def __init__(
@@ -155,10 +153,9 @@ class NativeIterator(Iterator[Any]):
             return self._next()
 
     def ready(self) -> bool:
-        """Whether the next batch, or error, is there, so that ``next`` need not wait for it.
+        """Return whether ``next`` would return at once; start decoding what can be decoded.
 
-        Goes on with what decoding can go on with. Without decode threads the calling thread is all
-        that decodes, so nobody is waited for.
+        Always true without decode threads: then ``next`` itself decodes.
         """
         if self._close is None or not self._config.prefetch or os.getpid() != self._process:
             return True
@@ -196,7 +193,7 @@ class NativeIterator(Iterator[Any]):
         return batch
 
     def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
-        """The next batch decoded, and which of its samples are valid; None at the epoch's end."""
+        """Return the next decoded batch and its valid samples; None at the epoch's end."""
         self._top_up(max(self._config.prefetch, 1))
         if not self._under_way:
             late, self._late = self._late, None
@@ -215,7 +212,7 @@ class NativeIterator(Iterator[Any]):
             valid = self._handle(batch, errors)
         elif self._config.on_error == "zero":
             valid = np.ones(len(batch.planned.indices), np.bool_)
-        # A substitute that is bad, too, stands for a sample that is counted.
+        # Count a slot once, however many of its substitutes are bad.
         self._counters.skipped += len(batch.planned.tries.keys() | errors.keys())
         planned = batch.planned
         if len(planned.numbers):
@@ -237,7 +234,7 @@ class NativeIterator(Iterator[Any]):
             try:
                 planned = self._schedule.take()
             except Exception as error:
-                # It is raised when the batches before it have been delivered.
+                # Raise it after the batches before it.
                 self._late = error
                 return
             if planned is None:
@@ -258,7 +255,7 @@ class NativeIterator(Iterator[Any]):
     def _handle(
         self, batch: Batch, errors: dict[int, FastdataError]
     ) -> npt.NDArray[np.bool_] | None:
-        """Does what ``on_error`` says; returns which samples are valid, if it says "zero"."""
+        """Apply ``on_error``; return which samples are valid, for "zero"."""
         if self._config.on_error == "raise":
             raise next(iter(errors.values()))
         indices = batch.planned.indices
@@ -302,7 +299,7 @@ class NativeIterator(Iterator[Any]):
         self._skipped += [error.what for error in list(errors.values())[: max(room, 0)]]
 
     def _assemble(self, batch: Batch, valid: npt.NDArray[np.bool_] | None) -> Any:
-        """The batch as the user gets it."""
+        """Return the batch for the user."""
         config = self._config
         found = {name: self._field(name, batch) for name in config.fields or ("image", "label")}
         if config.mixes_bytes:
@@ -318,7 +315,7 @@ class NativeIterator(Iterator[Any]):
             return transformed(result, config.host_transform)
 
     def _mix(self, images: torch.Tensor, labels: Any) -> Any:
-        """What a ``collate_fn`` that mixes makes of a batch's samples."""
+        """Call a ``collate_fn`` that mixes images with a batch's samples."""
         collate: Any = self._config.collate_fn
         return called(collate, list(zip(images.numpy(), labels, strict=True)))
 
@@ -344,13 +341,13 @@ class NativeIterator(Iterator[Any]):
         return seeded(child(self._progress.batch_key, _TARGETS))
 
     def _moved(self, values: Any) -> Any:
-        """Tensors brought to where the images are."""
+        """Move a tensor to where the images are; return other values unchanged."""
         if self._to_device is None or not torch.is_tensor(values):
             return values
         return self._to_device(values)
 
     def _finish(self) -> None:
-        """The epoch is over."""
+        """End the epoch; warn of bad samples."""
         self._source.end_epoch()
         self._progress.ended = True
         self.close()
@@ -369,7 +366,7 @@ class NativeIterator(Iterator[Any]):
         )
 
     def close(self) -> None:
-        """Stops decoding and frees what is under way. Iteration ends."""
+        """Stop decoding, free the batches under way and end the iteration."""
         close, self._close = getattr(self, "_close", None), None
         if close is None:
             return
@@ -401,25 +398,24 @@ _ender: int | None = None
 
 
 def _closed() -> StopIteration:
-    """What to raise where an iterator is found closed.
+    """Return the exception for an iterator that was closed.
 
-    A daemon thread that iterates while the interpreter ends does not come back from here, unless
-    that takes long, as where its atexit functions wait for the thread: it would go on to drop its
-    batches, and torch aborts the process where a thread that frees a tensor is not given the
-    GIL any more.
+    While the interpreter ends, hold a daemon thread here for some seconds. It would drop its
+    batches next, and torch aborts the process if a thread that frees a tensor gets no GIL. The
+    wait is limited, because an atexit function may be waiting for the thread.
     """
     if _ender is not None and _ender != threading.get_ident():
         time.sleep(_PATIENCE)
     return StopIteration()
 
 
-#: Seconds that an interpreter has to end, once iterators are closed.
+#: Seconds for the interpreter to end, once iterators are closed.
 _PATIENCE = 5.0
 
 
 @atexit.register
 def _close_all() -> None:
-    """Stops decoding while the interpreter is still whole."""
+    """Stop decoding while the interpreter still works."""
     global _ender
     _ender = threading.get_ident()
     for iterator in list(_LIVE):

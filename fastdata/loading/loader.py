@@ -1,8 +1,8 @@
-"""`DataLoader`: torch's, with images decoded natively by threads where it can be done.
+"""`DataLoader`: torch's, with native decoding by threads where possible.
 
-Three ways: *native* (threads of this process decode), *workers* (torch's worker processes, in
-which fastdata decodes and the rest of the transform runs) and *torch* (torch's loader as it is).
-`DataLoader.explain` says which one was taken, and why.
+It takes one of three paths: *native* (threads of this process decode), *workers* (fastdata decodes
+in torch's worker processes, where the rest of the transform runs) and *torch* (torch's loader
+unchanged). `DataLoader.explain` says which one, and why.
 """
 
 from __future__ import annotations
@@ -57,17 +57,16 @@ _AGAIN = 4
 class DataLoader(Resumable[T], Generic[T]):
     """``torch.utils.data.DataLoader``, with the same arguments, several times faster for images.
 
-    The native path is taken for an `ImageDataset`, and for torchvision's ``ImageFolder``,
-    ``DatasetFolder`` and ``ImageNet``, if the transform is made of what fastdata knows
-    (`fastdata.transforms`, or torchvision's RandomResizedCrop, Resize, CenterCrop, RandomCrop,
-    RandomHorizontalFlip and conversions to tensors). Everything else is torch's own path.
+    An `ImageDataset`, and torchvision's ``ImageFolder``, ``DatasetFolder`` and ``ImageNet``, take
+    the native path if fastdata knows every step of the transform (`fastdata.transforms`, or
+    torchvision's and timm's). Everything else takes torch's own path.
 
     On the native path a batch is a list: images, uint8, N x 3 x H x W in channels-last memory
-    (or what the torchvision transforms would have made: shape, dtype, layout; or, with
+    (or the shape, dtype and layout of the torchvision transforms; or, with
     `fastdata.transforms.Views`, a list of such tensors or a dict of lists), and labels, int64,
     shape (N,). ``num_workers`` is the number of decode threads in this process, 0 for the caller's;
-    ``prefetch_factor`` batches are prepared ahead, whatever their number. A batch's memory is
-    used again when nothing refers to it any more.
+    ``prefetch_factor`` batches are prefetched, whatever their number. A batch's memory is reused
+    once nothing refers to it.
 
     Args:
         dataset: As torch's.
@@ -77,7 +76,7 @@ class DataLoader(Resumable[T], Generic[T]):
         sampler: As torch's; a ``DistributedSampler`` shards.
         batch_sampler: As torch's.
         num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
-            process may use (affinity, cgroup), those that ranks on this machine share divided.
+            process may use (affinity, cgroup), divided among the ranks on this machine.
         collate_fn: As torch's. `fastdata.fast_collate` keeps the native path; so do timm's
             ``fast_collate`` and ``FastCollateMixup``, with images of bytes.
         pin_memory: As torch's: page-locked memory where there is a GPU.
@@ -112,25 +111,24 @@ class DataLoader(Resumable[T], Generic[T]):
             as `fastdata.DeviceLoader` says: on the native path as bytes, which are normalised
             there if the transform says so. Images come in channels-last memory, and
             ``batch_transform`` is given what is on the device.
-        fields: What a batch consists of, of "image", "label", "index" (sample numbers, int64,
-            shape (N,)) and "key" (a list of sample names): it is a dict in that order. None: the
-            list [images, labels], as torch has it.
-        on_error: What to do about a sample that cannot be read or decoded: "raise" in the batch's
-            place; "skip" to fill its slot with another sample, drawn at random; "zero" its part
-            of the image tensor, and add "valid" to the batch, bool, shape (N,): the dict's last
-            entry, or the list's.
+        fields: Contents of a batch: "image", "label", "index" (sample numbers, int64, shape (N,))
+            and "key" (a list of sample names). The batch is then a dict in that order. None for
+            the list [images, labels], as torch has it.
+        on_error: For samples that cannot be read or decoded: "raise" an error in the batch's place;
+            "skip" to fill the slot with another sample, drawn at random; or "zero" the slot, and
+            add "valid" to the batch, bool, shape (N,): the dict's or list's last entry.
         batch_transform: Called with each batch, the list or dict; returns the batch that the loader
             delivers (CutMix, MixUp, transforms on the GPU). Its draws from the global generators of
             Python, NumPy and torch (the CPU's) are a function of (seed, epoch, batch): on the
             native path, and with ``seed`` on all paths.
         require_native: Whether any other path than the native one is an error, which says why.
-            Single images may still be Pillow's to decode; `stats` counts them, and a warning
-            tells of them once.
+            Pillow may still decode single images; `stats` counts them, and one warning names the
+            first.
 
     Raises:
         UsageError: Arguments contradict each other, or cannot be honoured on the path taken; or
-            the transform makes nothing that any path could put into batches.
-        ValueError: What torch finds wrong with its arguments.
+            no path can put the transform's results into batches.
+        ValueError: Torch's own errors about its arguments.
         IndexError: A ``Subset`` has the number of a sample that its dataset has not.
         TypeError: A ``Subset`` has numbers that are not whole.
     """
@@ -249,7 +247,7 @@ class DataLoader(Resumable[T], Generic[T]):
         return sampler
 
     def _open(self) -> None:
-        """Makes what the path needs. Nothing is read before the first ``iter``."""
+        """Prepare the path; read nothing before the first ``iter``."""
         choice = self._choice
         self._inner: torch.utils.data.DataLoader[Any] | None = None
         self._native: NativePath | None = None
@@ -264,11 +262,11 @@ class DataLoader(Resumable[T], Generic[T]):
             self._native = self._native_path(choice.images, choice.recipe, self._config)
 
     def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
-        """What decodes on the native path; a subclass may have something else do it."""
+        """Return the native path; a subclass may decode by other means."""
         return NativePath(images, recipe, config)
 
     def _tell_slow_path(self) -> None:
-        """Warns where this loader takes another path than the native one, and need not."""
+        """Warn if this loader takes a slower path that can be avoided."""
         if self._choice.path != "native" and self._choice.avoidable:
             self._warn_slow_path()
 
@@ -276,18 +274,18 @@ class DataLoader(Resumable[T], Generic[T]):
         warn(self._choice.slow_path(), SlowPathWarning)
 
     def check_worker_number_rationality(self) -> None:
-        """Torch's warning about too many worker processes; threads are none."""
+        """Warn as torch does of too many worker processes; not of threads."""
         if self._choice.path != "native":
             super().check_worker_number_rationality()
 
     # Iteration.
 
     def __iter__(self) -> Any:
-        """One pass over the samples: on the native path an iterator of its own each time."""
+        """Return one pass over the samples: on the native path a new iterator each time."""
         batches = self._begin_pass()
         if self._ranks is None or self._shares_stream:
             return batches
-        # A pass off the native path has no progress; an older one's may still be there.
+        # Only native passes record progress; ignore what an earlier one left.
         progress = None if self._native is None else self._progress
         start = 0 if progress is None else progress.position
         samples = len(self.dataset)  # type: ignore[arg-type]
@@ -345,7 +343,7 @@ class DataLoader(Resumable[T], Generic[T]):
         return self._on_device(batches, Tracker())
 
     def _notice(self, batches: Any) -> None:
-        """Looks for images in the first batch of torch's path, to warn of what it costs."""
+        """Look for images in the first batch of torch's path; warn that it is slower."""
         if not self._noticed and not self._choice.avoidable:
             tell, batched = self._warn_slow_path, self.batch_sampler is not None
             self._noticed = all(map(in_memory, leaves(self.dataset))) or notice(
@@ -353,7 +351,7 @@ class DataLoader(Resumable[T], Generic[T]):
             )
 
     def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
-        """The batches where they are to be."""
+        """Return the batches on their device."""
         where = self._choice.where
         if where is None:
             return batches
@@ -363,7 +361,7 @@ class DataLoader(Resumable[T], Generic[T]):
         return DeviceIterator(batches, where, tracker, transform)
 
     def _seeded_pass(self) -> Iterator[Any]:
-        """A pass of torch's loader that draws from the seed."""
+        """Return a pass of torch's loader that draws from the seed."""
         loader, sampler = self._torch_loader(), self.sampler
         assert isinstance(sampler, ShardedSampler)
         batches: Any = loader.batch_sampler if self.batch_sampler is not None else loader.sampler
@@ -379,7 +377,7 @@ class DataLoader(Resumable[T], Generic[T]):
         samples = len(native)
         if resume is None:
             resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
-        # Frameworks and users may look at the epoch, or set another one, from now on.
+        # From now on, frameworks and users may read the epoch or set another one.
         self._epoch = resume.epoch + 1
         key = epoch_key(resume.seed, self._numbered(resume.epoch))
         batches: Iterator[tuple[Indices, int]]
@@ -400,7 +398,7 @@ class DataLoader(Resumable[T], Generic[T]):
                 key = rank_key(key, own_ranks()[0])
             try:
                 length = len(self.batch_sampler)  # type: ignore[arg-type]
-            except TypeError:  # nobody knows
+            except TypeError:  # a sampler without a length
                 length = None
         self._progress = Progress(resume.seed, resume.epoch, resume.position)
         # On a device, a state must not count what was only sent ahead.
@@ -409,15 +407,15 @@ class DataLoader(Resumable[T], Generic[T]):
         return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _seeded(self) -> AbstractContextManager[None]:
-        """What a `DeviceLoader` over this loader transforms the batch given last in."""
+        """Return the context in which a `DeviceLoader` transforms the batch returned last."""
         if self._progress is None:
             return nullcontext()
         key = self._progress.batch_key
-        # What the loader's own has drawn for the batch is not drawn again.
+        # Other draws than those of this loader's own transform.
         return seeded(key if self.batch_transform is None else child(key, _AGAIN))
 
     def _numbered(self, epoch: int) -> int:
-        """The epoch as it goes into random numbers: a seed that is drawn is for one epoch alone."""
+        """Return the epoch for random numbers: 0 with a drawn seed, which serves one epoch."""
         return epoch if self.seed is not None or self._ranks is not None else 0
 
     def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:
@@ -428,7 +426,7 @@ class DataLoader(Resumable[T], Generic[T]):
         return self._inner
 
     def _advance_sampler(self) -> None:
-        """On torch's paths: an order of ours goes on to its next epoch, as on the native path."""
+        """Advance fastdata's own sampler to the next epoch, on torch's paths."""
         if isinstance(self.sampler, ShardedSampler) and self._own_order:
             self.sampler.seed = self._epoch_seed()
             self.sampler.epoch = self._numbered(self._epoch)
@@ -436,7 +434,7 @@ class DataLoader(Resumable[T], Generic[T]):
 
     @property
     def _schedules(self) -> list[Schedule]:
-        """What decides the transforms of each epoch."""
+        """Schedules of the dataset's transforms."""
         transforms = (getattr(one, "transform", None) for one in leaves(self.dataset))
         return [transform for transform in transforms if isinstance(transform, Schedule)]
 
@@ -458,7 +456,7 @@ class DataLoader(Resumable[T], Generic[T]):
     # What users see.
 
     def stats(self) -> Stats:
-        """What was done since the last ``iter``, and where the time went.
+        """Return counts and shares of time since the last ``iter``.
 
         Raises:
             UsageError: The native path is not taken, or nothing was iterated yet.
@@ -470,10 +468,10 @@ class DataLoader(Resumable[T], Generic[T]):
         return self._native.counters.stats()
 
     def explain(self) -> str:
-        """Which path is taken and why, in words.
+        """Describe which path this loader takes, and why.
 
-        On the native path also the share of each kind of image and what decodes it, as some of the
-        samples have it; `stats` counts them.
+        On the native path, also estimate the share of each kind of image and name its decoder, from
+        some of the samples; `stats` counts them.
         """
         order = str(self._order) if self._own_order else "that of the sampler given"
         if self._order_by_default:

@@ -1,4 +1,4 @@
-"""The native path of one loader: what stays open from epoch to epoch, and starting an epoch."""
+"""The native path of one loader: keeps threads and files open, and starts epochs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from fastdata.transforms.compile import Recipe
 
 
 class NativePath:
-    """Opens a dataset when it is first needed, and starts passes over it.
+    """Native path of a loader: opens the dataset on first use, and starts passes.
 
     Args:
         images: The dataset.
-        recipe: What is done to its images.
+        recipe: The compiled transform.
         config: The loader's arguments.
 
     Attributes:
-        counters: Of the pass that was started last; None before the first.
+        counters: Counters of the latest pass; None before the first.
     """
 
     #: Whether files gain seek points in the first epoch, if the dataset keeps them.
@@ -57,13 +57,13 @@ class NativePath:
 
     @property
     def source(self) -> Source:
-        """Where samples come from."""
+        """Source of the samples."""
         if self._source is None:
             self._source = self._images.open(self.learns)
         return self._source
 
     def __len__(self) -> int:
-        """Number of samples of the loader's dataset."""
+        """Return the number of samples of the loader's dataset."""
         return self._numbering.n
 
     def describe_kinds(self) -> str:
@@ -75,10 +75,7 @@ class NativePath:
         return self._images.numbering(self.source)
 
     def take_over(self, other: NativePath) -> None:
-        """Goes on with another one's threads and memory, and with what it has opened and learnt.
-
-        With the last only if its files are still the same.
-        """
+        """Take over another path's threads and memory; its source, too, if files are the same."""
         self._engine, self._pool = other._engine, other._pool
         if other._images.opens_as(self._images):
             self._source = other._source
@@ -93,14 +90,14 @@ class NativePath:
         *,
         sampler: bool,
     ) -> Iterator[Any]:
-        """Starts a pass.
+        """Start a pass.
 
         Args:
             batches: (draws, position after) of each batch.
             key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
-            progress: Where the pass begins; kept up to date.
-            length: Number of batches; None if nobody knows.
-            sampler: Whether ``batches`` are a sampler's.
+            progress: Start of the pass; it is updated.
+            length: Number of batches; None if unknown.
+            sampler: Whether ``batches`` come from a torch sampler.
         """
         config = self._config
         skipping = config.on_error == "skip"
@@ -156,11 +153,11 @@ class NativePath:
         counters: Counters,
         remote: RemotePass | None,
     ) -> Pipeline:
-        """What decodes a pass."""
+        """Return the pipeline that decodes a pass."""
         return Pipeline(self.source, self._settings, pool, engine, helpers, counters, remote)
 
     def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """What brings tensors to where images are, if they are not in plain memory."""
+        """Return the function that moves tensors to where images are; None for plain memory."""
         return torch.Tensor.pin_memory if pool.pinned else None
 
     def _pins(self) -> bool:

@@ -1,4 +1,4 @@
-"""Batches under way: gathered, cropped, decoded by threads, by Pillow where the core declines."""
+"""Pipeline of batches: look rows up, crop, decode, fall back where the core declines."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import Cuts
 
-#: Pixels: larger than any crop. Stands for sizes that only Pillow can tell.
+#: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
 _ANY_SIZE = 1 << 15
 
 #: One of so many samples that fail natively is a few.
 _FEW = 16
 
-#: Seconds between two looks at signals, so at Ctrl-C, while batches are awaited.
+#: Seconds between two checks for signals such as Ctrl-C, while waiting for batches.
 _SLICE = 0.05
 
 _NO_CUTS = np.empty(0, _native.CUT)
-# What is known of a batch whose rows of the index are damaged.
+# Columns of a batch that are not known, or not yet.
 _NOTHING = BlobColumn(
     _native.Extents([]),
     np.empty(0, np.int32),
@@ -60,14 +60,14 @@ _NOTHING = BlobColumn(
 def plan_fetches(
     settings: Settings, numbering: Numbering, key: int, extents: _native.Extents, draws: Indices
 ) -> Fetches:
-    """What is fetched of large images of which crops need not all, by their places among the draws.
+    """Return the ranges to fetch of large images that crops need only in part, by slot.
 
     Args:
-        settings: How they are decoded.
-        numbering: Which samples the draws mean.
+        settings: Settings of decoding.
+        numbering: Meaning of the draws.
         key: Key of the epoch's random numbers.
         extents: The samples of the draws.
-        draws: Which crops of them.
+        draws: The draws.
     """
     large = extents.lengths >= _native.PARTIAL_BYTES
     if not np.count_nonzero(large):
@@ -89,19 +89,19 @@ def plan_fetches(
 
 
 class Pipeline:
-    """Begins and finishes batches. Only the consumer's thread calls it.
+    """Pipeline that begins and finishes batches, in the consumer's thread.
 
-    Where the index is on this machine, decode threads read it and draw crops, and what they could
-    not decode is sorted out afterwards. Else sizes and crops are known before decoding starts.
+    If the index is on this machine, decode threads look rows up and draw crops, and the consumer
+    handles declined samples afterwards. Else it gathers sizes and draws crops before decoding.
 
     Args:
-        source: Where samples come from.
-        settings: How they are decoded.
-        pool: Memory for their pixels.
-        engine: Threads that decode; None for the consumer's own.
-        helpers: Runs what is Pillow's.
-        counters: Counts what was done.
-        remote: Fetches what the source does not have on this machine; None where it has all.
+        source: Source of the samples.
+        settings: Settings of decoding.
+        pool: Memory for pixels.
+        engine: Decode threads; None for the consumer's thread.
+        helpers: Threads that decode what the core declines.
+        counters: Counters of the pass.
+        remote: Fetches of a remote source; None for a local one.
     """
 
     #: Whether decode threads may look rows up by themselves.
@@ -136,7 +136,7 @@ class Pipeline:
         """Begin a batch.
 
         Args:
-            planned: Which samples.
+            planned: The samples.
             key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         """
         batch = self._new_batch(planned, key, _NOTHING)
@@ -173,9 +173,9 @@ class Pipeline:
         self._submit(batch, batch.rows, given)
 
     def _begin(self, batch: Batch) -> None:
-        """Begins what can be done when the samples' bytes can be read."""
+        """Begin a batch whose bytes can be read: probe sizes, or decode."""
         gathered = batch.gathered
-        # Faster than all() and any(), which numpy does in Python.
+        # Faster than numpy's all() and any(), which are Python.
         if np.count_nonzero(gathered.widths) < len(batch.planned.indices):
             if self._engine is None:
                 batch.probe = _native.ProbeJob(gathered.extents)
@@ -189,7 +189,7 @@ class Pipeline:
     def _refuse_large(
         self, batch: Batch, widths: npt.NDArray[np.int32], heights: npt.NDArray[np.int32]
     ) -> None:
-        """Fails the samples that are beyond the limit of pixels."""
+        """Fail the samples beyond the limit of pixels."""
         limits = self._settings.limits
         if limits.max_pixels is None:
             return
@@ -205,7 +205,7 @@ class Pipeline:
         return Batch(planned, key, gathered)
 
     def advance(self, batch: Batch) -> None:
-        """Begins decoding if the bytes are here and the sizes of all samples known."""
+        """Begin the next stage of a batch, if the one before is done."""
         if batch.fetch is not None and batch.fetch.done():
             self._begin_fetched(batch)
         if batch.probe is not None and batch.probe.done():
@@ -217,24 +217,24 @@ class Pipeline:
                 batch.error = error  # it is raised in this batch's turn
 
     def ready(self, batch: Batch) -> bool:
-        """Whether `finish` would not wait, as of the last `advance`."""
+        """Return whether `finish` would return at once, as of the last `advance`."""
         if batch.error is not None:
             return True
         begun = batch.fetch is None and batch.probe is None and not batch.pending
         return begun and all(future.done() for future in batch.slow.values())
 
     def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
-        """Waits for a batch.
+        """Wait for a batch.
 
         Args:
             batch: The batch.
-            deadline: When to give up, by `time.monotonic`.
+            deadline: Time to give up, by `time.monotonic`.
 
         Returns:
-            What is wrong with samples that could not be decoded, by their slot in the batch.
+            Errors of samples that could not be decoded, by their slot in the batch.
 
         Raises:
-            TimeoutError: The deadline is over.
+            TimeoutError: The deadline has passed.
             DatasetError: The index is damaged.
             OutageError: The server has not answered for too long.
         """
@@ -249,7 +249,7 @@ class Pipeline:
         return self._finish(batch, deadline)
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
-        """As `finish`; all sizes are known."""
+        """Finish a batch whose sizes are known."""
         for pending in batch.pending:
             await_done(pending, deadline)
         self._collect_all(batch)
@@ -270,7 +270,7 @@ class Pipeline:
             decoded[[*batch.slow, *batch.failed]] = False
         self._count(batch, decoded)
         for error in batch.failed.values():
-            if isinstance(error, OutageError):  # its samples may be sound
+            if isinstance(error, OutageError):  # the samples may be intact
                 raise error
         return dict(sorted(batch.failed.items()))
 
@@ -287,7 +287,7 @@ class Pipeline:
             self._counters.count(kind, way, found.count(code))
 
     def _tell_fallback(self, batch: Batch, slot: int, found: Outcome) -> None:
-        """Warns of the first sample that Pillow has decoded; says why the core has not."""
+        """Warn of the first sample that Pillow decoded; say why the core did not."""
         if any(view.cuts["needs_padding"][slot] for view in batch.views):
             why = "its crop needs padding"
         elif found.verdict.is_damage:
@@ -299,7 +299,7 @@ class Pipeline:
                 jpeg = jpeg_info(data)
                 if jpeg.encoding == "jpeg" and (detail := found.verdict.detail or jpeg.reason):
                     why += f": {detail}"
-            except (OSError, ValueError, SampleError):  # it has gone since
+            except (OSError, ValueError, SampleError):  # its file was removed meanwhile
                 why = found.verdict.detail or "the native core cannot"
         index = int(batch.planned.indices[slot])
         words = f"it was decoded by Pillow, which is slower, as {why}"
@@ -310,18 +310,18 @@ class Pipeline:
         )
 
     def _collect_all(self, batch: Batch) -> None:
-        """Looks at what was decoded, once, and begins what is to be decoded otherwise."""
+        """Collect finished jobs, and begin to decode what the core declined."""
         for pending in batch.pending:
             self._collect(batch, pending)
         batch.pending.clear()
 
     def image(self, batch: Batch) -> Any:
-        """A finished batch's images: a tensor, or what `Views` make of such."""
+        """Return a finished batch's images: a tensor, or several in the form of `Views`."""
         return self._settings.recipe.image([view.memory.tensor for view in batch.views], True)
 
     def cancel(self, batch: Batch) -> None:
-        """Gives a batch up."""
-        # Another thread may be at work on it: what can change is looked at once, and copied.
+        """Cancel a batch."""
+        # Another thread may be working on it: read once, and copy, what can change.
         for part in (batch.fetch, batch.probe):
             if part is not None:
                 part.cancel()
@@ -331,7 +331,7 @@ class Pipeline:
             future.cancel()
 
     def close(self) -> None:
-        """Frees what it has for itself; all batches were finished or cancelled."""
+        """Free resources; all batches were finished or cancelled."""
 
     def _begin_fetched(self, batch: Batch) -> None:
         fetch, batch.fetch = batch.fetch, None
@@ -352,7 +352,7 @@ class Pipeline:
         self._begin(batch)
 
     def _decode(self, batch: Batch) -> None:
-        """Draws crops and begins decoding."""
+        """Draw crops and begin decoding."""
         drawn, slow = self._draw(batch)
         slow |= batch.gathered.pillow
         skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
@@ -365,7 +365,7 @@ class Pipeline:
                     self._decode_alone(batch, slot)
 
     def _draw(self, batch: Batch) -> tuple[list[Cuts], npt.NDArray[np.bool_]]:
-        """The crops of each view, and for which samples they are Pillow's, or impossible."""
+        """Return the crops of each view, and the samples that the core must skip."""
         gathered, planned = batch.gathered, batch.planned
         slow = np.zeros(len(planned.indices), np.bool_)
         drawn = []
@@ -387,14 +387,14 @@ class Pipeline:
                 batch.failed.setdefault(slot, error)
 
     def _memory(self, batch: Batch, number: int) -> BatchMemory:
-        """Memory for one view of a batch."""
+        """Return memory for one view of a batch."""
         program, count = self._settings.recipe.programs[number], len(batch.planned.indices)
         output = program.output
         form = output.dtype, output.channels_last, output.channels
         return self._pool.batch(number, count, program.size, *form)
 
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
-        """Have the native core decode all views of the samples that are not skipped."""
+        """Start decoding all views of the samples that are not skipped."""
         given = [
             {**options, "cuts": view.cuts}
             for options, view in zip(self._options, batch.views, strict=True)
@@ -417,7 +417,7 @@ class Pipeline:
             array,
             skip=skip,
             stride=self._source.capabilities.stride,
-            # What was fetched was checked then.
+            # Fetching has checked remote samples.
             check=self._settings.check and self._remote is None,
             fallback="never",
             max_scans=self._settings.limits.max_scans,
@@ -434,7 +434,7 @@ class Pipeline:
         probe, batch.probe = batch.probe, None
         assert probe is not None
         gathered, indices = batch.gathered, batch.planned.indices
-        # Those that were known already stay.
+        # Keep the sizes that were known.
         widths, heights = gathered.widths.copy(), gathered.heights.copy()
         encodings = gathered.encodings.copy()
         new = np.flatnonzero(widths == 0)
@@ -451,7 +451,7 @@ class Pipeline:
                 self._source.declined(index, verdict.code)
         self._refuse_large(batch, widths, heights)
         unknown = np.flatnonzero(widths == 0)
-        # So that a crop can be drawn. Pillow says how large they are, and it is drawn anew.
+        # A crop needs some size; it is drawn again once Pillow has read the real one.
         widths[unknown] = heights[unknown] = _ANY_SIZE
         known = np.setdiff1d(new, [*unknown.tolist(), *batch.failed])
         self._source.resized(indices[known], widths[known], heights[known], encodings[known])
@@ -461,7 +461,7 @@ class Pipeline:
         self._decode(batch)
 
     def _collect(self, batch: Batch, pending: PendingBatch) -> None:
-        """What decoding came to."""
+        """Collect a finished job: its counts, seek points and failures."""
         self._counters.add_work(*pending.timings(), pending.bytes_read())
         built = [
             (int(batch.planned.indices[slot]), Stamped(table, size, mtime_ns))
@@ -489,7 +489,7 @@ class Pipeline:
     def _take_rows(
         self, batch: Batch, rows: _native.Rows, pending: PendingBatch, failures: int
     ) -> None:
-        """Take over what the decode threads have looked up; refuse what no decoder can crop."""
+        """Take the rows that decode threads looked up; fail those that no decoder can crop."""
         batch.rows, extents = None, rows.extents
         self._counters.seekable += int(np.count_nonzero(extents.seekable))
         blobs, batch.columns = self._source.described(extents)
@@ -513,17 +513,17 @@ class Pipeline:
 
 
 class Waitable(Protocol):
-    """What can be awaited for some seconds."""
+    """Job to wait for."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for so many seconds, or until it is done; whether it is."""
+        """Wait for some seconds or until it is done; return whether it is done."""
 
 
 def await_done(pending: Waitable, deadline: float | None) -> None:
-    """Waits, and lets signals through meanwhile.
+    """Wait for a job; handle signals meanwhile.
 
     Raises:
-        TimeoutError: The deadline is over.
+        TimeoutError: The deadline has passed.
     """
     while not pending.wait(_SLICE):
         if deadline is not None and time.monotonic() > deadline:

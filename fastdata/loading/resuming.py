@@ -172,7 +172,7 @@ class Resumable(LeftAlone[T], Generic[T]):
         return None
 
     def _epoch_seed(self) -> int:
-        """The seed of an epoch that begins: given, or drawn as torch draws its own."""
+        """Return the next epoch's seed: given, or drawn as torch draws its own."""
         # torch's default device may be a GPU.
         empty = torch.empty((), dtype=torch.int64, device="cpu")
         drawn = int(empty.random_(generator=self.generator).item())

@@ -23,18 +23,18 @@ from fastdata.plan.sharding import Epoch
 
 
 class ShardedSampler(DistributedSampler[Any]):
-    """One rank's samples of each epoch, in batches as `fastdata.plan.sharding.Epoch` cuts them.
+    """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
 
-    A ``DistributedSampler``, so that frameworks that would add one leave it alone.
+    It is a ``DistributedSampler``, so that frameworks do not add one.
 
     Args:
-        dataset: What is sampled; only its length matters.
-        batch_size: Samples of a batch on one rank.
+        dataset: The dataset; only its length matters.
+        batch_size: Samples per batch and rank.
         order: The order, as `fastdata.plan.order.as_order` returns it.
         seed: Seed of the order.
         rank: This rank.
         world_size: Number of ranks.
-        drop_last: Drop what does not fill a batch on every rank, instead of repeating samples.
+        drop_last: Whether to drop samples that do not fill a batch on every rank.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ShardedSampler(DistributedSampler[Any]):
     ) -> None:
         self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last)
         self.order = order
-        #: Whether somebody has called `set_epoch` since a loader last looked.
+        #: Whether `set_epoch` was called since a loader last checked.
         self.asked = False
         super().__init__(
             dataset,  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ class ShardedSampler(DistributedSampler[Any]):
         self.recount()
 
     def recount(self) -> None:
-        """Counts the dataset's samples anew: a folder's list of files may be another one."""
+        """Count the dataset's samples again: a folder's list of files may have changed."""
         self.plan = plan = replace(self.plan, samples=len(self.dataset))  # type: ignore[arg-type]
         self.num_samples = sum(len(plan.positions(i)) for i in _ends(len(plan)))
         if len(plan) > 2:
@@ -71,19 +71,19 @@ class ShardedSampler(DistributedSampler[Any]):
         self.total_size = self.num_samples * plan.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Names the epoch that the next ``iter``, of a loader too, begins."""
+        """Set the epoch of the next ``iter``, also that of a loader."""
         super().set_epoch(epoch)
         self.asked = True
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers of this rank's samples in the epoch that `set_epoch` has named."""
+        """Yield the numbers of this rank's samples in the epoch."""
         order = make_order(self.order, self.plan.samples, self.seed, self.epoch)
         for draws, _ in ordered(self.plan, order):
             yield from (draws % self.plan.samples).tolist()
 
 
 def draws_once(batch_sampler: Any, samples: int) -> bool:
-    """Whether a batch sampler is torch's own and draws no sample twice, but to fill up ranks."""
+    """Return whether a batch sampler is torch's own, and repeats samples only to fill ranks."""
     if type(batch_sampler) is not BatchSampler:
         return False
     sampler: Any = batch_sampler.sampler
@@ -101,7 +101,7 @@ def own_sampler(
     seed: int | None,
     ranks: tuple[int, int],
 ) -> ShardedSampler:
-    """The sampler for an order, a seed or a share of ours.
+    """Return the sampler for ``order``, ``seed`` and ``shard``.
 
     Raises:
         UsageError: They contradict torch's arguments.
@@ -127,15 +127,15 @@ def own_sampler(
 
 
 def _ends(count: int) -> list[int]:
-    """The first and the last of ``count``: all batches between them are full."""
+    """Return the first and last of ``count`` batches; those between them are full."""
     return sorted({0, count - 1}) if count else []
 
 
 def own_ranks() -> tuple[int, int]:
-    """This process's rank and the world size: of the process group, else as torchrun says.
+    """Return (rank, world size): of the process group, else of torchrun's environment.
 
     Raises:
-        UsageError: The environment has RANK and WORLD_SIZE, and they make no sense.
+        UsageError: RANK and WORLD_SIZE in the environment contradict each other.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()

@@ -1,1 +1,1 @@
-"""Which sample comes when, and which random numbers are its own: pure functions."""
+"""Pure functions: the order of samples, their shards and their random numbers."""

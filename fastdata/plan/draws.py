@@ -1,28 +1,27 @@
 """Counter-based random numbers: each is a pure function of where it is used.
 
 A generator with a state gives other numbers when threads, workers or a resumed run draw in another
-order. Here a number depends on its key and its place in the key's stream alone, so who asks, when,
-and how often does not matter.
+order. Here a number depends only on its key and its place in the key's stream.
 
 Keys, each a child of the one before:
 
 1. seed, then epoch (:func:`epoch_key`);
-2. rank, only where a sampler of somebody else's may give several ranks one sample, and rank 0
-   keeps the key above (:func:`rank_key`);
+2. rank, only for samplers that may give several ranks one sample; rank 0 keeps the key above
+   (:func:`rank_key`);
 3. view, then sample (:func:`sample_keys`);
 4. occurrence: how often the sample was drawn before. The first time keeps the key above;
-5. batch, only for what is drawn for all of it: the key is its first sample's (:func:`batch_key`).
+5. batch, only for draws for all of it, from the key of its first sample (:func:`batch_key`).
 
-What Python calls for a sample, off the native path, draws from a key of its own
-(:func:`call_keys`), so that it is independent of what is drawn natively.
+Python code that is called for a sample, off the native path, draws from a key of its own
+(:func:`call_keys`), so that it is independent of native draws.
 
 The occurrence is
 
-- in an order of ours: the position in the epoch, all ranks together and padding counted on, // the
-  number of samples. So it is 0 but for padding, and does not depend on how ranks share an epoch;
+- in an order of fastdata's: the position in the epoch, all ranks together and padding counted on,
+  // the number of samples. So it is 0 but for padding, however ranks share an epoch;
 - 0 for torch's samplers without replacement;
 - for any other sampler: counted along the stream of the rank;
-- in torch's own loader and its workers, which seed each batch anew: counted along the batch;
+- in torch's own loader and its workers, which seed each batch separately: counted along the batch;
 - of a substitute for a bad sample: drawn, from 2**20 on (``fastdata.plan.schedule``).
 
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
@@ -52,7 +51,7 @@ _SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
 # have -2 to -5 (`fastdata.plan.order`), substitutes -8 (`fastdata.plan.schedule`).
 _RANKS = -6
 
-# Another one, of what is called for a sample.
+# Another one, for Python code that is called for a sample.
 _CALLS = -7
 
 # A child of the key of a sample: occurrences have -2 and below, draws 0 and above.
@@ -60,7 +59,7 @@ _BATCH = -1
 
 
 def child(key: int, number: int) -> int:
-    """Number ``number`` of the stream of ``key``, to be the key of something below it.
+    """Return number ``number`` of the stream of ``key``, as the key of something below it.
 
     Args:
         key: Any int; taken modulo 2**64.
@@ -76,7 +75,7 @@ def child(key: int, number: int) -> int:
 
 
 def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser, a bijection of the 64-bit integers, in place.
+    """Apply SplitMix64's finaliser, a bijection of the 64-bit integers, in place.
 
     Args:
         z: uint64, any shape; overwritten.
@@ -96,7 +95,7 @@ def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """The key of one epoch of one run.
+    """Return the key of one epoch of one run.
 
     Args:
         seed: Any int, also negative or longer than 64 bits; taken modulo 2**64, so that -1 and
@@ -110,7 +109,7 @@ def epoch_key(seed: int, epoch: int) -> int:
 
 
 def rank_key(key: int, rank: int) -> int:
-    """The key of one rank, for samplers that may give several ranks the same sample.
+    """Return the key of one rank, for samplers that may give several ranks the same sample.
 
     Args:
         key: The key of the epoch (:func:`epoch_key`).
@@ -128,7 +127,7 @@ def sample_keys(
     view: int = 0,
     occurrences: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.uint64]:
-    """The keys of samples, from which their numbers are drawn.
+    """Return the keys of samples, from which their numbers are drawn.
 
     Args:
         key: The key of the epoch (:func:`epoch_key`), or of a rank (:func:`rank_key`).
@@ -160,7 +159,7 @@ def sample_keys(
 def call_keys(
     key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
 ) -> list[int]:
-    """The keys of what Python calls for samples: transforms that the core does not do, datasets.
+    """Return keys of samples for draws in Python: of datasets, and of transforms there.
 
     Args:
         key: As in :func:`sample_keys`.
@@ -177,7 +176,7 @@ def call_keys(
 def batch_key(
     key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
 ) -> int:
-    """The key of what is drawn for a batch as a whole.
+    """Return the key of draws for a batch as a whole.
 
     Args:
         key: As in :func:`sample_keys`.

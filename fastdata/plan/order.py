@@ -104,7 +104,7 @@ def as_order(order: object) -> OrderLike:
 
 
 class Order(ABC):
-    """A bijection of 0..n-1: which sample is at which position of an epoch.
+    """Bijection of 0..n-1, from positions of an epoch to sample numbers.
 
     Args:
         n: Number of samples, 0 or more.
@@ -122,7 +122,7 @@ class Order(ABC):
         return self._n
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Sample numbers at positions of the epoch.
+        """Return the sample numbers at positions of the epoch.
 
         Args:
             positions: int64, any shape, each in [0, n).
@@ -148,11 +148,11 @@ class Order(ABC):
 
     @abstractmethod
     def _samples(self, x: _UInts) -> _UInts:
-        """Sample numbers at valid positions, of which there is at least one; may overwrite."""
+        """Return the sample numbers at one or more valid positions; may overwrite ``x``."""
 
 
 class Sequential(Order):
-    """The order in which the samples are stored.
+    """Order in which the samples are stored.
 
     Args:
         n: Number of samples, 0 or more.
@@ -166,7 +166,7 @@ class Sequential(Order):
 
 
 class Random(Order):
-    """Every sample anywhere, each permutation about as probable as any other.
+    """Random permutation; each is about as probable as any other.
 
     Args:
         n: Number of samples, 0 or more.
@@ -195,21 +195,19 @@ class Random(Order):
 
 
 class Windowed(Order):
-    """Blocks of neighbouring samples in random order, and their samples mixed within windows.
+    """Permutation of a `QuasiRandom`: shuffled blocks, whose samples are mixed within windows.
 
-    For what is read badly in small pieces: disks and object stores. The blocks are shuffled; then
-    each ``window`` blocks that follow one another are taken together and their samples shuffled
-    among each other. While a window is read, only its blocks need be at hand, so each block is
-    read once, as a whole.
+    It suits storage that reads small pieces slowly: disks, object stores. It shuffles the blocks,
+    then the samples of every ``window`` consecutive blocks. A reader needs only the blocks of one
+    window at a time, so it reads each block once, as a whole.
 
-    What it costs in randomness: any sample can be anywhere in the epoch, but neighbours stay within
-    a window of each other, so batches of one window are drawn from ``window`` blocks rather than
-    from the whole. Where neighbours are alike (samples packed class by class), a batch sees at most
-    about ``window`` classes, and the next batches the same ones. Pack shuffled, raise ``window``,
-    or use :class:`Random` where that matters.
+    Any sample can be anywhere in the epoch, but neighbours stay within a window of each other. If
+    neighbours are alike (samples packed class by class), a batch has at most about ``window``
+    classes, and the next batches the same ones. If that matters, pack shuffled, raise ``window`` or
+    use :class:`Random`.
 
-    Windows are of equal size to within a block, so the last one is not small. A last block that is
-    not full is put at a random place among the others. A single window is :class:`Random`.
+    The sizes of windows differ by a block at most. A last block that is not full gets a random
+    place among the others. A single window is :class:`Random`.
 
     Args:
         n: Number of samples, 0 or more.
@@ -244,14 +242,14 @@ class Windowed(Order):
         self._rounds = _rounds(self._narrow * self._block)
 
     def _start(self, slots: _UInts) -> _UInts:
-        """The position at which a slot (a place for a block) starts."""
+        """Return the position at which a slot (the place of a block) starts."""
         starts: _UInts = slots * np.uint64(self._block)
         if self._lacking:
             starts -= (slots > self._tail) * np.uint64(self._lacking)
         return starts
 
     def _slot(self, x: _UInts) -> _UInts:
-        """The slot in which a position is."""
+        """Return the slot of a position."""
         if self._lacking:
             full = (self._tail + 1) * self._block - self._lacking
             x = x + (x >= full) * np.uint64(self._lacking)
@@ -315,7 +313,7 @@ def make_order(order: OrderLike, n: int, seed: int, epoch: int) -> Order:
 
 
 def _rounds(n: int) -> int:
-    """How many rounds bring permutations of ``n`` near to uniform."""
+    """Return the number of rounds that bring permutations of ``n`` near to uniform."""
     half = math.isqrt(n)
     if half < 4:
         return _MOST_ROUNDS
@@ -355,7 +353,7 @@ def _permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
 
 
 def _network(x: _UInts, a: _UInts, b: _UInts, keys: _UInts, rounds: int) -> _UInts:
-    """The Feistel network over 0..a*b-1, with a and b less than 2**32."""
+    """Apply the Feistel network over 0..a*b-1, with a and b less than 2**32."""
     right = x // a
     left = x - right * a
     for number in range(rounds):
@@ -378,7 +376,7 @@ def _network(x: _UInts, a: _UInts, b: _UInts, keys: _UInts, rounds: int) -> _UIn
 
 
 def _network_of_one(x: int, a: int, b: int, key: int, rounds: int) -> int:
-    """What :func:`_network` gives for one number: for few of them, numpy's calls cost more."""
+    """Apply :func:`_network` to one number, in less time than numpy's calls take."""
     right, left = divmod(x, a)
     for round_key in _ROUND_KEYS_AS_INTS[:rounds]:
         drawn = child(key + round_key, right - 1) >> 32

@@ -1,4 +1,4 @@
-"""Which samples go into which batch, and which ones fill the slots of bad samples."""
+"""Schedule of an epoch: the samples of each batch, and substitutes for bad ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class Planned:
-    """One batch to come.
+    """Batch to come.
 
     Attributes:
         indices: Numbers of the source's samples to read, int64, shape (B,).
@@ -47,18 +47,18 @@ class Planned:
     tries: dict[int, int] = field(default_factory=dict)
 
     def batch_key(self, key: int) -> int:
-        """The key of what is drawn for the batch as a whole, of that of the epoch."""
+        """Return the key of draws for the batch as a whole, from the key of the epoch."""
         return batch_key(key, self.numbers, self.occurrences)
 
     def call_keys(self, key: int) -> list[int]:
-        """The keys of what Python calls for each sample, of that of the epoch."""
+        """Return each sample's key for draws in Python, from the key of the epoch."""
         return call_keys(key, self.numbers, self.occurrences)
 
 
 class Numbering:
-    """Which sample a *draw* means: its number in the loader's dataset, plus n for each time before.
+    """Meaning of *draws*: a sample's number in the loader's dataset, plus n per earlier draw.
 
-    One int says so which sample is drawn and whether it was drawn before.
+    So one int has the sample and its occurrence.
 
     Args:
         n: Number of samples of the loader's dataset.
@@ -70,12 +70,12 @@ class Numbering:
         self._subset = subset
 
     def __call__(self, draws: Any) -> Any:
-        """The source's number of a draw, or of an array of draws."""
+        """Return the source's number of a draw, or of an array of draws."""
         numbers = draws % self.n
         return numbers if self._subset is None else self._subset[numbers]
 
     def plan(self, draws: Indices, position: int = 0, **values: Any) -> Planned:
-        """The batch of some draws; ``values`` as `Planned` has them."""
+        """Return the batch of some draws; ``values`` are attributes of `Planned`."""
         numbers, occurrences = draws, None
         if int(draws.max()) >= self.n:
             occurrences, numbers = np.divmod(draws, self.n)
@@ -110,7 +110,7 @@ def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
 def sampled(
     batches: Iterable[Iterable[int]], samples: int, *, replacing: bool = True
 ) -> Iterator[tuple[Indices, int]]:
-    """The batches of a torch batch sampler: (draws, 0).
+    """Yield the batches of a torch batch sampler: (draws, 0).
 
     Args:
         batches: The batch sampler.
@@ -118,10 +118,10 @@ def sampled(
         replacing: Whether a sample that comes again is another occurrence of it.
 
     Raises:
-        IndexError: The sampler gives a number that is no sample's, or an empty batch.
-        TypeError: It gives something that is no whole number.
+        IndexError: The sampler yields a number out of range, or an empty batch.
+        TypeError: It yields something other than whole numbers.
     """
-    # The kernel gives zeros without writing them, so this costs what is touched of it.
+    # The kernel provides zeros lazily: only pages that are touched cost memory.
     drawn = np.zeros(samples if replacing else 0, np.uint32)
     for batch in batches:
         indices = np.fromiter((operator.index(i) for i in batch), np.int64)
@@ -139,7 +139,7 @@ def sampled(
 
 
 def occurrences_within(indices: Indices) -> Indices:
-    """How often each number occurs before its own place: int64, shape (N,), as ``indices``."""
+    """Return how often each number occurs before its place: int64, shape (N,)."""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
@@ -150,13 +150,12 @@ def occurrences_within(indices: Indices) -> Indices:
 
 
 class Schedule:
-    """The batches of an epoch, with substitutes in the slots of bad samples.
+    """Batches of an epoch, with substitutes in the slots of bad samples.
 
-    A substitute is a pure function of (key, draw of the bad sample, number of the try), and of
-    which samples are bad. So neither the number of batches and their sizes, nor what is in them,
-    depends on when a sample turns out to be bad, and a state needs no account of it. In an order
-    of fastdata's a substitute is any sample of the dataset. For a sampler it is one of those that
-    the sampler has drawn, as others may belong to another split.
+    A substitute is a pure function of (key, draw of the bad sample, number of the try) and of the
+    set of bad samples. So batches do not depend on when a sample turns out to be bad, and states
+    need not record it. In an order of fastdata's a substitute is any sample of the dataset. For a
+    sampler it is a sample that the sampler has drawn: others may belong to another split.
 
     Args:
         batches: (draws, position after) of each batch.
@@ -193,7 +192,7 @@ class Schedule:
 
         Raises:
             SampleError: All samples are known to be bad.
-            Exception: What the sampler has raised, once all batches before that are taken.
+            Exception: The sampler raised it; all batches before that are taken.
         """
         found = self._early.popleft() if self._early else self._next()
         if found is None:
@@ -255,7 +254,7 @@ class Schedule:
         return sample + occurrence * n
 
     def _draw_early(self) -> None:
-        """Take a batch from the sampler before its turn, to see what it draws."""
+        """Take a batch from the sampler early, to know more of its draws."""
         assert self._drawn is not None
         found = self._next() if len(self._drawn) < _KEPT else None
         if found is None:
@@ -268,7 +267,7 @@ class Schedule:
         try:
             found = next(self._batches, None)
         except Exception as error:
-            # For when everything before it is delivered: this may be asked for long before.
+            # Raise it after the batches before it, which may still be under way.
             self._error = error
             return None
         if found is not None and self._drawn is not None and len(self._drawn) < _KEPT:

@@ -1,9 +1,9 @@
-"""Which positions of an epoch each rank gets in which batch, and where a run left off.
+"""Division of an epoch among ranks and batches, and the state of a run.
 
 A global batch is the batches of all ranks at one step. It covers a contiguous piece of the order,
 so what all ranks have consumed is one number, and an epoch resumes from it on any number of ranks
-and with any batch size. All ranks have the same number of batches, of the same sizes: none ever
-waits for a rank that has run out.
+and with any batch size. All ranks have the same number of batches, of the same sizes, so
+none waits for a rank that has run out.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ _NUMBERS = ("samples", "seed", "epoch", "position")
 
 @dataclass(frozen=True)
 class Epoch:
-    """How one epoch, or what is left of it, is divided among ranks and batches.
+    """Division of an epoch, or of its rest, among ranks and batches.
 
-    Where the last global batch is not full, it is dropped on all ranks (``drop_last``), or divided
-    evenly; what is then missing is padded with positions from the beginning of the epoch. Nothing
-    but padding is ever repeated.
+    A last global batch that is not full is dropped on all ranks (``drop_last``), or divided evenly
+    and padded with positions from the beginning of the epoch. Only padding is repeated.
 
     Args:
         samples: Number of samples in the epoch, 0 or more.
         batch_size: Samples in a batch of one rank, 1 or more.
         rank: This rank, in [0, ``world_size``).
         world_size: Number of ranks, 1 or more.
-        drop_last: Whether samples that do not fill a batch on every rank are left out.
+        drop_last: Whether to drop samples that do not fill a batch on every rank.
         start: Positions already consumed, by all ranks together, in [0, ``samples``].
 
     Raises:
@@ -69,12 +68,12 @@ class Epoch:
             )
 
     def __len__(self) -> int:
-        """Batches from ``start`` on, the same on every rank."""
+        """Return the number of batches from ``start`` on, the same on every rank."""
         full, rest = divmod(self.samples - self.start, self._step)
         return full + (rest > 0 and not self.drop_last)
 
     def positions(self, batch: int) -> npt.NDArray[np.int64]:
-        """The positions of the order that are in a batch of this rank.
+        """Return the positions of the order in a batch of this rank.
 
         Args:
             batch: Number of the batch, in [0, ``len(self)``).
@@ -90,7 +89,7 @@ class Epoch:
         return positions % self.samples if positions[-1] >= self.samples else positions
 
     def padding(self, batch: int) -> npt.NDArray[np.bool_]:
-        """Which positions of a batch of this rank are there only to fill it.
+        """Return which positions of a batch of this rank are padding.
 
         Args:
             batch: Number of the batch, in [0, ``len(self)``).
@@ -105,7 +104,7 @@ class Epoch:
         return mask
 
     def consumed(self, batch: int) -> int:
-        """Positions that all ranks together have consumed after a batch.
+        """Return how many positions all ranks together have consumed after a batch.
 
         Args:
             batch: Number of the batch, in [0, ``len(self)``).
@@ -121,7 +120,7 @@ class Epoch:
 
     @property
     def _step(self) -> int:
-        """Positions in a full global batch."""
+        """Number of positions in a full global batch."""
         return self.world_size * self.batch_size
 
     def _check(self, batch: int) -> None:
@@ -132,7 +131,7 @@ class Epoch:
             )
 
     def unwrapped(self, batch: int) -> npt.NDArray[np.int64]:
-        """As :meth:`positions`, but padding is counted on past the end of the epoch."""
+        """Return :meth:`positions` where padding counts on past the end of the epoch."""
         self._check(batch)
         first = self.start + batch * self._step
         size = min(self.batch_size, -(-(self.samples - first) // self.world_size))
@@ -142,7 +141,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run is: all that resuming needs, whatever the number of ranks.
+    """Position of a run, from which any number of ranks can resume.
 
     Args:
         samples: Number of samples in the dataset, 0 or more.
@@ -152,7 +151,7 @@ class State:
         order: Name of the order, or a `QuasiRandom`.
 
     Raises:
-        UsageError: An argument is out of its range, or not what it must be.
+        UsageError: An argument is out of its range, or of another type.
     """
 
     samples: int
@@ -188,14 +187,11 @@ class State:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, object], samples: int | None = None) -> State:
-        """The state that :meth:`to_dict` wrote.
+        """Return the state that :meth:`to_dict` wrote.
 
         Args:
-            state: What :meth:`to_dict` returned.
-            samples: Number of samples in the dataset to go on with, where it is known.
-
-        Returns:
-            The state.
+            state: Result of :meth:`to_dict`.
+            samples: Number of samples of the dataset to resume with; None if unknown.
 
         Raises:
             UsageError: It is of an unknown version, damaged, or of another number of samples.
@@ -209,7 +205,7 @@ class State:
         if type(version) is not int or version != _STATE_VERSION:
             raise UsageError(
                 f"The state is of version {version!r}; this fastdata reads {_STATE_VERSION}.",
-                "Resume with the fastdata that wrote it, or start the epoch anew.",
+                "Resume with the fastdata that wrote it, or restart the epoch.",
             )
         every = ("version", *_NUMBERS, "order", "window")
         missing = [name for name in every if name not in state]
@@ -227,7 +223,7 @@ class State:
         if samples is not None and read.samples != samples:
             raise UsageError(
                 f"The state is of a dataset with {read.samples} samples; this one has {samples}.",
-                "Resume with the dataset that the state was saved with, or start the epoch anew.",
+                "Resume with the dataset that the state was saved with, or restart the epoch.",
             )
         return read
 
@@ -237,7 +233,7 @@ def _names(names: tuple[str, ...] | list[str]) -> str:
 
 
 def _whole(name: str, value: object) -> int:
-    """``value`` as an int, where it is one (numpy's are) and no bool."""
+    """Return a whole number, also numpy's, as an int; refuse bools."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)  # type: ignore[arg-type]

@@ -170,7 +170,7 @@ class SeekCache:
                     writer.write_table(table, 16_384)
 
     def _require_trusted(self, folder: Path) -> None:
-        """Checks that nobody else could have put a file into a folder.
+        """Check that no other user could have put a file into a folder.
 
         Raises:
             OSError: Another user could.
