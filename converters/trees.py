@@ -235,7 +235,7 @@ class RemoteTree:
 
     Args:
         url: The folder's URL.
-        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:

@@ -79,7 +79,7 @@ class Uploading:
 
     Args:
         url: The dataset's URL.
-        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
         folder: The local folder of the files.
 
     Attributes:

@@ -23,7 +23,7 @@ from flaky_proxy import FlakyProxy, wait_until
 from hangs import HANG
 from web_server import WebServer
 
-from fastdata.remote.filesystem import open_filesystem
+from fastdata.remote.drivers import open_filesystem
 
 # Read when gcsfs is imported, here and in every process that tests start: zonal buckets speak
 # gRPC, and the metadata server is looked for by a request that times out.

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from object_stores import Bucket
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
+from fastdata.remote.drivers import open_filesystem, parse_storage_options
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import (
     download,
     file_info,
     list_entries,
     list_files,
-    open_filesystem,
-    parse_storage_options,
     read_bytes,
     remove,
     upload,

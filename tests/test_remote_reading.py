@@ -40,7 +40,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.remote import RemoteOptions
-from fastdata.remote.filesystem import open_filesystem
+from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.manifest import with_root
 

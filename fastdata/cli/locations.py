@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fastdata.errors import UsageError, printable
-from fastdata.remote.filesystem import parse_storage_options
+from fastdata.remote.drivers import parse_storage_options
 from fastdata.remote.urls import is_url, redact
 
 Function = TypeVar("Function", bound=Callable[..., Any])

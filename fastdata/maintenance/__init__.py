@@ -1,1 +1,1 @@
-"""Operations on a packed dataset: verifying it, and making its seek points anew."""
+"""Operations on a packed dataset: verifying it, and rebuilding its seek points."""

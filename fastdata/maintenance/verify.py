@@ -1,4 +1,4 @@
-"""Whether a dataset is what its manifest says: sizes, checksums, extents, images."""
+"""Comparison of a dataset with its manifest: sizes, checksums, extents, images."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from fastdata.storage.packed import PackedSource
 from fastdata.storage.rows import Row
 from fastdata.text import human_count
 
-#: Samples that one task decodes, and those whose files one task only looks at.
+#: Samples that one task decodes, and those whose file sizes one task checks.
 _ROWS = 256
 _LOOSE_ROWS = 4096
-#: Bytes that one task checksums: about a tenth of a second, so that no task waits long for it.
+#: Bytes that one task checksums: about a tenth of a second, so that other tasks wait little.
 _RANGE = 128 << 20
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a dataset.
+    """Problem of a dataset.
 
     Attributes:
         where: The file or sample.
-        what: What is wrong with it.
+        what: The problem.
     """
 
     where: str
@@ -51,12 +51,12 @@ class Problem(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """What verifying found.
+    """Result of verifying.
 
     Attributes:
         samples: Number of samples the dataset has.
         files: Number of its files, the index included.
-        problems: Everything that is wrong; empty if the dataset is sound.
+        problems: All problems; empty if the dataset is sound.
     """
 
     samples: int
@@ -72,7 +72,7 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Checks a dataset.
+    """Check a dataset.
 
     Checks that every file has its size and checksum; that every extent of the index lies in
     its file, and is where the container itself has the blob; that every blob has its
@@ -106,7 +106,7 @@ def verify(
     source = PackedSource(Path(path))
     findings = _Findings()
     findings.add(_check_sizes(source))
-    # An impossible index would be found to be so again, sample by sample.
+    # Each sample would report an impossible index again.
     if not findings.add(_check_extents(source)) and not (fast and source.manifest.files):
         _check_local(source, fast, workers, progress, findings)
     manifest = source.manifest
@@ -119,7 +119,7 @@ def _verify_remote(
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Verification:
-    """Checks a dataset whose files are fetched one after the other."""
+    """Check a dataset whose files are fetched one after the other."""
     source = fetching.blobs
     findings = _Findings()
     findings.add(_Finding(where, what) for where, what in fetching.size_problems(loose=fast))
@@ -137,7 +137,7 @@ def _verify_remote(
 
 
 class _Finding(NamedTuple):
-    """What a check finds: a problem, and how many samples it kept from being checked."""
+    """Problem that a check found, and how many samples it kept from being checked."""
 
     where: str
     what: str
@@ -145,13 +145,13 @@ class _Finding(NamedTuple):
 
 
 class _Findings:
-    """What all checks found; findings that say the same of the same file are one problem."""
+    """Findings of all checks; equal findings about the same file are one problem."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, str], int] = {}
 
     def add(self, findings: Iterable[_Finding]) -> bool:
-        """Adds findings; says whether there were any."""
+        """Add findings; return whether there were any."""
         found = False
         for where, what, samples in findings:
             self._samples[where, what] = self._samples.get((where, what), 0) + samples
@@ -159,12 +159,12 @@ class _Findings:
         return found
 
     def named(self, folder: str, name: str) -> Iterator[_Finding]:
-        """The findings, as they read where a folder has another name."""
+        """Yield the findings with another name for a folder."""
         for (where, what), samples in self._samples.items():
             yield _Finding(where.replace(folder, name), what.replace(folder, name), samples)
 
     def problems(self) -> list[Problem]:
-        """The problems, in the order in which each was found first."""
+        """Return the problems, in the order in which each was found first."""
         return [
             Problem(
                 where,
@@ -182,7 +182,7 @@ def _check_sizes(source: PackedSource) -> Iterator[_Finding]:
 
 
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
-    """Why nothing in a file can be right: it cannot be opened, or has another size."""
+    """Return why a file is wrong as a whole: it cannot be opened, or has another size."""
     try:
         with open_file(path) as file:
             return _size_problem(os.fstat(file.fileno()), size, says)
@@ -201,7 +201,7 @@ def _reason(error: OSError) -> str:
 
 
 def _check_extents(source: PackedSource) -> Iterator[_Finding]:
-    """Checks all rows against sizes and classes: what needs no blob to be read."""
+    """Check all rows against sizes and classes, without reading blobs."""
     sizes = np.array([entry.size for entry in source.manifest.files], np.int64)
     classes = len(source.manifest.classes)
     start = previous = 0
@@ -234,7 +234,7 @@ def _check_local(
     progress: Callable[[int, int], None] | None,
     findings: _Findings,
 ) -> None:
-    """Checks all files and samples; if ``fast``, the sizes of a `folder`'s images alone."""
+    """Check all files and samples; if ``fast``, only the sizes of a `folder`'s images."""
     samples = source.manifest.samples
     if fast:
         # Starting a process takes longer than looking at thousands of files.
@@ -260,7 +260,7 @@ def _check_files(
     stop: int,
     findings: _Findings,
 ) -> None:
-    """Checks some files (-1: the index), and the samples from ``start`` to ``stop``."""
+    """Check some files (-1: the index), and the samples from ``start`` to ``stop``."""
     checksums = _Checksums(source, numbers)
     # A file's samples are checked at about the time of its checksum, so that it is read
     # from the disk once, and so that the progress of samples is that of the whole.
@@ -289,12 +289,12 @@ def _ticker(
 
 
 class _RangeChecksum(NamedTuple):
-    """The CRC-32C of a part of a file.
+    """CRC-32C of a part of a file.
 
     Attributes:
         number: Which of the manifest's files; -1 for the index.
         length: Of the part, in bytes.
-        crc: Its checksum; in words, why it could not be read.
+        crc: Its checksum; or why it could not be read, in words.
     """
 
     number: int
@@ -309,7 +309,7 @@ def _call(task: Callable[[], Result]) -> Result:
 def _row_tasks(
     check: _Check, source: PackedSource, rows: int, first: int = 0, last: int | None = None
 ) -> Iterator[tuple[float, Callable[[], list[_Finding]]]]:
-    """Tasks for runs of samples, each with how far among them it begins (0 to 1)."""
+    """Yield tasks for runs of samples, each with its relative position (0 to 1)."""
     end = source.manifest.samples if last is None else last
     for start in range(first, end, rows):
         task = partial(_check_rows, source, start, min(start + rows, end), check)
@@ -317,9 +317,9 @@ def _row_tasks(
 
 
 class _Checksums:
-    """The checksums of a dataset's files, put together from those of their ranges.
+    """Checksums of a dataset's files, combined from those of their ranges.
 
-    Files that are missing or of another size, which `_check_sizes` finds, are left out.
+    Leaves out files that are missing or have another size, which `_check_sizes` finds.
     """
 
     def __init__(self, source: PackedSource, numbers: Iterable[int]) -> None:
@@ -333,7 +333,7 @@ class _Checksums:
         self._found: dict[int, int | str] = dict.fromkeys(self._entries, 0)
 
     def tasks(self) -> Iterator[tuple[float, Callable[[], _RangeChecksum]]]:
-        """Tasks for all ranges, in order, each with how far in the dataset it begins."""
+        """Yield tasks for all ranges, in order, each with its relative position (0 to 1)."""
         total = sum(entry.size for entry in self._entries.values())
         before = 0
         for number, entry in self._entries.items():
@@ -345,7 +345,7 @@ class _Checksums:
             before += entry.size
 
     def add(self, piece: _RangeChecksum) -> None:
-        """Adds the checksum of a file's next range."""
+        """Add the checksum of a file's next range."""
         found = self._found[piece.number]
         if isinstance(piece.crc, str):
             self._found[piece.number] = piece.crc
@@ -353,7 +353,7 @@ class _Checksums:
             self._found[piece.number] = crc32c_combine(found, piece.crc, piece.length)
 
     def findings(self) -> Iterator[_Finding]:
-        """The files whose checksum is not the manifest's, and those that cannot be read."""
+        """Yield the files whose checksum differs from the manifest's, or that cannot be read."""
         for number, entry in self._entries.items():
             found = self._found[number]
             if not self._is_right(number):
@@ -362,7 +362,7 @@ class _Checksums:
                 yield _Finding(str(self._path / entry.name), found)
 
     def sound(self) -> Iterator[int]:
-        """The container's files whose checksum is right."""
+        """Return the container's files whose checksum is right."""
         return (number for number in self._entries if number >= 0 and self._is_right(number))
 
     def _is_right(self, number: int) -> bool:
@@ -370,7 +370,7 @@ class _Checksums:
 
 
 def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeChecksum:
-    """Checksums a part of a file."""
+    """Return the checksum of a part of a file."""
     try:
         return _RangeChecksum(number, length, crc32c_range(path, start, length))
     except OSError as error:
@@ -378,7 +378,7 @@ def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeC
 
 
 def _check_container(source: PackedSource, number: int) -> list[_Finding]:
-    """Checks that a file's container and the index agree on where its blobs are."""
+    """Check that a file's container and the index agree on where its blobs are."""
     path = source.location / source.manifest.files[number].name
     start, stop = (source.index.find_file(at) for at in (number, number + 1))
     try:
@@ -402,7 +402,7 @@ _EXTENT = ("offset", "length")
 def _first_difference(
     walk: Iterator[tuple[int, int]], batches: Iterator[pa.RecordBatch]
 ) -> int | None:
-    """The first blob that container and index have elsewhere; None if there is none."""
+    """Return the first blob on whose place container and index differ; None if there is none."""
     before = 0
     for batch in batches:
         expected = np.stack([as_numpy(batch.column(name)) for name in _EXTENT], axis=1)
@@ -417,12 +417,12 @@ def _first_difference(
     return before if next(walk, None) is not None else None
 
 
-#: Checks one sample; the dictionary has the problem of each file that was looked at before.
+#: Checks one sample; the dictionary caches the problem of each file.
 _Check: TypeAlias = Callable[[PackedSource, Row, int, dict[Path, "str | None"]], _Finding | None]
 
 
 def _check_rows(source: PackedSource, start: int, stop: int, check: _Check) -> list[_Finding]:
-    """Checks some samples."""
+    """Check some samples."""
     files: dict[Path, str | None] = {}
     findings = []
     for number, row in enumerate(source.index.rows(start, stop), start):
@@ -440,7 +440,7 @@ def _sample(row: Row, number: int) -> str:
 def _check_loose_size(
     source: PackedSource, row: Row, number: int, files: dict[Path, str | None]
 ) -> _Finding | None:
-    """Looks at the file of a sample of a `folder`."""
+    """Check the size of a sample's file in a `folder`."""
     try:
         path = source.file(row, number)
     except CorruptionError as error:
@@ -455,7 +455,7 @@ def _check_loose_size(
 def _check_sample(
     source: PackedSource, row: Row, number: int, files: dict[Path, str | None]
 ) -> _Finding | None:
-    """Reads and decodes a sample."""
+    """Read and decode a sample."""
     try:
         path = source.file(row, number)
         if not source.manifest.files:
@@ -476,7 +476,7 @@ def _check_sample(
 
 
 def _blob_problem(row: Row, data: bytes) -> str | None:
-    """How an image differs from what its row says of it.
+    """Return how an image differs from its row; None if it does not.
 
     Raises:
         SampleError: It cannot be decoded.

@@ -32,7 +32,7 @@ class RemotePath:
         location: The file's URL.
         size: Its size in bytes.
         mtime_ns: A number that changes when the file changes.
-        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
     """
 
     def __init__(

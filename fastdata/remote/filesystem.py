@@ -1,41 +1,37 @@
 """Access to URLs: listings, reads, downloads and uploads.
 
-All access to URLs passes through this module. It reopens drivers after a fork, retries every
-request, limits its time, and keeps credentials out of messages.
+All access to URLs passes through this module. It retries every request, limits its time, and keeps
+credentials out of messages.
 """
 
 from __future__ import annotations
 
 import base64
-import importlib
-import json
-import logging
 import os
-import socket
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.answers import (
     asking,
-    bounded_options,
     require_length,
     state_number,
     too_long,
 )
-from fastdata.remote.retries import TRIES, Patience, TruncatedError, describe_error, retrying
+from fastdata.remote.drivers import (
+    BUCKETS,
+    STALLED,
+    StorageOptions,
+    has_protocol,
+    open_filesystem,
+)
+from fastdata.remote.retries import TRIES, Patience, TruncatedError, retrying
 from fastdata.remote.urls import (
     join_url,
     redact,
-    remember_query,
-    remember_secrets,
-    scheme_of,
     split_query,
 )
 from fastdata.storage.checksum import crc32c_file
@@ -44,14 +40,6 @@ from fastdata.storage.files import free_space, human_bytes, whole_file
 if TYPE_CHECKING:
     import fsspec
 
-StorageOptions = Mapping[str, Any]
-
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-_MODULES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
-
-#: Seconds without a byte after which a request counts as stalled and is retried.
-_STALLED = 60.0
-_CONNECT = 15.0
 #: Bytes a second below which a transfer counts as stalled.
 _SLOWEST = 256 << 10
 _ASKING = 16  # requests for metadata at once
@@ -60,10 +48,6 @@ _WINDOW = 128 * _BLOCK  # bytes whose requests are queued at once
 _STREAMS = 8  # requests of one download at once
 #: Most bytes of a file that is read whole, by default.
 _WHOLE = 256 << 20
-
-# Keyed by process: a forked child does not use its parent's drivers. It keeps them, because
-# closing a driver without its thread may hang.
-_opened: dict[tuple[int, str, str], fsspec.AbstractFileSystem] = {}
 
 
 class RemoteFile(NamedTuple):
@@ -81,154 +65,6 @@ class RemoteFile(NamedTuple):
     crc32c: str | None
     version: str | None
     state: int
-
-
-def open_filesystem(
-    url: str, storage_options: StorageOptions | None = None
-) -> tuple[fsspec.AbstractFileSystem, str]:
-    """Return the fsspec filesystem for a URL, and the URL's path in it.
-
-    A process opens one filesystem per scheme, host and options. It caches no listings.
-    Call this again after a fork; do not pass the filesystem to another process.
-
-    Args:
-        url: ``scheme://…``.
-        storage_options: Options of the driver; ``scheme:option`` for one scheme only. The
-            driver takes missing ones from the environment (for gs, ``STORAGE_EMULATOR_HOST``,
-            ``GOOGLE_APPLICATION_CREDENTIALS``; for any, ``FSSPEC_<SCHEME>_<OPTION>``).
-
-    Raises:
-        UsageError: The URL is malformed, its driver is missing, or rejects the options.
-        RemoteError: The driver's host is unknown.
-    """
-    scheme = scheme_of(url)
-    options = _options_of(scheme, storage_options or {})
-    remember_secrets(options)
-    remember_query(url)
-    if "::" in url.partition("://")[0] or "://" not in url:
-        raise UsageError(f"{redact(url)}: nested URLs are not supported", "Use scheme://host/path.")
-    driver = _driver(url)
-    try:
-        path = str(driver._strip_protocol(url)).rstrip("/") or "/"
-        options = {**driver._get_kwargs_from_urls(url), **options}
-        remember_secrets(options)
-        key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
-        found = _opened.get(key)
-        if found is None:
-            made = _make(scheme, driver, options)
-            _require_host(url, made)
-            found = _opened.setdefault(key, made)  # another thread may have been faster
-    except RemoteError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{redact(url)}: cannot open it: {describe_error(error)}",
-            "Check the URL and --storage-option.",
-        ) from None
-    return found, path
-
-
-def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
-    """Look up a driver's host, if known: the driver itself would retry for minutes.
-
-    Raises:
-        RemoteError: The name does not exist. A failed lookup raises nothing.
-    """
-    service = getattr(fs, "base", None) or getattr(fs, "endpoint_url", None)  # gcsfs, s3fs
-    host = urlsplit(service).hostname if isinstance(service, str) else None
-    if host is None or getproxies():  # a proxy knows names that this machine does not
-        return
-    try:
-        socket.getaddrinfo(host, None)
-    except socket.gaierror as error:
-        if error.errno == socket.EAI_NONAME:
-            raise RemoteError(
-                f"{redact(url)}: the host {host} is unknown: {error.strerror}",
-                "Check the network, the URL, and the endpoint in --storage-option or the "
-                "environment.",
-            ) from None
-
-
-def _options_of(scheme: str, given: StorageOptions) -> dict[str, Any]:
-    """Return the options for a scheme: the general ones, and its own ``scheme:option``."""
-    common = {name: value for name, value in given.items() if ":" not in name}
-    own = {
-        name.partition(":")[2]: value
-        for name, value in given.items()
-        if name.partition(":")[0] == scheme and ":" in name
-    }
-    return common | own
-
-
-def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
-    scheme = scheme_of(url)
-    from fsspec.registry import get_filesystem_class
-
-    try:
-        if scheme in _MODULES:
-            importlib.import_module(_MODULES[scheme])
-        driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
-    except ImportError as error:
-        extra = _EXTRAS.get(scheme)
-        hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
-        raise UsageError(
-            f"{redact(url)}: the driver of {scheme}:// is not installed", hint
-        ) from None
-    except ValueError:
-        raise UsageError(
-            f"{redact(url)}: no driver handles {scheme}://",
-            "Check the scheme, or install the fsspec driver for it.",
-        ) from None
-    return driver
-
-
-def _make(
-    scheme: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
-) -> fsspec.AbstractFileSystem:
-    from fsspec.config import apply_config
-
-    configured = apply_config(driver, options)
-    remember_secrets(configured)
-    options = {**options, **bounded_options(driver, configured, _CONNECT, _STALLED)}
-    defaults: dict[str, Any] = {}
-    if scheme in _MODULES:
-        # These drivers log each failure with a traceback; final ones are raised anyway.
-        _quiet(_MODULES[scheme])
-        defaults["use_listings_cache"] = False  # see what other processes write
-    new = {name: value for name, value in defaults.items() if name not in configured}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="GCS project not set")
-        return driver(**new, **options, skip_instance_cache=True)
-
-
-def _quiet(logger: str) -> None:
-    log = logging.getLogger(logger)
-    if not log.handlers:
-        log.addHandler(logging.NullHandler())
-
-
-def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
-    """Parse ``key=value`` options; values are JSON, else text.
-
-    Raises:
-        UsageError: An option has no ``=``, or a key is given twice.
-    """
-    options: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            # Do not show the text: it may be a credential whose key was forgotten.
-            raise UsageError(
-                "--storage-option takes key=value", "For example: --storage-option token=anon"
-            )
-        if name in options:
-            raise UsageError(f"--storage-option {name} is given twice", "Give it once.")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    remember_secrets(options)
-    return options
 
 
 def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
@@ -276,7 +112,7 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
 def _find(url: str, storage_options: StorageOptions | None) -> dict[str, dict[str, Any]]:
     """Return the driver's metadata of each file below a folder, by path."""
     fs, top = open_filesystem(url, storage_options)
-    if _has_protocol(fs, *_MODULES):
+    if has_protocol(fs, *BUCKETS):
         return _list(url, storage_options, "find") or {}
     # fsspec's own walk skips folders that it cannot list.
     found: dict[str, dict[str, Any]] = {}
@@ -447,7 +283,7 @@ def read_bytes(
         options: dict[str, Any] = {"start": 0, "end": stop}
         if getattr(fs, "async_impl", False):
             # s3fs would ask for the length and allocate whatever the server answers.
-            options = {"max_concurrency": 1} if _has_protocol(fs, "s3") else {}
+            options = {"max_concurrency": 1} if has_protocol(fs, "s3") else {}
         with asking(url, None, most, state):
             data = abandon.call(fs, "cat_file", _longest(0), path, **options)
         if len(data) > most:
@@ -580,7 +416,7 @@ def upload(
         fs, path = open_filesystem(url, storage_options)
         _make_folder(fs, path)
         # The service may need time to store the bytes that it received.
-        seconds = 9 * _STALLED + _longest(length)
+        seconds = 9 * STALLED + _longest(length)
         ending.call(fs, "put_file", seconds, os.fspath(local), path)
         sent = file_info(url, storage_options, ending)
         if sent.size != length or sent.crc32c not in (None, checksum):
@@ -625,15 +461,10 @@ def remove(url: str, storage_options: StorageOptions | None = None) -> None:
 
 def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
     # Buckets have no folders; drivers would try to create a bucket.
-    if _has_protocol(fs, "file", "memory", "sftp", "ssh"):
+    if has_protocol(fs, "file", "memory", "sftp", "ssh"):
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-
-
-def _has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
-    found = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return not set(names).isdisjoint(found)
 
 
 def _longest(length: int) -> float:
     """Return the seconds after which reading ``length`` bytes counts as stalled."""
-    return _STALLED + length / _SLOWEST
+    return STALLED + length / _SLOWEST

@@ -88,7 +88,7 @@ class RemoteSource(IndexedSource):
     Args:
         url: The dataset.
         cache: The folder that keeps pieces of the files; None to keep nothing.
-        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
         options: How to read the dataset.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
 from fastdata.remote.answers import asking, require_length
-from fastdata.remote.filesystem import open_filesystem
+from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import Patience, Retries, wait_before
@@ -41,7 +41,7 @@ class RangeReader:
     Args:
         url: The dataset.
         options: Concurrency, time-outs and retries.
-        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class Fetching:
 
     Args:
         url: The dataset's URL.
-        storage_options: See `fastdata.remote.filesystem.open_filesystem`.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
 
     Attributes:
         name: The URL without credentials.

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Makes an array of integers, strings or bytes; None is null.
+    """Return an array of integers, strings or bytes; None is null.
 
     Args:
-        values: What it is to hold; strings and bytes below 2 GiB in all.
+        values: Its values; strings and bytes below 2 GiB in all.
         kind: An integer type, ``string`` or ``binary``.
     """
     valid = [value is not None for value in values]
@@ -41,13 +41,13 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of integers without nulls, as a view of its memory."""
+    """Return the values of an array of integers without nulls, as a view of its memory."""
     values = np.frombuffer(column.buffers()[1], _dtype(column.type))
     return values[column.offset : column.offset + len(column)]
 
 
 def update_digest(digest: Any, column: pa.Array) -> None:
-    """Adds a column's values to a hash of hashlib's, whatever the version of pyarrow."""
+    """Add a column's values to a hashlib hash; independent of pyarrow's version."""
     digest.update(b"%d %d;" % (len(column), column.null_count))
     if column.null_count == len(column):
         return

@@ -23,7 +23,7 @@ _CHUNK = 1 << 20  # bytes read at a time: stays in the L2 cache between read and
 def crc32c_range(
     path: str | os.PathLike[str], offset: int, length: int, *, chunk: int = _CHUNK
 ) -> int:
-    """CRC-32C of ``length`` bytes of a file from ``offset``; fewer where the file ends.
+    """Return the CRC-32C of ``length`` bytes of a file from ``offset``; fewer where the file ends.
 
     ``chunk`` is how many bytes are read at a time.
     """
@@ -38,7 +38,7 @@ def crc32c_range(
 
 
 def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = _BLOCK) -> int:
-    """CRC-32C of a whole file.
+    """Return the CRC-32C of a whole file.
 
     Args:
         path: The file.

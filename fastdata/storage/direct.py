@@ -46,7 +46,7 @@ class DirectFile:
         self._flushed = 0
 
     def write(self, data: bytes) -> None:
-        """Appends bytes.
+        """Append bytes.
 
         Raises:
             OSError: The disk refused these, or earlier ones.
@@ -61,7 +61,7 @@ class DirectFile:
                 self._flush(_BUFFER)
 
     def _flush(self, length: int) -> None:
-        """Has the thread write ``length`` bytes of the buffer, and waits for the next buffer."""
+        """Make the thread write ``length`` bytes of the buffer; wait for the next buffer."""
         self._writing[self._turn] = self._thread.submit(
             _write_all, self._descriptor, self._buffers[self._turn], length, self._flushed
         )
@@ -76,7 +76,7 @@ class DirectFile:
             pending.result()
 
     def close(self) -> None:
-        """Writes what is left, and closes the file.
+        """Write the rest, and close the file.
 
         Raises:
             OSError: The disk refused something.
@@ -97,7 +97,7 @@ class DirectFile:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the file as it is; what was not written yet is dropped."""
+        """Close the file as it is; drop what is not yet written."""
         if self._descriptor < 0:
             return
         # Not by the join alone: until Python 3.13, one that Ctrl-C interrupts makes the next one
@@ -136,7 +136,7 @@ def _write_all(descriptor: int, buffer: mmap.mmap, length: int, offset: int) -> 
 
 
 def _stop_direct(descriptor: int) -> bool:
-    """Has the file go through the page cache from now on; whether it did not already."""
+    """Write through the page cache from now on; return whether that is a change."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     if not flags & _O_DIRECT:
         return False

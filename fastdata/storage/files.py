@@ -29,7 +29,7 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
-    """Opens a regular file for reading, and nothing else.
+    """Open a regular file for reading, and nothing else.
 
     A FIFO would wait for a writer, and a device may have no end. The native core has the same
     check (``io/files.cpp``).
@@ -55,12 +55,12 @@ def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
 
 
 def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
-    """`open_descriptor` as a file of Python's; unbuffered unless told otherwise."""
+    """Open a regular file as a Python file, unbuffered by default; see `open_descriptor`."""
     return open(open_descriptor(path), "rb", buffering)
 
 
 def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """All of a regular file; see `open_descriptor`.
+    """Return all bytes of a regular file; see `open_descriptor`.
 
     Args:
         path: The file.
@@ -79,7 +79,7 @@ def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """For files that a library opens by their path: as `open_descriptor`, without opening.
+    """Check a file that a library opens by its path, as `open_descriptor` does.
 
     Raises:
         OSError: It is missing, or no regular file.
@@ -95,7 +95,7 @@ def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> Non
 
 
 class OpenFile:
-    """A file descriptor that closes when nobody holds it any more.
+    """File descriptor that closes with its last reference.
 
     Attributes:
         descriptor: The descriptor.
@@ -112,7 +112,7 @@ class OpenFile:
         return self.stamp[0]
 
     def current_stamp(self) -> tuple[int, int]:
-        """Its size in bytes and when it was changed, in nanoseconds: others if it is changed."""
+        """Return its size in bytes and its time of change in nanoseconds."""
         found = os.fstat(self.descriptor)
         return found.st_size, found.st_mtime_ns
 
@@ -123,7 +123,7 @@ class OpenFile:
 
 
 class ExtentReader:
-    """Reads extents (file, offset, length) with ``pread``.
+    """Reader of extents (file, offset, length) by ``pread``.
 
     There is no file position, no lock, and no state but a cache of open files, so one
     reader serves any number of threads and goes on working in a forked child. ``pread``
@@ -144,11 +144,11 @@ class ExtentReader:
         return file
 
     def size(self, path: Path) -> int:
-        """The size of a file when it was opened, in bytes."""
+        """Return the size of a file when it was opened, in bytes."""
         return self._open(path).size
 
     def read(self, path: Path, offset: int, length: int) -> bytes:
-        """Reads one extent; fewer bytes where the file ends.
+        """Read one extent; fewer bytes at the end of the file.
 
         Raises:
             OSError: The file cannot be opened or read.
@@ -159,7 +159,7 @@ class ExtentReader:
 
 
 def read_exactly(descriptor: int, offset: int, length: int) -> bytes:
-    """``pread`` until ``length`` bytes are there or the file ends."""
+    """Call ``pread`` until ``length`` bytes are there or the file ends."""
     data = os.pread(descriptor, length, offset)
     while len(data) < length:
         more = os.pread(descriptor, length - len(data), offset + len(data))
@@ -171,9 +171,9 @@ def read_exactly(descriptor: int, offset: int, length: int) -> bytes:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file appears under its name when it is complete, or not at all.
+    """Make a file appear under its name when it is complete, or not at all.
 
-    Yields the temporary path to write to. On leaving, the file is flushed to the disk,
+    Yield the temporary path to write to. At the end, the file is flushed to the disk,
     then renamed; after an exception it is removed.
     """
     temporary = temporary_name(path)
@@ -186,9 +186,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """The name of a file while it is written: this process's own.
+    """Return the name of a file while this process writes it.
 
-    A process that was taken for dead may still be writing the same file.
+    A process that seemed dead may still be writing the same file.
     """
     number = os.getpid() if _process_number is None else _process_number
     return path.with_name(f"{path.name}.{number}{PARTIAL_SUFFIX}")
@@ -198,20 +198,20 @@ _process_number: int | None = None
 
 
 def name_process(number: int) -> None:
-    """Has `temporary_name` use a number that this process has in a whole cluster."""
+    """Make `temporary_name` use this process's number in a whole cluster."""
     global _process_number
     _process_number = number
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Flushes a finished file or folder to the disk and gives it its final name."""
+    """Flush a finished file or folder to the disk and rename it to its final name."""
     sync(temporary)
     os.replace(temporary, path)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or a folder's list of names, to the disk."""
+    """Flush a file, or a folder's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -221,10 +221,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def written_behind(path: Path) -> Iterator[None]:
-    """Has the kernel write a file to the disk while it grows.
+    """Make the kernel write a file to the disk while it grows, so that the last flush is short.
 
-    So that flushing it at the end waits for little. It promises nothing, and does nothing
-    where the system cannot (macOS).
+    It promises nothing, and does nothing on systems without it (macOS).
 
     Args:
         path: The file, which is there already.
@@ -255,7 +254,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _WRITE_EVERY = 0.02  # seconds: some tens of megabytes
 
 
-#: Seconds that are waited for the holder of a lock who shows no progress: it may be stopped.
+#: Seconds to wait for a lock whose holder shows no progress: it may be stopped.
 PATIENCE = 600.0
 
 
@@ -266,10 +265,10 @@ def file_lock(
     waiting: Callable[[], None] | None = None,
     patience: float | None = None,
 ) -> Iterator[Callable[[], None]]:
-    """Holds a lock among the processes of this machine.
+    """Hold a lock among the processes of this machine.
 
-    The lock file exists only while somebody wants it, or was killed. Yields a function that tells
-    those who wait that there is progress.
+    The lock file exists only while a process wants it, or after one was killed. Yield a function
+    that reports progress to the waiting processes.
 
     Args:
         path: The lock file.
@@ -316,7 +315,7 @@ def file_lock(
 
 
 def wait_for_lock(descriptor: int, patience: float) -> None:
-    """Locks a file with ``flock``; waits as long as its holder shows progress.
+    """Lock a file with ``flock``; wait as long as its holder shows progress.
 
     Args:
         descriptor: The file's descriptor.
@@ -345,7 +344,7 @@ _LONGEST_PAUSE = 0.1
 
 
 def _holder(descriptor: int) -> str:
-    """Who holds a lock, as far as Linux tells."""
+    """Return the name of a lock's holder, as far as Linux knows."""
     inode = f":{os.fstat(descriptor).st_ino}"
     with suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
         for line in locks:
@@ -363,7 +362,7 @@ def _open_lock(path: Path) -> int:
     except FileNotFoundError:
         pass
     try:
-        # For this user alone: whoever may open it may hold it for ever.
+        # For this user alone: a user who may open it may hold it for ever.
         return os.open(path, flags | os.O_CREAT, 0o600)
     except FileNotFoundError:
         raise
@@ -387,16 +386,14 @@ def _is_open_file(path: Path, descriptor: int) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where what may be lost is kept: $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or
-    ~/.cache/fastdata.
-    """
+    """Return $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata."""
     if given := os.environ.get("FASTDATA_CACHE_DIR"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fastdata"
 
 
 def human_bytes(count: float) -> str:
-    """A number of bytes as people read it, in powers of 1000."""
+    """Return a number of bytes as people read it, in powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -405,7 +402,7 @@ def human_bytes(count: float) -> str:
 
 
 def free_space(folder: Path) -> int:
-    """Bytes that can still be written where ``folder`` is, or will be."""
+    """Return the bytes that are free where ``folder`` is, or will be."""
     while not folder.exists():
         folder = folder.parent
     stat = os.statvfs(folder)
@@ -413,7 +410,7 @@ def free_space(folder: Path) -> int:
 
 
 def is_tmpfs(folder: Path) -> bool:
-    """Whether a folder's files lie in memory."""
+    """Return whether a folder's files lie in memory."""
     device = folder.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -428,7 +425,7 @@ def is_tmpfs(folder: Path) -> bool:
 
 
 def room(place: Path) -> tuple[int, str]:
-    """Bytes that files in a folder may take: of its disk, or of memory where it lies in memory.
+    """Return the bytes that files in a folder may take, of its disk or of memory.
 
     Args:
         place: The folder, which need not exist yet.
@@ -446,14 +443,14 @@ def room(place: Path) -> tuple[int, str]:
 
 
 def is_no_space(error: BaseException) -> bool:
-    """Whether an error says that the disk, or the user's share of it, is full."""
+    """Return whether an error means that the disk, or the user's quota, is full."""
     number = getattr(error, "errno", None)
     # LMDB and Arrow wrap the error: only its text is left.
     return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
 
 
 def no_space(folder: Path, error: BaseException, hint: str) -> SpaceError:
-    """The error to raise where `is_no_space`."""
+    """Return the error to raise if `is_no_space`."""
     return SpaceError(
         f"{folder}: the disk is full ({human_bytes(free_space(folder))} free): {error}", hint
     )

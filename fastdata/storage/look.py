@@ -1,4 +1,4 @@
-"""Says what kind of data lies somewhere, by the names of files alone, and how to go on with it."""
+"""Recognition of the kind of data in a folder, by file names alone, and the command to read it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WNID = re.compile(r"n\d{8}")
 
 
 class Look(NamedTuple):
-    """What lies somewhere.
+    """Kind of data at a place.
 
     Attributes:
         what: A noun, for a sentence that begins with the path.
@@ -48,7 +48,7 @@ class Look(NamedTuple):
 
 
 def look(place: str | os.PathLike[str]) -> Look:
-    """What lies at a path of this machine.
+    """Return the kind of data at a path of this machine.
 
     Looks at the names in the folder, and in the first of its folders; opens no file.
     """
@@ -111,7 +111,7 @@ def instead(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
 
 
 def metadata(path: Path) -> list[str]:
-    """Files in which Hugging Face's image folders keep captions, boxes and other columns."""
+    """Return the files with captions, boxes and other columns in Hugging Face's image folders."""
     folders, files = _names(path)
     below = ((name, _names(path / name)[1]) for name in sorted(folders)[:_FEW])
     inner = [f"{name}/{one}" for name, ones in below for one in sorted(ones & _METADATA)]
@@ -123,7 +123,7 @@ def _source(kind: str, what: str, named: str) -> Look:
 
 
 def _splits(path: Path, splits: list[str], named: str) -> Look:
-    """A folder for each split: ImageNet's, or some other's classes."""
+    """Return the kind of a folder of splits: ImageNet's, or another dataset's."""
     below, files = _names(path / splits[0])
     if any(map(_WNID.fullmatch, below)):
         return _source("imagenet", "ImageNet", named)
@@ -136,7 +136,7 @@ def _splits(path: Path, splits: list[str], named: str) -> Look:
 
 
 def _coupled(path: Path, folders: Collection[str]) -> str | None:
-    """What stands for each image beside a class: COCO's, YOLO's, VOC's layouts, or masks."""
+    """Describe the targets beside a class: COCO's, YOLO's, VOC's layouts, or masks."""
     lower = {name.lower(): name for name in folders}
     targets = sorted(_TARGETS & set(lower))
     rest = set(lower) - _TARGETS
@@ -155,7 +155,7 @@ def _coupled(path: Path, folders: Collection[str]) -> str | None:
 
 
 def _names(path: Path) -> tuple[set[str], set[str]]:
-    """The names of the folders and of the files in a folder; of a file its own."""
+    """Return the names of a folder's folders and files; of a file, its own name."""
     if os.path.isfile(path):
         return set(), {path.name}
     folders: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path names something inside the folder that it is joined to.
+    """Return whether a relative path stays inside the folder that it is joined to.
 
     Only the text is judged: links on the disk are followed, since their owner made them. The
     native core has the same check for the rows of an index (``extent_table.cpp``).

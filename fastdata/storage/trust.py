@@ -1,7 +1,7 @@
-"""Whether users who are not trusted may change what lies at a path.
+"""Trust in a path: whether other users may change its file.
 
-If nobody but trusted users can rename or replace any folder on the way to a file, then what was
-checked by its path can be opened by its path: between the two, nobody else can have changed it.
+If only trusted users can rename or replace the folders on the way to a file, then a file that was
+checked by its path can be opened by its path: no other user can have changed it in between.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fastdata.errors import UsageError
 
 
 def distrust(folder: Path, users: Collection[int]) -> str | None:
-    """Why a folder may be the doing of users who are not trusted; None if it cannot be.
+    """Return why other users may have made or changed a folder; None if they cannot.
 
     Every folder on the way must belong to one of ``users`` or to root. Its mode and its POSIX ACL
-    must let nobody else write, but for groups that only these users are of. Folders above
-    ``folder`` may be sticky instead, as ``/tmp`` is, where nobody can replace another user's
+    must let no other user write, except groups of only these users. Folders above
+    ``folder`` may be sticky instead, as ``/tmp`` is: there, no user can replace another's
     entries. The default ACL of ``folder`` itself is checked, too: new files get it.
 
     Args:
@@ -69,7 +69,7 @@ def _entries_of_mode(mode: int) -> Entries:
 
 
 def _read_acl(folder: Path, name: str) -> Entries:
-    """The entries (tag, permissions, id) of an ACL; none where a folder has no such ACL.
+    """Return the entries (tag, permissions, id) of an ACL; none if the folder has no such ACL.
 
     Raises:
         OSError: It cannot be read, or its layout is unknown.
@@ -88,7 +88,7 @@ def _read_acl(folder: Path, name: str) -> Entries:
 
 
 def _lets_others_write(entries: Entries, group: int, trusted: frozenset[int]) -> bool:
-    """Whether an ACL lets users who are not trusted write; ``group`` is the folder's."""
+    """Return whether an ACL lets other users write; ``group`` is the folder's."""
     mask = next((allowed for tag, allowed, _ in entries if tag == _MASK), _WRITE)
     for tag, allowed, id_ in entries:
         if tag == _OTHER and allowed & _WRITE:
@@ -106,12 +106,12 @@ def _lets_others_write(entries: Entries, group: int, trusted: frozenset[int]) ->
 
 @cache
 def _is_private(group: int, trusted: frozenset[int]) -> bool:
-    """Whether only trusted users are of a group that is called as one of them is.
+    """Return whether a group has the name of a trusted user, and only trusted members.
 
-    Many systems make such a group for each user. There the umask is 002, and that group can write
-    whatever the user makes. Another user may have it as his primary group, which its list of
-    members does not say. So all users are listed; where the system does not list even the owner
-    (directory services often list nobody), the group counts as shared.
+    Many systems make such a group for each user. There the umask is 002, and the group can write
+    the user's files. Another user may have it as a primary group, which the group's list of
+    members does not show. So this lists all users; if the system does not list even the owner, as
+    directory services often do, the group counts as shared.
     """
     try:
         named = grp.getgrgid(group)
@@ -121,14 +121,14 @@ def _is_private(group: int, trusted: frozenset[int]) -> bool:
     except (KeyError, OSError):
         return False
     members = {name for found in groups for name in found.gr_mem}
-    # In containers, everybody may be of root's group.
+    # In containers, all users may be in root's group.
     return group != 0 and owner.pw_uid in users and users <= trusted and members <= {owner.pw_name}
 
 
 def _unmapped_root() -> int | None:
-    """The id that root has in a container where it has none of its own; None elsewhere.
+    """Return the id that stands for root in a user namespace without root; None elsewhere.
 
-    So it is in user namespaces of one user, such as Apptainer's.
+    Apptainer makes such namespaces of one user.
     """
     try:
         with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -141,11 +141,9 @@ def _unmapped_root() -> int | None:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Makes a folder that this user alone can write, unless it is there.
+    """Make a folder that this user alone can write, unless it exists; likewise its parents.
 
     Neither the umask nor the default ACL of the folder above changes that.
-
-    Folders on the way that are missing are made likewise.
     """
     if not folder.parent.exists():
         make_own_folder(folder.parent)
@@ -153,11 +151,11 @@ def make_own_folder(folder: Path) -> None:
         folder.mkdir(0o700)
     except FileExistsError:
         return
-    # By descriptor: where somebody else has made the folder above, he may have put a link here.
+    # By descriptor: another user who made the folder above may have put a link here.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in (_ACCESS_ACL, _DEFAULT_ACL) if hasattr(os, "removexattr") else ():
-            with suppress(OSError):  # there is none
+            with suppress(OSError):  # it has none
                 os.removexattr(descriptor, name)
         os.fchmod(descriptor, 0o755)
     finally:
@@ -165,10 +163,10 @@ def make_own_folder(folder: Path) -> None:
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Makes a folder for what is fetched, unless it is there, and checks that it can be trusted.
+    """Make a folder for downloads, unless it exists, and check that it can be trusted.
 
     Raises:
-        UsageError: Users who are not trusted could change what lies there.
+        UsageError: Other users could change its files.
         OSError: It cannot be made.
     """
     make_own_folder(folder)
@@ -182,7 +180,7 @@ def make_cache_folder(folder: Path) -> None:
 
 
 def is_own_file(found: os.stat_result, users: Collection[int] = ()) -> bool:
-    """Whether a regular file belongs to this user, root or ``users``, and no other may write it.
+    """Return whether this user, root or ``users`` own a regular file, and no other may write it.
 
     The folder may have been open to others when the file was put there. The mode covers an ACL:
     its mask takes the place of the group's permissions.
@@ -195,9 +193,9 @@ def is_own_file(found: os.stat_result, users: Collection[int] = ()) -> bool:
 
 
 def open_own_file(path: Path, mode: int) -> int:
-    """Opens a file of a trusted folder to read and write; made if missing.
+    """Open a file of a trusted folder to read and write; create it if it is missing.
 
-    What another user put there, when the folder was open to him, is removed first.
+    Remove it first if another user made it while the folder was open to others.
 
     Returns:
         Its descriptor, which the caller closes.

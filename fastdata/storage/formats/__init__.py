@@ -21,33 +21,33 @@ CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 
 
 class Writer(Protocol):
-    """Writes one file of a container. Not thread-safe."""
+    """Writer of one file of a container. Not thread-safe."""
 
     def add(self, row: Row, blob: bytes) -> None:
-        """Appends one sample.
+        """Append one sample.
 
         Raises:
             OSError: The file cannot be written.
         """
 
     def finish(self) -> Sequence[int]:
-        """Completes the file.
+        """Complete the file.
 
         Returns:
             The offset of each sample's blob in the file, in the order added.
         """
 
     def checksum(self) -> int:
-        """The finished file's CRC-32C."""
+        """Return the finished file's CRC-32C."""
 
     def close(self) -> None:
-        """Releases the file, finished or not. May be called twice."""
+        """Release the file, finished or not. May be called twice."""
 
 
 def open_writer(
     container: str, path: Path, classes: Sequence[str], *, plain: bool = False
 ) -> Writer:
-    """Opens the writer of a container whose files are written independently.
+    """Open the writer of a container whose files are written independently.
 
     Args:
         container: ``parquet`` or ``shards``.
@@ -61,13 +61,13 @@ def open_writer(
 
 
 def file_name(container: str, number: int) -> str:
-    """Name of a container's file by its number from 0; of an LMDB there is one."""
+    """Return the name of a container's file by its number from 0; an LMDB has one."""
     name: str = _module(container).FILE_NAME.format(number)
     return name
 
 
 def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
-    """Finds every blob of a container's file by the container's own structure.
+    """Find every blob of a container's file by the container's own structure.
 
     Yields:
         Offset and length of each blob in bytes, in the order of the samples.

@@ -36,12 +36,12 @@ _PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c
 
 
 def sample_key(number: int) -> bytes:
-    """The key of a sample: its number from 0, 8 bytes, big-endian, so that keys sort."""
+    """Return the key of a sample: its number from 0, 8 bytes, big-endian, so that keys sort."""
     return number.to_bytes(8, "big")
 
 
 def map_size(blob_bytes: int) -> int:
-    """The map size to open with, for an expected sum of blob lengths.
+    """Return the map size to open with, for an expected sum of blob lengths.
 
     It is the same for every commit, since LMDB writes it into the file: the next power of
     two above twice the blobs and 1 GiB. Address space, not memory.
@@ -50,7 +50,7 @@ def map_size(blob_bytes: int) -> int:
 
 
 def entries(path: Path) -> int:
-    """Number of samples committed to a ``data.mdb``; 0 where there is none, or a torn one."""
+    """Return the number of samples committed to a ``data.mdb``; 0 if it is missing or torn."""
     if not path.exists():
         return 0
     try:
@@ -88,14 +88,14 @@ class LmdbWriter:
         self._transaction = self._environment.begin(write=True)
 
     def add(self, row: Row, blob: bytes) -> None:
-        """Appends one sample; see `fastdata.storage.formats.Writer`."""
+        """Append one sample; see `fastdata.storage.formats.Writer`."""
         with _as_os_error(self._path):
             if not self._transaction.put(sample_key(self._next), blob, append=True):
                 raise CorruptionError(f"{self._path}: sample {self._next} is already there")
         self._next += 1
 
     def finish(self) -> list[int]:
-        """Commits. The offsets are -1: small blobs still move until the last commit."""
+        """Commit. The offsets are -1: small blobs still move until the last commit."""
         # LMDB writes all pages first and then waits for them.
         with _as_os_error(self._path), written_behind(self._path):
             self._transaction.commit()
@@ -103,7 +103,7 @@ class LmdbWriter:
         return [-1] * (self._next - self._first)
 
     def close(self) -> None:
-        """Releases the file; what is not committed is dropped."""
+        """Release the file; drop uncommitted samples."""
         self._transaction.abort()
         self._environment.close()
 
@@ -121,7 +121,7 @@ def _as_os_error(path: Path) -> Iterator[None]:
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:
-    """Finds every blob in a ``data.mdb``: yields (offset, length) in bytes, in key order.
+    """Find every blob in a ``data.mdb``: yield (offset, length) in bytes, in key order.
 
     Walks LMDB's B+ tree, reading its leaf pages and no blob. LMDB's own bindings would do,
     but touch every page of every value that a cursor passes, which reads the whole file.
@@ -139,7 +139,7 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
 
 
 class _Meta(NamedTuple):
-    """What a meta page says (``MDB_meta`` in mdb.c)."""
+    """Contents of a meta page (``MDB_meta`` in mdb.c)."""
 
     magic: int
     version: int
@@ -173,7 +173,7 @@ class _Tree:
         self._root = max(first, self._meta(self._page_size), key=lambda m: m.transaction).root
 
     def corrupt(self, problem: str) -> CorruptionError:
-        """The error for a file that is not as it must be."""
+        """Return the error for a damaged file."""
         return CorruptionError(f"{self._path}: cannot be read as LMDB: {problem}")
 
     def _meta(self, offset: int) -> _Meta:
@@ -186,7 +186,7 @@ class _Tree:
         return meta
 
     def leaves(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yields every entry's key, and the offset and length of its value, in key order."""
+        """Yield every entry's key, and the offset and length of its value, in key order."""
         if self._root != self._NO_PAGE:
             yield from self._entries(self._root, self._MOST_DEPTH)
 
@@ -224,7 +224,7 @@ class _Tree:
 
 
 def _used(environment: lmdb.Environment) -> int:
-    """Bytes of the file that committed pages take up."""
+    """Return the bytes of committed pages in the file."""
     return (int(environment.info()["last_pgno"]) + 1) * int(environment.stat()["psize"])
 
 

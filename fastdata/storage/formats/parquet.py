@@ -117,7 +117,7 @@ class ParquetWriter:
         self._rows, self._blobs, self._held = [], [], 0
 
     def finish(self) -> list[int]:
-        """Completes the file; see `fastdata.storage.formats.Writer`."""
+        """Complete the file; see `fastdata.storage.formats.Writer`."""
         self._flush()
         self.close()
         found = list(extents(self._path))
@@ -130,7 +130,7 @@ class ParquetWriter:
         return crc32c_file(self._path)
 
     def close(self) -> None:
-        """Releases the file, finished or not."""
+        """Release the file, finished or not."""
         self._writer.close()
         self._file.close()
 
@@ -139,7 +139,7 @@ open_writer = ParquetWriter
 
 
 def _schema(classes: Sequence[str], plain: bool) -> pa.Schema:
-    """The columns, with the features that Hugging Face's ``datasets`` looks for beside them."""
+    """Return the columns, with the features that Hugging Face's ``datasets`` looks for."""
     features: dict[str, Any] = {"label": {"names": list(classes), "_type": "ClassLabel"}}
     if not plain:
         features["image"] = {"_type": "Image"}
@@ -148,7 +148,7 @@ def _schema(classes: Sequence[str], plain: bool) -> pa.Schema:
 
 
 def extents(path: Path) -> Iterator[tuple[int, int]]:
-    """Finds every blob of the image column: yields (offset, length) in bytes, in row order.
+    """Find every blob of the image column: yield (offset, length) in bytes, in row order.
 
     Raises:
         CorruptionError: The file is not Parquet, or its image column is not laid out as
@@ -200,7 +200,7 @@ _MOST_FOOTER, _MOST_DEPTH = 256 << 20, 16
 
 
 def _footer(descriptor: int, size: int) -> dict[int, Any]:
-    """Footer of a file: its schema and row groups, by field numbers."""
+    """Return a file's footer: its schema and row groups, by field numbers."""
     end = read_exactly(descriptor, max(size - 8, 0), 8)
     length = int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or length > min(size - 8, _MOST_FOOTER):
@@ -210,14 +210,14 @@ def _footer(descriptor: int, size: int) -> dict[int, Any]:
 
 
 def _image_pages(group: dict[int, Any]) -> tuple[int, int, int]:
-    """Rows of a row group, and where its images begin and end; they end at -1 if compressed."""
+    """Return a row group's rows, and where its images begin and end; -1 if compressed."""
     about = group[_COLUMNS][_IMAGE_COLUMN][_ABOUT]
     begin = about[_PAGES_AT]
     return group[_ROWS], begin, -1 if about[_CODEC] else begin + about[_STORED_SIZE]
 
 
 class _Thrift:
-    """Values in Thrift's compact protocol: structures are dictionaries by field number."""
+    """Parser of Thrift's compact protocol: structures are dictionaries by field number."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -244,7 +244,7 @@ class _Thrift:
         return zigzag >> 1 ^ -(zigzag & 1)
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """The next value; ``kind`` is the protocol's number of its type."""
+        """Return the next value; ``kind`` is the protocol's number of its type."""
         match kind:
             case 1 | 2 | 3:
                 return self._bytes(1)
@@ -276,7 +276,7 @@ class _Thrift:
 
 
 def _page_size(header: bytes) -> int:
-    """Size in bytes of a data page, from its header: Thrift's compact protocol.
+    """Return the bytes of a data page, from its header in Thrift's compact protocol.
 
     The header begins with three 32-bit fields: type, size, size when compressed. Each is a
     byte 0x15 (the next field, of type i32) and a zigzag-coded varint.

@@ -30,7 +30,7 @@ _MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 
 
 class ShardWriter:
-    """Writes one tar file; the same samples give the same bytes."""
+    """Writer of one tar file; the same samples give the same bytes."""
 
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
         self._file = DirectFile(path)
@@ -40,7 +40,7 @@ class ShardWriter:
         self._offsets: list[int] = []
 
     def add(self, row: Row, blob: bytes) -> None:
-        """Appends one sample; see `fastdata.storage.formats.Writer`."""
+        """Append one sample; see `fastdata.storage.formats.Writer`."""
         name = member_name(row.key)
         header = _npy_header(row) if row.encoding == "raw" else b""
         start = self._member(f"{name}.{EXTENSIONS[row.encoding]}", header, blob)
@@ -56,7 +56,7 @@ class ShardWriter:
         self._member(f"{name}.json", json.dumps(about, ensure_ascii=False).encode())
 
     def _member(self, name: str, *parts: bytes) -> int:
-        """Writes a member; returns where its data begins."""
+        """Write a member; return where its data begins."""
         size = sum(map(len, parts))
         head = member_head(name, size)
         padding = bytes(-size % tarfile.BLOCKSIZE)
@@ -72,7 +72,7 @@ class ShardWriter:
         self._file.write(data)
 
     def finish(self) -> list[int]:
-        """Completes the file; see `fastdata.storage.formats.Writer`."""
+        """Complete the file; see `fastdata.storage.formats.Writer`."""
         end = 2 * tarfile.BLOCKSIZE  # two zero blocks, then zeros to a whole record
         self._write(bytes(end + -(self._at + end) % tarfile.RECORDSIZE))
         self._file.close()
@@ -83,7 +83,7 @@ class ShardWriter:
         return self._crc
 
     def close(self) -> None:
-        """Releases the file, finished or not."""
+        """Release the file, finished or not."""
         self._file.abandon()
 
 
@@ -96,7 +96,7 @@ HUGGING_FACE = "configs: [{config_name: default, data_files: '*.tar'}]\n"
 
 
 def member_head(name: str, size: int) -> bytes:
-    """What stands before a member's data, for a regular file of so many bytes.
+    """Return the header of a member: a regular file of so many bytes.
 
     Most names are short and ASCII. For these the header of an empty name is filled in, since
     tarfile takes 16 µs for its own and this one; the bytes are the same.
@@ -127,7 +127,7 @@ _EMPTY_SUM = int(_EMPTY[_SUM_AT : _SUM_AT + 6], 8)
 
 
 def member_name(key: str) -> str:
-    """The name that a key's members share.
+    """Return the name that a key's members share.
 
     WebDataset takes what follows the first dot of the last path component for the
     extension, so dots there are written as ``%2E`` and the per cent sign as ``%25``. The
@@ -138,7 +138,7 @@ def member_name(key: str) -> str:
 
 
 def _npy_header(row: Row) -> bytes:
-    """NumPy's header for raw pixels, so that readers get an array without knowing its size."""
+    """Return NumPy's header for raw pixels, from which readers learn the array's size."""
     header = io.BytesIO()
     shape = {"descr": "|u1", "fortran_order": False, "shape": (row.height, row.width, 3)}
     np.lib.format.write_array_header_1_0(header, shape)

@@ -49,11 +49,11 @@ class Openable(Protocol):
     """A file that can be opened for reading; its text is its name in messages."""
 
     def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Opens it: something with ``read``, ``seek`` and ``tell``."""
+        """Open it: something with ``read``, ``seek`` and ``tell``."""
 
 
 def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> Iterator[Member]:
-    """Yields the regular files of a tar file, in the archive's order.
+    """Yield the regular files of a tar file, in the archive's order.
 
     Args:
         path: The uncompressed tar file.
@@ -99,15 +99,15 @@ def read_member(file: Any, name: str, most: int) -> bytes:
 
 
 class TarError(ValueError):
-    """It is no tar file, or a damaged one."""
+    """Error of a file that is no tar file, or a damaged one."""
 
 
 class _OtherKindError(TarError):
-    """A member is no regular file."""
+    """Error of a member that is no regular file."""
 
 
 def _walk(file: Any, at: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """Yields name, offset and size of each regular file."""
+    """Yield name, offset and size of each regular file."""
     pending: dict[bytes, dict[str, str]] = {}  # headers of the next header, by type
     while True:
         block = _read(file, at, _BLOCK, end)
@@ -158,7 +158,7 @@ def _read(file: Any, at: int, size: int, end: int) -> bytes:
 
 
 class _Header(NamedTuple):
-    """A header's block."""
+    """Block of a header."""
 
     name: str
     size: int
@@ -180,7 +180,7 @@ class _Header(NamedTuple):
 
 
 def _number(field: bytes) -> int:
-    """A number: octal digits, or base 256 behind a byte 0x80; -1 for anything else."""
+    """Return a number: octal digits, or base 256 behind a byte 0x80; -1 for anything else."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.partition(b"\0")[0].strip(b" ")
@@ -193,7 +193,7 @@ def _text(field: bytes) -> str:
 
 
 def _extra(kind: bytes, data: bytes) -> dict[str, str]:
-    """The fields of a header of a header."""
+    """Return the fields of a header of a header."""
     if kind == _LONG_LINK:
         return {}
     if kind == _LONG_NAME:
@@ -218,7 +218,7 @@ def _refuse_for_all(fields: dict[str, str]) -> None:
 
 
 def _resolve(header: _Header, pending: dict[bytes, dict[str, str]]) -> tuple[str, int]:
-    """A member's name and size, by its header and those before it."""
+    """Return a member's name and size, by its header and those before it."""
     names = [fields["path"] for fields in pending.values() if "path" in fields]
     if len(names) > 1 and len(set(names)) > 1:
         raise TarError(f"a member has two names, {names[0]} and {names[1]}")

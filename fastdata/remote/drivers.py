@@ -1,0 +1,190 @@
+"""Drivers of fsspec: opened once a process, with limits, and with errors for missing ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from fastdata.errors import RemoteError, UsageError
+from fastdata.remote.answers import bounded_options
+from fastdata.remote.retries import describe_error
+from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
+
+if TYPE_CHECKING:
+    import fsspec
+
+StorageOptions = Mapping[str, Any]
+
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+#: Modules of the drivers of buckets, by scheme.
+BUCKETS = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
+
+#: Seconds without a byte after which a request counts as stalled and is retried.
+STALLED = 60.0
+_CONNECT = 15.0
+
+# Keyed by process: a forked child does not use its parent's drivers. It keeps them, because
+# closing a driver without its thread may hang.
+_opened: dict[tuple[int, str, str], fsspec.AbstractFileSystem] = {}
+
+
+def open_filesystem(
+    url: str, storage_options: StorageOptions | None = None
+) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the fsspec filesystem for a URL, and the URL's path in it.
+
+    A process opens one filesystem per scheme, host and options. It caches no listings.
+    Call this again after a fork; do not pass the filesystem to another process.
+
+    Args:
+        url: ``scheme://…``.
+        storage_options: Options of the driver; ``scheme:option`` for one scheme only. The
+            driver takes missing ones from the environment (for gs, ``STORAGE_EMULATOR_HOST``,
+            ``GOOGLE_APPLICATION_CREDENTIALS``; for any, ``FSSPEC_<SCHEME>_<OPTION>``).
+
+    Raises:
+        UsageError: The URL is malformed, its driver is missing, or rejects the options.
+        RemoteError: The driver's host is unknown.
+    """
+    scheme = scheme_of(url)
+    options = _options_of(scheme, storage_options or {})
+    remember_secrets(options)
+    remember_query(url)
+    if "::" in url.partition("://")[0] or "://" not in url:
+        raise UsageError(f"{redact(url)}: nested URLs are not supported", "Use scheme://host/path.")
+    driver = _driver(url)
+    try:
+        path = str(driver._strip_protocol(url)).rstrip("/") or "/"
+        options = {**driver._get_kwargs_from_urls(url), **options}
+        remember_secrets(options)
+        key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
+        found = _opened.get(key)
+        if found is None:
+            made = _make(scheme, driver, options)
+            _require_host(url, made)
+            found = _opened.setdefault(key, made)  # another thread may have been faster
+    except RemoteError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{redact(url)}: cannot open it: {describe_error(error)}",
+            "Check the URL and --storage-option.",
+        ) from None
+    return found, path
+
+
+def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
+    """Look up a driver's host, if known: the driver itself would retry for minutes.
+
+    Raises:
+        RemoteError: The name does not exist. A failed lookup raises nothing.
+    """
+    service = getattr(fs, "base", None) or getattr(fs, "endpoint_url", None)  # gcsfs, s3fs
+    host = urlsplit(service).hostname if isinstance(service, str) else None
+    if host is None or getproxies():  # a proxy knows names that this machine does not
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_NONAME:
+            raise RemoteError(
+                f"{redact(url)}: the host {host} is unknown: {error.strerror}",
+                "Check the network, the URL, and the endpoint in --storage-option or the "
+                "environment.",
+            ) from None
+
+
+def _options_of(scheme: str, given: StorageOptions) -> dict[str, Any]:
+    """Return the options for a scheme: the general ones, and its own ``scheme:option``."""
+    common = {name: value for name, value in given.items() if ":" not in name}
+    own = {
+        name.partition(":")[2]: value
+        for name, value in given.items()
+        if name.partition(":")[0] == scheme and ":" in name
+    }
+    return common | own
+
+
+def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
+    scheme = scheme_of(url)
+    from fsspec.registry import get_filesystem_class
+
+    try:
+        if scheme in BUCKETS:
+            importlib.import_module(BUCKETS[scheme])
+        driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
+        raise UsageError(
+            f"{redact(url)}: the driver of {scheme}:// is not installed", hint
+        ) from None
+    except ValueError:
+        raise UsageError(
+            f"{redact(url)}: no driver handles {scheme}://",
+            "Check the scheme, or install the fsspec driver for it.",
+        ) from None
+    return driver
+
+
+def _make(
+    scheme: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
+) -> fsspec.AbstractFileSystem:
+    from fsspec.config import apply_config
+
+    configured = apply_config(driver, options)
+    remember_secrets(configured)
+    options = {**options, **bounded_options(driver, configured, _CONNECT, STALLED)}
+    defaults: dict[str, Any] = {}
+    if scheme in BUCKETS:
+        # These drivers log each failure with a traceback; final ones are raised anyway.
+        _quiet(BUCKETS[scheme])
+        defaults["use_listings_cache"] = False  # see what other processes write
+    new = {name: value for name, value in defaults.items() if name not in configured}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="GCS project not set")
+        return driver(**new, **options, skip_instance_cache=True)
+
+
+def _quiet(logger: str) -> None:
+    log = logging.getLogger(logger)
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+
+
+def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
+    """Parse ``key=value`` options; values are JSON, else text.
+
+    Raises:
+        UsageError: An option has no ``=``, or a key is given twice.
+    """
+    options: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            # Do not show the text: it may be a credential whose key was forgotten.
+            raise UsageError(
+                "--storage-option takes key=value", "For example: --storage-option token=anon"
+            )
+        if name in options:
+            raise UsageError(f"--storage-option {name} is given twice", "Give it once.")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    remember_secrets(options)
+    return options
+
+
+def has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
+    """Return whether a driver handles one of some schemes."""
+    found = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return not set(names).isdisjoint(found)
