@@ -290,10 +290,10 @@ def linspace(start: float, end: float, count: int) -> list[float]:
     """The entries of ``torch.linspace(start, end, count)``."""
 
 class PixelProgram:
-    """Augmentations as a tree, which `fastdata.transforms.pixels` makes.
+    """Augmentations as a tree, which `fastdata.transforms.tree` makes.
 
     ``nodes``: in pre-order, (kind, operation, end, first value, values, first draw) of each;
-    ``values``: as `fastdata.transforms.pixels.Number`. ValueError: they make no tree.
+    ``values``: as `fastdata.transforms.tree.Number`. ValueError: they make no tree.
     """
 
     def __init__(

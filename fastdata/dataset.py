@@ -30,8 +30,9 @@ from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.rows import Row
 from fastdata.storage.source import Source
 from fastdata.text import class_name
-from fastdata.transforms.descriptions import Schedule, Transform
-from fastdata.transforms.torchvision import parts
+from fastdata.transforms.originals import composed
+from fastdata.transforms.reading import Step
+from fastdata.transforms.schedule import Schedule
 
 
 class BatchDecoder(Protocol):
@@ -446,11 +447,11 @@ def whole_number(index: Any) -> int:
         ) from None
 
 
-def _first_of_ours(transform: Any) -> Transform | None:
+def _first_of_ours(transform: Any) -> Step | None:
     """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
-    if isinstance(transform, Transform):
+    if isinstance(transform, Step):
         return transform
-    return next(filter(None, map(_first_of_ours, parts(transform) or ())), None)
+    return next(filter(None, map(_first_of_ours, composed(transform) or ())), None)
 
 
 def _decoder_of(dataset: ImageDataset) -> BatchDecoder | None:

@@ -24,7 +24,6 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
-from fastdata.transforms.pixels import is_random
 
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "recipes-originals.json"
 
@@ -147,7 +146,7 @@ def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
 
 def levels(name: str, transform: Any, recipe: Recipe) -> str:
     """By how much the loader's pixels differ from the original's; "" where something is random."""
-    if any(is_random(step) for one in recipe.programs for step in (*one.steps, *one.pixels)):
+    if any(step.is_random for one in recipe.programs for step in (*one.steps, *one.pixels)):
         return ""
     output = recipe.programs[0].output
     unit = 1.0 if output.dtype == "uint8" else 255.0 * min(output.std or (1.0,))

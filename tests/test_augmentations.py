@@ -21,7 +21,7 @@ from fastdata import transforms as ours
 from fastdata.errors import SampleError, UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.pixels import native_program
+from fastdata.transforms.tree import native_program
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -14,7 +14,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
 from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.pixels import native_program
+from fastdata.transforms.tree import native_program
 
 need("lightly", "dinov2")
 

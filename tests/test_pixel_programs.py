@@ -36,7 +36,8 @@ from fastdata.transforms import (
     TrivialAugmentWide,
 )
 from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.pixels import Builder, Operation, Random, Sample, native_program
+from fastdata.transforms.nodes import Operation, Random, Sample
+from fastdata.transforms.tree import Builder, native_program
 
 #: Draws of torchvision's, and of ours; FASTDATA_DRAWS=100000 for a sharper look, of ten minutes.
 COUNT = int(os.environ.get("FASTDATA_DRAWS", 5_000))
@@ -75,7 +76,7 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
     table = [float(n) for n in range(3)]
 
     def build(tree: Builder) -> None:
-        tree.call("brightness", tree.random(Random("uniform_double", 0.0, 1.0)))
+        tree.call("brightness", Random("uniform_double", 0.0, 1.0).number(tree))
         tree.call("brightness", tree.table(table))
         tree.call("brightness", tree.table([2.0], signed=True, plus=2.0))
         tree.call("brightness", tree.uniform(0.3, 0.7))
@@ -97,7 +98,7 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
 def test_normal_numbers_are_normal_within_their_bounds() -> None:
     def build(tree: Builder) -> None:
         value = Random("normal", 3.0, 2.0, options=(("least", 1.0), ("greatest", 6.0)))
-        tree.call("brightness", tree.random(value))
+        tree.call("brightness", value.number(tree))
 
     program = built(build)
     found = [program.draw(key, 9, 9)[0][0][1][0] for key in keys_of(COUNT)]

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import numpy_draws
 import pytest
+from core_pixels import by_core, by_pillow
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.decode import decode_batch
 from fastdata.errors import UsageError
 from fastdata.plan import draws
 from fastdata.transforms import (
@@ -33,10 +33,9 @@ from fastdata.transforms import (
     ResizeKeepRatio,
     Transform,
     Views,
-    pillow,
 )
+from fastdata.transforms.base import render
 from fastdata.transforms.compile import Output, Program, Recipe, Refusal, compile_recipe
-from fastdata.transforms.pixels import is_random
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = ["bilinear", "nearest", "bicubic", "lanczos"]
@@ -72,11 +71,7 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 def by_program(program: Program, image: Image.Image, keys: Keys) -> npt.NDArray[np.uint8]:
-    got = program.draw([image.width], [image.height], keys)
-    pixels = pillow.render(image, got[0])
-    if program.pixels:
-        left = program.batch_options(pillow.rendered(got))
-        pixels = decode_batch([pixels], program.size, **left)[0]
+    pixels: npt.NDArray[np.uint8] = by_core(program, image, keys)
     assert pixels.dtype == np.uint8 and pixels.shape == (program.size[1], program.size[0], 3)
     return pixels
 
@@ -306,7 +301,7 @@ def test_composed_geometry_gives_the_pixels_of_its_steps(
     recipe = compile_recipe(steps)
     if isinstance(recipe, Refusal):
         return  # which are refused, other tests say
-    if any(map(is_random, recipe.programs[0].pixels)):
+    if any(step.is_random for step in recipe.programs[0].pixels):
         return  # they draw other numbers
     image, keys = noise(*size, seed % 1000), np.array([seed], np.uint64)
     got = by_program(recipe.programs[0], image, keys).astype(int)
@@ -316,10 +311,18 @@ def test_composed_geometry_gives_the_pixels_of_its_steps(
         for n, step in enumerate(steps)
         if isinstance(step, (Resize, RandomResizedCrop))
     ]
-    # A pixel program's resize is within a level of Pillow's, as docs/augmentations.md says.
-    within = any(isinstance(s, (Resize, RandomResizedCrop)) for s in recipe.programs[0].pixels)
+    program = recipe.programs[0]
+    # A pixel program's resize is within a level of Pillow's, as docs/augmentations.md says; so is
+    # a bilinear one of a crop.
+    within = any(isinstance(s, (Resize, RandomResizedCrop)) for s in program.pixels)
+    within |= program.filter == "bilinear" and any(step.resizes for step in program.steps)
     # Pillow's sums of a mirrored image are added in another order.
     assert np.abs(got - expected).max() <= (1 if any(before) or within else 0)
+    if not program.pixels:  # what Pillow makes of the crop that was drawn
+        cut = program.draw([image.width], [image.height], keys)[0]
+        drawn = np.asarray(by_pillow(image, cut)).astype(int)
+        assert np.abs(drawn - expected).max() <= (1 if any(before) else 0)
+        np.testing.assert_array_equal(render(image, cut), drawn)
 
 
 def test_few_compositions_are_refused() -> None:

@@ -16,7 +16,6 @@ from recipe_packages import need
 from recipes_page import compiled, levels, page
 
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.pixels import is_random
 
 need("timm", "open_clip", "transformers", "lightly", "dinov2")
 
@@ -57,7 +56,7 @@ def test_a_native_recipe_makes_what_its_original_makes(name: str) -> None:
     if not isinstance(recipe, Recipe) or recipe.unknown:
         pytest.skip("the page says that it is not native")
     steps = [step for one in recipe.programs for step in (*one.steps, *one.pixels)]
-    if not any(map(is_random, steps)):
+    if not any(step.is_random for step in steps):
         # torch's bicubic kernels round and clamp otherwise than Pillow's, as the page says.
         bicubic = name.startswith("transformers") or "tensor, bicubic" in name
         assert int(levels(name, transform, recipe)) <= 1 + bicubic

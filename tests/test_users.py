@@ -20,7 +20,7 @@ from torchvision_stub import import_torchvision
 from fastdata import DataLoader
 from fastdata.transforms import Views
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
-from fastdata.transforms.pixels import native_program
+from fastdata.transforms.tree import native_program
 
 tv = import_torchvision().transforms
 

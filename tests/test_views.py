@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_pixels import by_pillow
 from jpegs import encode, picture
 from loader_data import CONTAINERS, CROPS, WITH_INDEX, images, same
 from PIL import Image
@@ -33,8 +34,7 @@ from fastdata.transforms import (  # noqa: E402
     Views,
 )
 from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
-from fastdata.transforms.pillow import render  # noqa: E402
-from fastdata.transforms.pixels import native_program  # noqa: E402
+from fastdata.transforms.tree import native_program  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -175,7 +175,7 @@ def test_torchvisions_transforms_in_views_have_its_pixels(version: str) -> None:
                 image = dataset.open_image(index)
                 cut = program.draw([image.width], [image.height], keys[place : place + 1])
                 size = program.size
-                want = Image.fromarray(render(image, cut[0]))
+                want = by_pillow(image, cut[0])
                 calls, *_ = native_program(program.pixels).draw(int(keys[place]), *size)
                 for name, values in calls:
                     want = apply(want, (name, tuple(values)))
@@ -206,7 +206,7 @@ def test_scales_of_each_view_are_torchvisions() -> None:
 
 FIXED = {
     "overlapping": [CenterCrop(30), Resize((21, 33)), Compose([Resize(40), CenterCrop(32)])],
-    "apart": [Compose([Resize(40), *steps]) for steps in FiveCrop(8).views],
+    "apart": [Compose([Resize(40), *steps]) for steps in FiveCrop(8).transforms],
     "padded": [CenterCrop(97), CenterCrop(8), Compose([Resize((9, 12)), RandomHorizontalFlip(1)])],
     "enlarged": [Resize((300, 200), "bicubic"), Resize((5, 5)), Resize((9, 9), "nearest")],
 }

@@ -72,7 +72,7 @@ def command(
     if step_ms is not None and batch_size is None:
         raise UsageError("--step-ms needs --batch-size", "Say how many images a step takes.")
     from fastdata.doctor import diagnose, report, training_transform
-    from fastdata.transforms.descriptions import CenterCrop, Compose, Resize
+    from fastdata.transforms import CenterCrop, Compose, Resize
 
     transform = training_transform(size)
     if crop == "val":

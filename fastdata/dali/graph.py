@@ -17,7 +17,6 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.transforms.compile import Program
-from fastdata.transforms.descriptions import RandomResizedCrop, Resize, ResizeKeepRatio
 from fastdata.transforms.geometry import Cuts
 
 # A pipeline is first run on an image of so many pixels' side: then it is full, and takes and gives
@@ -177,9 +176,7 @@ class Graph:
 
 
 def _resizes(program: Program) -> bool:
-    return any(
-        isinstance(step, (Resize, ResizeKeepRatio, RandomResizedCrop)) for step in program.steps
-    )
+    return any(step.resizes for step in program.steps)
 
 
 def _dali() -> Any:

@@ -22,7 +22,6 @@ from fastdata.loading.native import NativePath
 from fastdata.loading.pipeline import Pipeline
 from fastdata.storage.cache import Cache
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.describing import describe
 
 T = TypeVar("T", covariant=True)
 
@@ -168,7 +167,7 @@ class _DALIPath(NativePath):
             )
         if step := next((step for one in recipe.programs for step in one.pixels), None):
             raise UsageError(
-                f"the transform has augmentations, which this does not do: {describe(step)}",
+                f"the transform has augmentations, which this does not do: {step.words}",
                 "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
             )
         filters = [

@@ -57,7 +57,7 @@ class BatchOptions(TypedDict, total=False):
         check: Check the checksums of Extents that have them; the default.
         cuts: One a sample: a drawn geometry (``fastdata.transforms.geometry``), instead of
             ``regions``, ``sizes``, ``windows``, ``flips`` and ``filter``.
-        program: Augmentations (``fastdata.transforms.pixels``), done to the window before it is
+        program: Augmentations (``fastdata.transforms.tree``), done to the window before it is
             normalised; they make images of the result's size. Needs ``cuts``.
         drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
         max_scans: Leave JPEGs of more scans to Pillow; None for no limit.

@@ -24,7 +24,9 @@ from fastdata.storage.files import room
 from fastdata.storage.seek_cache import DEFAULT_BYTES
 from fastdata.text import human_share
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
-from fastdata.transforms.descriptions import Compose, RandomHorizontalFlip, RandomResizedCrop
+from fastdata.transforms.containers import Compose
+from fastdata.transforms.crops import RandomHorizontalFlip
+from fastdata.transforms.resizes import RandomResizedCrop
 
 #: Threads that read at the same time, at most.
 _READERS = 128

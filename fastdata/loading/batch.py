@@ -22,7 +22,7 @@ from fastdata.plan.draws import sample_keys
 from fastdata.plan.schedule import Planned
 from fastdata.remote.prefetch import Fetch
 from fastdata.storage.source import BlobColumn, Source
-from fastdata.transforms import pillow
+from fastdata.transforms.base import SMALL_HINT, render, rendered
 from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Cuts
 
@@ -151,8 +151,8 @@ class OneOfBatch(Alone):
             out = view.memory.array[self._one]
             if cut["needs_padding"][0]:
                 image.way = PILLOW  # it crops and resizes, too
-                found = pillow.render(image.image(), cut[0])
-                _decode_one(program, pillow.rendered(cut), found, out)
+                found = render(image.image(), cut[0])
+                _decode_one(program, rendered(cut), found, out)
             else:
                 _decode_one(program, cut, pixels, out)
 
@@ -180,7 +180,7 @@ class OneOfBatch(Alone):
 def too_small(source: Source, index: int, words: str) -> UsageError:
     """Return the error for a sample that a crop does not fit into."""
     what = source.problem(index, f"it has {words}").what
-    return UsageError(what, f'{pillow.SMALL_HINT} Or leave such samples out with on_error="skip".')
+    return UsageError(what, f'{SMALL_HINT} Or leave such samples out with on_error="skip".')
 
 
 def _decode_one(

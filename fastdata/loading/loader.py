@@ -46,7 +46,7 @@ from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.descriptions import Schedule
+from fastdata.transforms.schedule import Schedule
 
 T = TypeVar("T", covariant=True)
 

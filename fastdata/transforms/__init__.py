@@ -1,58 +1,59 @@
 """Image transforms that the native core executes; descriptions, not code.
 
-The public classes are in `fastdata.transforms.descriptions` and, of augmentations, in
-`fastdata.transforms.augmentations`; `fastdata.transforms.compile` makes of a pipeline what the core
-does and what is left to call; `fastdata.transforms.pillow` does the same to one image.
+Names, arguments and pixels are torchvision's (``torchvision.transforms``, version 0.28)::
+
+    train = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(MEAN, STD)])
+    val = Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)])
+
+Each may also be called with one PIL image, in any dataset's ``transform`` on torch's own path. That
+always gives a tensor, (3, height, width): uint8 from 0 to 255, or floats after :class:`Normalize`;
+after :class:`Views` a list of them, or a dict of lists. A call draws from torch's global generator:
+one number of 64 bits (a view), if anything is random. ``torch.manual_seed`` governs it. Only
+calling them needs torch.
+
+A transform is one class: its fields, its checks, the size it leaves, its nodes in the core's
+program, its words. `fastdata.transforms.compile` makes programs of pipelines.
 """
 
-from fastdata.transforms import pillow
-from fastdata.transforms.augmentations import (
-    AugMix,
-    AutoAugment,
+from fastdata.transforms.base import Transform
+from fastdata.transforms.colours import (
     ColorJitter,
     GaussianBlur,
     GaussianNoise,
     Grayscale,
-    Pad,
-    RandAugment,
     RandomAdjustSharpness,
-    RandomAffine,
-    RandomApply,
     RandomAutocontrast,
     RandomChannelPermutation,
-    RandomChoice,
     RandomEqualize,
-    RandomErasing,
     RandomGrayscale,
     RandomInvert,
-    RandomOrder,
-    RandomPerspective,
     RandomPhotometricDistort,
     RandomPosterize,
-    RandomResize,
-    RandomRotation,
-    RandomShortestSize,
     RandomSolarize,
-    ScaleJitter,
-    TrivialAugmentWide,
 )
-from fastdata.transforms.descriptions import (
+from fastdata.transforms.containers import Compose, RandomApply, RandomChoice, RandomOrder, Views
+from fastdata.transforms.crops import (
     CenterCrop,
-    Compose,
     CornerCrop,
     FiveCrop,
-    Normalize,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
-    RandomResizedCrop,
     RandomVerticalFlip,
+    TenCrop,
+)
+from fastdata.transforms.output import Normalize, RandomErasing
+from fastdata.transforms.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from fastdata.transforms.resizes import (
+    RandomResize,
+    RandomResizedCrop,
+    RandomShortestSize,
     Resize,
     ResizeKeepRatio,
-    Schedule,
-    TenCrop,
-    Transform,
-    Views,
+    ScaleJitter,
 )
+from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "AugMix",
@@ -99,5 +100,3 @@ __all__ = [
     "TrivialAugmentWide",
     "Views",
 ]
-
-Transform._call = staticmethod(pillow.call)

@@ -1,4 +1,4 @@
-"""Compiling a pipeline: what the native core does of it, and what is left to call.
+"""Compiling a pipeline to programs for the native core, and a tail of calls.
 
 ``compile_recipe`` reads a pipeline (ours, torchvision's, or both) once and makes a `Recipe` of it:
 a `Program` for the core (geometry and an output format), one a view where the pipeline has `Views`,
@@ -19,93 +19,36 @@ from __future__ import annotations
 
 import enum
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import UsageError
 from fastdata.text import human_count
-from fastdata.transforms import geometry, pixels
-from fastdata.transforms import libraries as translation
-from fastdata.transforms.augmentations import (
-    RandomApply,
-    RandomChoice,
-    RandomErasing,
-    RandomOrder,
+from fastdata.transforms import (
+    dinov2,
+    geometry,
+    lightly,
+    open_clip,
+    timm,
+    torchvision,
+    transformers,
+    users,
 )
-from fastdata.transforms.describing import describe, dimensions
-from fastdata.transforms.descriptions import (
-    CenterCrop,
-    Compose,
-    CornerCrop,
-    FiveCrop,
-    Form,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    ResizeKeepRatio,
-    Schedule,
-    Stack,
-    TenCrop,
-    Transform,
-    Views,
-    in_form,
-)
+from fastdata.transforms.base import misplaced, read
+from fastdata.transforms.forms import Form, Stack, count, in_form
 from fastdata.transforms.geometry import Cuts
-from fastdata.transforms.originals import settled
-from fastdata.transforms.symbols import package
-
-_Pair: TypeAlias = tuple[int, int]
-_Values: TypeAlias = tuple[float, ...]  # one a channel
-
-# Stands after each Compose of ours: what it is in gets a tensor from it.
-_RETURNED = object()
-_GEOMETRY = (
-    RandomResizedCrop,
-    Resize,
-    ResizeKeepRatio,
-    CenterCrop,
-    CornerCrop,
-    RandomCrop,
-    RandomHorizontalFlip,
-)
-_CONTAINERS = (RandomApply, RandomChoice, RandomOrder)
-_OWN = (Normalize, RandomErasing, ResizeKeepRatio, *_CONTAINERS)
-_SOME_SIZE = (12345, 6789)  # that no step makes
-_ZEROS = ((0, 0, 0), "constant")  # what geometry pads with
-# What may come after a conversion to floats: it moves values, and makes none but zeros.
-_MOVES = (CenterCrop, CornerCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
-
-
-class Output(NamedTuple):
-    """The format of what a program makes.
-
-    Attributes:
-        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
-            ``(value / 255 - mean) / std``.
-        mean: A value a channel in units of 0 to 1; None: 0.
-        std: A value a channel in units of 0 to 1; None: 1.
-        channels_last: Whether a batch's pixels, rather than its planes, are contiguous.
-        as_pil: The pipeline has not made tensors: the tail wants PIL images, and without a tail
-            they are the result.
-        channels: 3, or 1 of grey images.
-    """
-
-    dtype: str
-    mean: _Values | None
-    std: _Values | None
-    channels_last: bool
-    as_pil: bool
-    channels: int = 3
+from fastdata.transforms.originals import override, settled
+from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output
+from fastdata.transforms.output import Normalize
+from fastdata.transforms.reading import Chain, Reading, Several, Step, is_ours, tensor_image
+from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.symbols import name_of, package
+from fastdata.transforms.tree import native_program
 
 
 class Unknown(NamedTuple):
@@ -114,7 +57,7 @@ class Unknown(NamedTuple):
     Attributes:
         name: Of the transform.
         reason: Why not; a clause that goes on after "name: ".
-        hint: What the user can do about it; a sentence.
+        hint: The remedy; a sentence.
     """
 
     name: str
@@ -128,7 +71,7 @@ class Refusal(NamedTuple):
     Attributes:
         reason: In words for the user: which transform, why, and what to do about it.
         unknown: The steps that the core cannot do, if those stand in the way.
-        impossible: Whether the pipeline fails for every image, whoever calls it.
+        impossible: Whether the pipeline fails for every image on every path.
     """
 
     reason: str
@@ -138,7 +81,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What the core does for one view of a sample.
+    """The core's part of a pipeline, for one view of a sample.
 
     Attributes:
         size: (width, height) of every output.
@@ -146,14 +89,14 @@ class Program:
             image, the first of them.
         output: The format of the output.
         steps: The geometry, in the pipeline's order.
-        pixels: What comes after it: augmentations, and whatever follows them.
+        pixels: Steps after it: augmentations, and all that follows them.
     """
 
-    size: _Pair
+    size: tuple[int, int]
     filter: str
     output: Output
-    steps: tuple[Transform, ...]
-    pixels: tuple[Transform, ...] = ()
+    steps: tuple[Step, ...]
+    pixels: tuple[Step, ...] = ()
 
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
         """Draw and compose the geometry of a batch.
@@ -184,13 +127,13 @@ class Program:
             "mean": output.mean,
             "std": output.std,
             "cuts": cuts,
-            "program": pixels.native_program(self.pixels) if self.pixels else None,
+            "program": native_program(self.pixels) if self.pixels else None,
         }
 
     @property
     def erases(self) -> bool:
         """Whether the output is written over after it was normalised."""
-        return any(isinstance(step, pixels.Erase) for step in self.pixels)
+        return any(step.erases for step in self.pixels)
 
     def describe(self) -> str:
         """The program in one line of words."""
@@ -198,9 +141,9 @@ class Program:
         if self.output.channels == 1:
             kind = f"{kind} of one channel"
         normalised = " normalised" if self.output.mean is not None else ""
-        steps = [describe(step) for step in (*self.steps, *self.pixels)]
+        steps = [step.words for step in (*self.steps, *self.pixels)]
         # Erasing comes last, whatever it was converted from.
-        at = len(steps) - sum(isinstance(step, pixels.Erase) for step in self.pixels)
+        at = len(steps) - sum(step.erases for step in self.pixels)
         return ", ".join([*steps[:at], kind + normalised, *steps[at:]])
 
 
@@ -210,9 +153,8 @@ class Recipe:
 
     Attributes:
         programs: One for each view of a sample; one alone unless the pipeline has `Views`.
-        tail: What is to be called for each sample, in order, after that; with its tensor, or with
-            what its `Views` make.
-        calls: What is to be called for each sample and view, in order, before `tail`.
+        tail: Functions to call for each sample, in order, with its tensor or with its `Views`.
+        calls: Functions to call for each sample and view, in order, before `tail`.
         form: As `Views` have it; None where there are no Views.
         unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
     """
@@ -224,7 +166,7 @@ class Recipe:
     calls: tuple[tuple[Callable[[Any], Any], ...], ...] = ()
 
     def image(self, views: list[Any], batched: bool = False) -> Any:
-        """What stands in an image's place: its one view, or several in their form.
+        """Return the one view of an image, or several in their form.
 
         Args:
             views: Of a sample, or of a batch.
@@ -247,17 +189,17 @@ class Recipe:
         """The pipeline in one line of words."""
         views = [program.describe() for program in self.programs]
         alike = [(view, len(list(same))) for view, same in groupby(views)]
-        line = " | ".join(view if count == 1 else f"{count} of {view}" for view, count in alike)
+        line = " | ".join(view if number == 1 else f"{number} of {view}" for view, number in alike)
         if self.form is not None:
             named = self.form.items() if isinstance(self.form, dict) else ()
-            names = ", ".join(f"{_count(which)} {name}" for name, which in named if _count(which))
+            names = ", ".join(f"{count(which)} {name}" for name, which in named if count(which))
             head = f"{human_count(len(views), 'view')}{f' ({names})' if names else ''}"
             line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
         calls = [
             call
             for several in (*self.calls, self.tail)
             for call in several
-            if call is not _tensor_image()
+            if call is not tensor_image()
         ]
         if calls:
             line += "; then, one sample at a time, " + ", ".join(map(name_of, calls))
@@ -267,13 +209,90 @@ class Recipe:
         return self.describe()
 
 
-def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusal:
+class _Libraries:
+    """Transforms of other libraries; see `fastdata.transforms.reading.Libraries`."""
+
+    def parts(self, transform: Any) -> Sequence[Any] | None:
+        if isinstance(transform, Schedule):
+            raise UsageError(
+                "a Schedule stands in another transform, where no loader names its epoch",
+                "Give it to the dataset itself, and make the others part of what it makes.",
+            )
+        if override(transform):
+            return None
+        found = torchvision.parts(transform)
+        return users.parts(transform) if found is None else found
+
+    def views(self, transform: Any) -> Several | None:
+        return torchvision.views(transform)
+
+    def translate(self, transform: Any, kind: str, dtype: str) -> Found:
+        if reason := override(transform):
+            return Declined(reason)
+        for other in _OTHERS:
+            found = other(transform, kind, dtype)
+            if found is not None:
+                return found
+        return torchvision.translate(transform, kind, dtype)
+
+    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+        if isinstance(form, Stack) and isinstance(
+            self.translate(transform, "tensor", "float32"), Normalize
+        ):
+            numbers = {number for number in form.images if isinstance(number, int)}
+            return [(number, [transform]) for number in sorted(numbers)], form
+        return users.follow(transform, form)
+
+    def name_of(self, transform: Any) -> str:
+        return transform.title if isinstance(transform, Step) else name_of(transform)
+
+    def knows(self, transform: Any) -> bool:
+        """Whether there is something in these files for a transform of this type."""
+        others = (other(transform, "pil", "uint8") for other in _OTHERS)
+        return torchvision.is_known(transform) or any(
+            found is not None and not (isinstance(found, Declined) and not found.known)
+            for found in others
+        )
+
+
+def _albumentations(transform: Any, kind: str, dtype: str) -> Declined | None:
+    if package(type(transform)) != "albumentations":
+        return None
+    return Declined(
+        "it takes arrays by name, and a dataset hands over an image",
+        "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
+    )
+
+
+_OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
+    timm.translate,
+    open_clip.translate,
+    transformers.translate,
+    lightly.translate,
+    dinov2.translate,
+    _albumentations,
+    users.translate,
+)
+LIBRARIES = _Libraries()
+
+
+def read_pipeline(
+    transform: Any, size: tuple[int, int] | None = None
+) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
+    """Read a pipeline of any library's transforms, for images of one size or of any.
+
+    See `fastdata.transforms.base.read`.
+    """
+    return read(transform, size, LIBRARIES)
+
+
+def compile_recipe(transform: Any, size: tuple[int, int] | None = None) -> Recipe | Refusal:
     """Compile a pipeline.
 
     Args:
         transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
             either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
-            Schedule, which stands for its epoch's; or None.
+            Schedule, which serves as its epoch's; or None.
         size: (width, height) of every image; None: they may differ.
 
     Returns:
@@ -291,552 +310,84 @@ def compile_recipe(transform: Any, size: _Pair | None = None) -> Recipe | Refusa
         return _compile(transform, size)
 
 
-def _compile(transform: Any, size: _Pair | None) -> Recipe | Refusal:
-    views, tail, form = read(transform, size)
+def _compile(transform: Any, size: tuple[int, int] | None) -> Recipe | Refusal:
+    views, tail, form = read_pipeline(transform, size)
     several = form is not None
     if reason := misplaced(views, tail):
+        first = next((view for view in views if view.misplaced is not None), None)
+        if first is not None and first.fixed is None and first.misplaced is not first.tail[0]:
+            reason = _refusal(first)
         # Ours ask the same when they are called; torchvision's Compose calls them one by one.
-        fails = package(type(transform)) == "fastdata" or any(view.fails for view in views)
-        return Refusal(reason, views[0].unknown(), impossible=fails)
+        fails = is_ours(transform) or any(view.fails for view in views)
+        return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
-        return Refusal(failing.refusal(), failing.unknown(), impossible=True)
+        return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
     programs = []
     for number, view in enumerate(views):
         where = f"View {number}: " if several else ""
         if view.fixed is None:
-            return Refusal(where + view.refusal(), view.unknown())
-        programs.append(
-            Program(
-                view.fixed,
-                view.filter or "bilinear",
-                view.output(),
-                tuple(view.steps),
-                (*view.pixels, *view.erasures),
-            )
-        )
+            return Refusal(where + _refusal(view), unknown_steps(view))
+        steps, pixels = tuple(view.steps), (*view.pixels, *view.erasures)
+        filtered = view.filter or "bilinear"
+        programs.append(Program(view.fixed, filtered, view.output(), steps, pixels))
     if several:
-        unknown = [one for view in views for one in view.unknown()]
+        unknown = [one for view in views for one in unknown_steps(view)]
         unknown += [_unknown(call) for call in tail]
         calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
         return Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
-    return Recipe(tuple(programs), view.tail_calls(), view.unknown())
+    return Recipe(tuple(programs), view.tail_calls(), unknown_steps(view))
 
 
-def read(
-    transform: Any, size: _Pair | None = None
-) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
-    """A pipeline as far as it can be composed, for images of one size or of any.
-
-    Returns:
-        What becomes of each view; what comes after `Views` and is called with what they make; and
-        their form, or None if the pipeline has no `Views`.
-    """
-    items = list(_flat(transform, True))
-    own = isinstance(transform, Transform)
-    at = next((n for n, (one, _) in enumerate(items) if _views(one) is not None), None)
-    if at is None:
-        return [Reading(items, own, size)], [], None
-    makes = _views(items[at][0])
-    before = Reading(items[:at], own, size)
-    shared = [*before.steps, *before.pixels, *before.erasures]
-    form: Form
-    if isinstance(makes, (FiveCrop, TenCrop)):
-        if any(map(pixels.is_random, shared)):
-            return [Reading(items, own, size)], [], None
-        # Those of torchvision's are still what it was given: a PIL image, or a tensor.
-        ours = True if makes is items[at][0] else None
-        pipelines = [[(step, ours) for step in steps] for steps in makes.views]
-        kept = [own or makes is transform] * len(pipelines)
-        form = list(range(len(pipelines))) if ours else tuple(range(len(pipelines)))
-    else:
-        assert makes is not None
-        pipelines = [list(_flat(view, True)) for view in makes.transforms]
-        given = type(transform) is Views
-        kept = [isinstance(view, Transform) if given else own for view in makes.transforms]
-        form = makes.form
-
-    def readings(pipelines: list[list[Any]], kept: list[bool]) -> list[Reading]:
-        found = [
-            Reading([*items[:at], *pipeline], own, size)
-            for pipeline, own in zip(pipelines, kept, strict=True)
-        ]
-        for reading in found:
-            reading.shared = shared
-        return found
-
-    views = readings(pipelines, kept)
-    tail = [one for one, _ in items[at + 1 :] if one is not _RETURNED]
-    while tail and (followed := translation.follow(tail[0], form)) is not None:
-        made, after = followed
-        longer = [[*pipelines[number], *_flat(steps, False)] for number, steps in made]
-        whose = [kept[number] for number, _ in made]
-        further = readings(longer, whose)
-        if any(view.tail for view in further):
-            break
-        views, pipelines, kept, form, tail = further, longer, whose, after, tail[1:]
-    return views, tail, form
+# --- advice ------------------------------------------------------------------------------------
 
 
-def _views(one: Any) -> Views | FiveCrop | TenCrop | None:
-    """What makes views, in ours."""
-    found = one if isinstance(one, Transform) else translation.views(one)
-    if isinstance(found, (Views, FiveCrop, TenCrop)) and package(type(found)) == "fastdata":
-        return found
-    return None
-
-
-def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
-    """Why transforms of ours cannot stand where they do, in words for the user; "" if they can."""
-    for view in views:
-        if view.misplaced is not None:
-            return view.refusal()
-        if random := next((step for step in view.shared if pixels.is_random(step)), None):
-            return f"{name_of(random)} stands before Views. Put it into each of them."
-    late = next((call for call in tail if isinstance(call, Transform)), None)
-    if late is not None:
-        return f"{name_of(late)} comes after Views. Put it into each of them."
-    return ""
-
-
-def _count(form: Form) -> int:
-    """How many views a form has."""
-    if isinstance(form, int):
-        return 1
-    several = form.images if isinstance(form, Stack) else form
-    return sum(map(_count, several.values() if isinstance(several, dict) else several))
-
-
-class Reading:
-    """What a sequence of transforms amounts to.
-
-    ``kind`` is what the pipeline would have in hand: ``pil``, a ``tensor``, torchvision's tensor
-    ``image``, an ``array``; or ``own``: the result of ours, which stands for any.
-
-    Args:
-        items: The transforms, each with whether the innermost Compose is ours or a list, rather
-            than torchvision's; None: one of ours in a transform of torchvision's place.
-        own: Whether the whole is a transform of ours.
-        size: (width, height) of every image; None: they may differ.
-    """
-
-    def __init__(
-        self, items: Sequence[tuple[Any, bool | None]], own: bool, size: _Pair | None = None
-    ) -> None:
-        self.steps: list[Transform] = []
-        self.pixels: list[Transform] = []
-        self.erasures: list[pixels.Erase] = []
-        self.shared: Sequence[Transform] = ()  # those before Views
-        self.tail: list[Callable[[Any], Any]] = []
-        self.why = ""  # the first of the tail cannot be done by the core
-        self.last = ""  # what determined the size last, for messages
-        self.fixed = size
-        self.channels = 3
-        self.filter: str | None = None
-        self.cropped = False  # in this stage: since the resize, or before it
-        self.flipped = False
-        self.kind = "own" if own else "pil"
-        self.dtype = "uint8"
-        self.mean: _Values | None = None
-        self.std: _Values | None = None
-        self.channels_last = True
-        for one, ours in items:
-            if not self.tail:
-                reason = self._add(one, ours)
-                if reason is None:
-                    continue
-                self.why = reason
-            if one is not _RETURNED:
-                self.tail.append(one)
-
-    @property
-    def misplaced(self) -> Transform | None:
-        """The first of our transforms in the tail: called there, it would fail."""
-        return next((call for call in self.tail if isinstance(call, Transform)), None)
-
-    @property
-    def fails(self) -> bool:
-        """Whether the first transform of the tail raises, whoever calls it."""
-        return self.why in translation.FAILS
-
-    def output(self) -> Output:
-        """The format before the tail."""
-        as_pil = self.kind == "pil"
-        form = (self.dtype, self.mean, self.std, self.channels_last, as_pil, self.channels)
-        return Output(*form)
-
-    def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
-        """What to call after the core."""
-        if self.tail and self.kind == "image":
-            # torchvision's own transforms may tell its image tensors from others.
-            return (_tensor_image(), *self.tail)
-        if self.tail and self.kind == "array":
-            return (np.asarray, *self.tail)
-        return tuple(self.tail)
-
-    def unknown(self) -> tuple[Unknown, ...]:
-        """The steps that the core cannot do: where the tail begins, and what nobody knows."""
-        tensors = self.kind in ("tensor", "image")
-        found = [_unknown(call, self.why, len(self.tail) * tensors) for call in self.tail[:1]]
-        found += [_unknown(call) for call in self.tail[1:] if not translation.is_known(call)]
-        return tuple(found)
-
-    def refusal(self) -> str:
-        """Why there is no recipe, or one of ours is misplaced."""
-        misplaced = self.misplaced
-        if self.tail and (self.fixed is None or self.fails or misplaced is self.tail[0]):
-            name = name_of(self.tail[0])
-            if self.fails or misplaced is self.tail[0]:
-                return f"{name} cannot be done here: {self.why}."
-            words = f"{name} comes before the images have one size: {self.why}."
-            hint = _hint(self.tail[0])
-            # A resize of torchvision's would do it, if it were written so.
-            resizes = type(self.tail[0]).__module__.startswith("torchvision.")
-            if not hint and not (resizes and _advice(self.why)):
-                hint = (
-                    "Put it after what brings them to one size, such as RandomResizedCrop or "
-                    "CenterCrop."
-                )
-            return f"{words} {hint}".rstrip()
-        if self.tail:
-            unknown = name_of(self.tail[0])
-            return (
-                f"{name_of(misplaced)} comes after {unknown}, which the core cannot do: "
-                f"{self.why}. Put it before."
-            )
-        after = f" after {self.last}" if self.last else ""
+def _refusal(view: Reading) -> str:
+    """Say why there is no recipe for a view."""
+    if not view.tail or not (view.fails or view.fixed is None):
+        after = f" after {view.last}" if view.last else ""
         return (
             f"The images may have different sizes{after} and cannot make a batch: add "
             "fastdata.transforms.CenterCrop(224), which leaves images of that size as they are, "
             "or use a Resize to (height, width)."
         )
-
-    def _add(self, transform: Any, ours: bool | None) -> str | None:
-        """Take the next transform for the core; return why it cannot be done, or None."""
-        if transform is _RETURNED:
-            if self.kind in ("pil", "own"):
-                self.kind = "own" if ours else "tensor"
-            return None
-        if type(transform) in _OWN or pixels.is_known(transform):
-            if self.kind not in ("pil", "own") and ours is not None:
-                return translation.HAS_TENSOR
-            if isinstance(transform, Normalize):
-                reason = self._normalise(transform)
-            else:
-                reason = self._compose(transform)
-            if reason is None and ours is not None:
-                # Each of ours returns a tensor, when it is called by somebody else.
-                self.kind = "own" if ours else "tensor"
-            return reason
-        if type(transform) is Views:
-            return "it stands in another transform: name all views in one Views"
-        if _views(transform) is not None:
-            return "what is random before it would differ from view to view"
-        found = translation.translate(transform, self.kind, self.dtype)
-        if isinstance(found, str):
-            return found
-        before = {name: copy(value) for name, value in vars(self).items()}
-        for step in found if isinstance(found, tuple) else (found,):
-            reason = self._take(step)
-            if reason is not None:
-                vars(self).update(before)  # all of it, or nothing
-                return reason
-        return None
-
-    def _take(self, found: Any) -> str | None:
-        """Take a step that was translated, or a transform that a user's function calls."""
-        if isinstance(found, Normalize):
-            return self._normalise(found)
-        if isinstance(found, Transform):
-            return self._compose(found)
-        if not isinstance(found, translation.Conversion):
-            for one, ours in _flat(found, False):
-                reason = self._add(one, ours)
-                if reason is not None:
-                    return f"it calls {name_of(one)}: {reason}"
-            return None
-        if found.only == "pil" and self.kind not in ("pil", "own"):
-            return "what it does is known of PIL images, and it has a tensor here"
-        if found.kind == "array" and self.channels == 1:
-            return "it makes arrays of three channels, and the image has one"
-        if found.kind is not None:
-            self.kind = found.kind
-            self.channels_last = False
-        if found.dtype is not None:
-            if self.dtype == "uint8":
-                self._rescale((0.0,) * 3, (255.0,) * 3)
-            self.dtype = found.dtype
-        return None
-
-    def _rescale(self, mean: _Values, std: _Values) -> None:
-        self.erasures = [erasure.scaled(mean, std) for erasure in self.erasures]
-
-    def _normalise(self, step: Normalize) -> str | None:
-        if self.mean is not None:
-            return "the values are already normalised"
-        if max(len(step.mean), len(step.std)) > self.channels:
-            return "it has three values, and the image has one channel"
-        if self.dtype == "uint8":
-            self._rescale((0.0,) * 3, (255.0,) * 3)
-            self.dtype = step.dtype
-        mean, std = (tuple(values) * (3 // len(values)) for values in (step.mean, step.std))
-        self._rescale(mean, std)
-        self.mean, self.std = mean[: self.channels], std[: self.channels]
-        return None
-
-    def _compose(self, step: Transform) -> str | None:
-        if isinstance(step, RandomErasing):
-            return self._erase(step)
-        if self.erasures:
-            return "it comes after RandomErasing"
-        if not self.pixels and isinstance(step, _GEOMETRY) and self._cut(step) is None:
-            return None
-        return self._augment(step)
-
-    def _augment(self, step: Transform) -> str | None:
-        """Take a step for the pixel program."""
-        resolved = self._resolved(step)
-        if isinstance(resolved, str):
-            return resolved
-        if pixels.does_nothing(resolved):
-            return None
-        size = pixels.size_after(resolved, self.fixed)
-        channels = pixels.channels_after(resolved, self.channels)
-        if channels is None:
-            return "it makes some of the images grey, of one channel, and not all"
-        if self.channels == 1 and pixels.has_colours(resolved):
-            return "it has a colour, and the image one channel"
-        if self.dtype != "uint8":
-            if not _works_on_floats(resolved, self.mean is not None):
-                return "it works on bytes, and has floats here"
-            if self.mean is not None and _may_pad(resolved, self.fixed):
-                return "it would pad with zeros what is normalised"
-        if isinstance(resolved, CornerCrop) and self.fixed:
-            width, height = self.fixed
-            if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
-                return "it is larger than the images"
-        if isinstance(resolved, RandomCrop) and not resolved.pad_if_needed and self.fixed:
-            left, top, right, bottom = resolved.padding  # type: ignore[misc]
-            width, height = self.fixed[0] + left + right, self.fixed[1] + top + bottom
-            if resolved.size[1] > width or resolved.size[0] > height:  # type: ignore[index]
-                return "it is larger than the images, and may not pad them"
-        self.pixels.append(resolved)
-        self.fixed, self.channels = size, channels
-        if pixels.size_after(resolved, _SOME_SIZE) != _SOME_SIZE:
-            self.last = name_of(step)
-        return None
-
-    def _resolved(self, step: Any) -> Transform | str:
-        """A step of a pixel program with all that it holds in ours; or why that is not possible."""
-        if type(step) in (Compose, *_CONTAINERS):
-            held = []
-            for part in step.transforms:
-                found = self._part(part)
-                if isinstance(found, str):
-                    return f"it holds {name_of(part)}: {found}"
-                held.append(found)
-            resolved: Transform = replace(step, transforms=tuple(held))
-            return resolved
-        if isinstance(step, (Normalize, RandomErasing)):
-            return "it belongs to the output, and stands in another transform"
-        if not pixels.is_known(step):
-            return "it can only come first, before augmentations"
-        return step  # type: ignore[no-any-return]
-
-    def _part(self, part: Any) -> Transform | str:
-        """The same of what a container holds."""
-        inner = part if _is_list(part) else translation.parts(part)
-        if inner is not None:
-            return self._resolved(Compose(tuple(inner))) if inner else pixels.Nothing()
-        if isinstance(part, Transform):
-            if self.kind not in ("pil", "own"):
-                return translation.HAS_TENSOR
-            return self._resolved(part)
-        found = translation.translate(part, self.kind, self.dtype)
-        if isinstance(found, str):
-            return found
-        return self._held(found if isinstance(found, tuple) else (found,))
-
-    def _held(self, found: Sequence[Any]) -> Transform | str:
-        """Steps that were translated, of what a container holds."""
-        steps: list[Transform] = []
-        for one in found:
-            if isinstance(one, translation.Conversion):
-                same = one.kind in (None, self.kind) and one.dtype in (None, self.dtype)
-                if not same or (one.only == "pil" and self.kind not in ("pil", "own")):
-                    return "it converts some of the images only"
-                continue
-            step = self._resolved(one) if isinstance(one, Transform) else self._part(one)
-            if isinstance(step, str):
-                return step
-            steps.append(step)
-        if len(steps) == 1:
-            return steps[0]
-        return Compose(tuple(steps)) if steps else pixels.Nothing()
-
-    def _erase(self, step: RandomErasing) -> str | None:
-        values: Any = step.value
-        if self.channels == 1 and not isinstance(values, str) and len(set(values)) > 1:
-            return "its value is a colour, and the image has one channel"
-        deviations, kind = None, values
-        if isinstance(values, str):
-            if self.dtype == "uint8":
-                return "it puts noise of floats into bytes"
-            values, deviations = (0.0,) * 3, (1.0,) * 3
-        elif self.dtype == "uint8" and not all(0 <= value <= 255 for value in values):
-            return "its values are not from 0 to 255"
-        counts: Any = step.count
-        options = (step.scale, step.ratio, values, deviations, kind, counts, step.in_double)
-        self.erasures.append(pixels.Erase(step.p, *options))
-        return None
-
-    def _cut(self, step: Transform) -> str | None:
-        """Take a step for the geometry."""
-        size: _Pair | None
-        if isinstance(step, RandomHorizontalFlip):
-            self.flipped = True
-        elif isinstance(step, (Resize, ResizeKeepRatio, RandomResizedCrop)):
-            size = None
-            if isinstance(step.size, tuple) and not isinstance(step, ResizeKeepRatio):
-                size = (step.size[1], step.size[0])
-            elif isinstance(step, Resize) and self.fixed is not None:
-                wide, high = geometry.resized_size(step, *self.fixed)
-                size = (int(wide), int(high))
-            if isinstance(step, Resize) and size is not None and size == self.fixed:
-                return None  # nothing changes
-            if self.filter is not None:
-                return "it would resize a second time"
-            filters = (step.interpolation,)
-            if not isinstance(step.interpolation, str):
-                filters = step.interpolation  # type: ignore[assignment]
-            if "nearest" in filters and self.flipped:
-                return "resizing with 'nearest' after a flip gives other pixels than before it"
-            self.fixed, self.filter, self.cropped = size, filters[0], False  # type: ignore[assignment]
-        elif isinstance(step, (CenterCrop, CornerCrop, RandomCrop)):
-            size = (step.size[1], step.size[0])  # type: ignore[index]
-            larger = self.fixed is not None and (size[0] > self.fixed[0] or size[1] > self.fixed[1])
-            pads = (larger or self.fixed is None) and not isinstance(step, CornerCrop)
-            if isinstance(step, CornerCrop) and larger:
-                return "it is larger than the images"
-            if isinstance(step, RandomCrop):
-                if any(step.padding):  # type: ignore[arg-type]
-                    return "it pads every image"  # which a pixel program does, and not Pillow
-                if larger and not step.pad_if_needed:
-                    return "it is larger than the images, and may not pad them"
-                pads = pads and step.pad_if_needed
-                if pads and (step.fill, step.padding_mode) != _ZEROS:
-                    return "it pads with others than zeros"
-            if pads and isinstance(step, CenterCrop) and (step.fill, step.padding_mode) != _ZEROS:
-                return "it pads with others than zeros"
-            if pads and self.cropped:
-                return "it would pad what was cropped"
-            if pads and self.mean is not None:
-                return "it would pad with zeros what is normalised"
-            if larger or (pads and self._resized_within(size)):
-                return "it pads most images"  # as above
-            self.fixed, self.cropped = size, True
-        self.steps.append(step)
-        if not isinstance(step, RandomHorizontalFlip):
-            self.last = name_of(step)
-        return None
-
-    def _resized_within(self, size: _Pair) -> bool:
-        """Whether images were resized to sizes that differ, some of them less than ``size``."""
-        for step in reversed(self.steps):
-            if isinstance(step, ResizeKeepRatio):
-                covered = (step.size[1], step.size[0])  # type: ignore[index]
-                beyond = size[0] > covered[0] or size[1] > covered[1]
-                return beyond or step.longest > 0 or geometry.is_random(step)
-            if isinstance(step, Resize):
-                return step.max_size is not None or max(size) > step.size  # type: ignore[operator]
-        return False
+    first, why = view.tail[0], view.why
+    name = LIBRARIES.name_of(first)
+    if view.fails:
+        return f"{name} cannot be done here: {why}."
+    words = f"{name} comes before the images have one size: {why}."
+    hint = _hint(first)
+    # A resize of torchvision's would do it, if it were written so.
+    resizes = type(first).__module__.startswith("torchvision.")
+    if not hint and not (resizes and why is not None and why.advice):
+        hint = "Put it after what brings them to one size, such as RandomResizedCrop or CenterCrop."
+    return f"{words} {hint}".rstrip()
 
 
-def _moves(step: Transform) -> bool:
-    """Whether a step only moves values, or puts zeros around them: floats as it would bytes."""
-    if isinstance(step, (Compose, *_CONTAINERS)):
-        return all(map(_moves, step.transforms))  # type: ignore[arg-type]
-    if isinstance(step, (CenterCrop, RandomCrop)) and (step.fill, step.padding_mode) != _ZEROS:
-        return isinstance(step, RandomCrop) and not (step.pad_if_needed or any(step.padding))  # type: ignore[arg-type]
-    return isinstance(step, (*_MOVES, pixels.Nothing))
+def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
+    """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
+    tensors = view.kind in ("tensor", "image")
+    found = [_unknown(call, view.why, len(view.tail) * tensors) for call in view.tail[:1]]
+    found += [_unknown(call) for call in view.tail[1:] if not LIBRARIES.knows(call)]
+    return tuple(found)
 
 
-def _works_on_floats(step: Transform, normalised: bool) -> bool:
-    """Whether doing a step to bytes, and converting then, is as good within a level or so."""
-    if isinstance(step, (Compose, *_CONTAINERS)):
-        return all(_works_on_floats(part, normalised) for part in step.transforms)  # type: ignore[arg-type]
-    if isinstance(step, pixels.OnTensors):  # recognised as one that may
-        return not normalised
-    return _moves(step) or isinstance(step, (Resize, RandomResizedCrop))
-
-
-def _may_pad(step: Transform, size: _Pair | None) -> bool:
-    """Whether some image would be padded, of those that are all of one size before it."""
-    if isinstance(step, (Compose, *_CONTAINERS)):
-        for part in step.transforms:
-            if _may_pad(part, size):  # type: ignore[arg-type]
-                return True
-            if isinstance(step, Compose):
-                size = pixels.size_after(part, size)  # type: ignore[arg-type]
-        return False
-    if not isinstance(step, (CenterCrop, RandomCrop)):
-        return False
-    if isinstance(step, RandomCrop) and any(step.padding):  # type: ignore[arg-type]
-        return True
-    wanted = (step.size[1], step.size[0])  # type: ignore[index]
-    return size is None or wanted[0] > size[0] or wanted[1] > size[1]
-
-
-def _flat(transform: Any, ours: bool) -> Iterator[tuple[Any, bool]]:
-    """The transforms one by one, each with whether it stands in a Compose of ours."""
-    if isinstance(transform, Schedule):
-        raise UsageError(
-            "a Schedule stands in another transform, where no loader names its epoch",
-            "Give it to the dataset itself, and make the others part of what it makes.",
-        )
-    if type(transform) is Compose:
-        for part in transform.transforms:
-            yield from _flat(part, True)
-        yield _RETURNED, ours
-        return
-    if _is_list(transform):
-        parts: Sequence[Any] = tuple(transform)
-        ours = True
-    else:
-        inner = translation.parts(transform)
-        if inner is None:
-            yield transform, ours
-            return
-        parts, ours = inner, False
-    for part in parts:
-        yield from _flat(part, ours)
-
-
-def _is_list(transform: Any) -> bool:
-    """Whether it is a pipeline in a list or tuple; one with a ``__call__`` may do anything."""
-    return isinstance(transform, (list, tuple)) and not callable(transform)
-
-
-def _tensor_image() -> Any:
-    """The class of torchvision's image tensors; None where torchvision is not in use."""
-    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
-
-
-def _unknown(transform: Any, reason: str = "", last: int = 0) -> Unknown:
+def _unknown(transform: Any, why: Declined | None = None, last: int = 0) -> Unknown:
     """Describe a step that the core cannot do.
 
     Args:
         transform: The step.
-        reason: Why not; "": ask.
-        last: How many of the pipeline's last steps begin with it, if it is given a tensor.
+        why: The reason; None: ask.
+        last: Number of steps at the pipeline's end that begin with it, if it gets a tensor.
     """
-    found = "" if reason else translation.translate(transform, "pil", "uint8")
-    if isinstance(found, str) and found.startswith(translation.NOT_KNOWN):
-        reason = found
-    reason = reason or translation.NOT_KNOWN
-    hint = _hint(transform) or _advice(reason)
+    if why is None:
+        found = LIBRARIES.translate(transform, "pil", "uint8")
+        why = found if isinstance(found, Declined) and not found.known else NOT_KNOWN
+    advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
+    name = LIBRARIES.name_of(transform)
+    hint = _hint(transform) or advice
     if not hint:
         hint = "Leave it out, or do it to whole batches, with the loader's batch_transform"
-        which = f"your {name_of(transform)}"
+        which = f"your {name}"
         if last > 1:
             which = f"a Compose of the {last} steps from {which} on"
         if last:
@@ -846,18 +397,12 @@ def _unknown(transform: Any, reason: str = "", last: int = 0) -> Unknown:
                 f"{which}"
             )
         hint += "."
-    return Unknown(name_of(transform), reason, hint)
-
-
-def _advice(reason: str) -> str:
-    """The advice in a reason, as a sentence; "" if there is none."""
-    advice = "" if reason.startswith(translation.NOT_KNOWN) else reason.partition("; ")[2]
-    return f"{advice[:1].upper()}{advice[1:]}." if advice else ""
+    return Unknown(name, str(why), hint)
 
 
 def _hint(transform: Any) -> str:
     """Advise on a step by its class; "" without advice."""
-    if translation.override(transform):
+    if override(transform):
         return "Undo that."
     return _wrapping_hint(transform) or _class_hint(transform)
 
@@ -901,10 +446,10 @@ def _wrapping_hint(transform: Any) -> str:
     if not held:
         return ""
     # Pipelines that do not bring images to one size are parts of views, not views.
-    if any(view.fixed is None for one in pipelines for view in read(one)[0]):
+    if any(view.fixed is None for one in pipelines for view in read_pipeline(one)[0]):
         return _SEVERAL_HINT if len(held) > 1 else ""
     advice = "Give the dataset a pipeline for each view that it returns"
-    whose = f"where transform is your {name_of(transform)}"
+    whose = f"where transform is your {LIBRARIES.name_of(transform)}"
     if len(held) > 1 or held[0].startswith("*"):
         return f"{advice}, such as fastdata.transforms.Views({', '.join(held)}), {whose}."
     views = f"fastdata.transforms.Views({held[0]}, count=2)"
@@ -912,13 +457,6 @@ def _wrapping_hint(transform: Any) -> str:
 
 
 def _is_pipeline(value: Any) -> bool:
-    """Whether an object is a Compose, or stands for one."""
-    return type(value) is Compose or translation.parts(value) is not None
-
-
-def name_of(transform: Any) -> str:
-    """What to call a transform in a message."""
-    name = translation.name_of(transform)
-    if isinstance(transform, (Resize, ResizeKeepRatio, CenterCrop, RandomCrop, RandomResizedCrop)):
-        return f"{name}({dimensions(transform)})"
-    return name
+    """Whether an object is a Compose, or only calls several transforms."""
+    ours = is_ours(value) and isinstance(value, Chain)
+    return ours or LIBRARIES.parts(value) is not None

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastdata.transforms.conversion import Found, name_in
-from fastdata.transforms.timm import to_tensor
+from fastdata.transforms.originals import name_in
+from fastdata.transforms.outcomes import Found, to_tensor
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     """One of DINOv2's transforms; None for anything else.
 
-    As `fastdata.transforms.libraries.translate`.
+    As `Libraries.translate` of `fastdata.transforms.reading`.
     """
-    known = name_in(transform, "dinov2.data.transforms") == "MaybeToTensor"
-    return to_tensor(kind) if known else None
+    if name_in(transform, "dinov2.data.transforms") != "MaybeToTensor":
+        return None
+    return to_tensor(kind)

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.transforms.augmentations import RandomApply, RandomSolarize
-from fastdata.transforms.conversion import Conversion, Found, name_in
-from fastdata.transforms.descriptions import Transform
-from fastdata.transforms.pixels import Operation, Random
+from fastdata.transforms.colours import RandomSolarize
+from fastdata.transforms.nodes import Apply, Operation, Random
+from fastdata.transforms.originals import name_in
+from fastdata.transforms.outcomes import ON_PIL_ONLY, Conversion, Declined, Found
+from fastdata.transforms.reading import Step
 
 _MODULE = "lightly.transforms"
 
@@ -21,7 +22,7 @@ _MODULE = "lightly.transforms"
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     """One of lightly's transforms; None for anything else.
 
-    As `fastdata.transforms.libraries.translate`.
+    As `Libraries.translate` of `fastdata.transforms.reading`.
     """
     name = name_in(transform, _MODULE)
     if name not in _TRANSLATORS:
@@ -29,30 +30,30 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     if transform.prob <= 0:
         return Conversion()
     if kind not in ("pil", "own"):
-        return "it works on PIL images, and has a tensor here"
+        return ON_PIL_ONLY
     try:
         return _TRANSLATORS[name](transform)
     except UsageError as error:
-        return f"its arguments are not known: {error.what}"
+        return Declined(f"its arguments are not known: {error.what}")
 
 
-def _blur(transform: Any) -> Transform:
+def _blur(transform: Any) -> Step:
     least, greatest = transform.sigmas
     radius = Random("uniform_double", float(least), float(greatest))
-    return RandomApply((Operation("box_blur", (radius,)),), transform.prob)
+    return Apply((Operation("box_blur", (radius,)),), transform.prob)
 
 
-def _rotation(transform: Any) -> Transform:
+def _rotation(transform: Any) -> Step:
     # Nearest, of the same size, about the centre, black around it.
     rotation = Operation("rotate", (float(transform.angle), *(0,) * 9))
-    return RandomApply((rotation,), transform.prob)
+    return Apply((rotation,), transform.prob)
 
 
-def _solarisation(transform: Any) -> Transform:
+def _solarisation(transform: Any) -> Step:
     return RandomSolarize(transform.threshold, transform.prob)
 
 
-_TRANSLATORS: dict[str, Callable[[Any], Transform]] = {
+_TRANSLATORS: dict[str, Callable[[Any], Step]] = {
     "GaussianBlur": _blur,
     "RandomRotate": _rotation,
     "RandomSolarization": _solarisation,

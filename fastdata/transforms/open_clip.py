@@ -10,11 +10,18 @@ import sys
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.transforms import timm
-from fastdata.transforms.augmentations import ColorJitter, Grayscale, RandomApply
-from fastdata.transforms.conversion import Conversion, Found, name_in
-from fastdata.transforms.descriptions import CenterCrop, ResizeKeepRatio
-from fastdata.transforms.originals import changed
+from fastdata.transforms.colours import ColorJitter, Grayscale
+from fastdata.transforms.crops import CenterCrop
+from fastdata.transforms.nodes import Apply
+from fastdata.transforms.originals import changed, name_in
+from fastdata.transforms.outcomes import (
+    ON_PIL_ONLY,
+    Conversion,
+    Declined,
+    Found,
+    to_tensor,
+)
+from fastdata.transforms.resizes import ResizeKeepRatio
 
 _MODULE = "open_clip.transform"
 
@@ -22,35 +29,37 @@ _MODULE = "open_clip.transform"
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     """One of open_clip's transforms; None for anything else.
 
-    As `fastdata.transforms.libraries.translate`.
+    As `Libraries.translate` of `fastdata.transforms.reading`.
     """
     module = sys.modules.get(_MODULE)
     if module is not None and transform is module._convert_to_rgb:
-        return changed(module, "_convert_to_rgb") or Conversion()
+        reason = changed(module, "_convert_to_rgb")
+        return Declined(reason) if reason else Conversion()
     name = name_in(transform, _MODULE)
     try:
         return _translate(transform, name, kind, dtype)
     except (AttributeError, TypeError, UsageError, ValueError) as error:
-        return f"its arguments are not known: {getattr(error, 'what', error)}"
+        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
 
 
 def _translate(transform: Any, name: str, kind: str, dtype: str) -> Found | None:
     if name == "MaybeConvertMode":
-        return Conversion() if transform.mode == "RGB" else "it makes other modes than RGB"
+        rgb = transform.mode == "RGB"
+        return Conversion() if rgb else Declined("it makes other modes than RGB")
     if name == "MaybeToTensor":
-        return timm.to_tensor(kind)
+        return to_tensor(kind)
     if name not in ("CenterCropOrPad", "ResizeKeepRatio", "color_jitter", "gray_scale"):
         return None
     if kind not in ("pil", "own"):
-        return "it works on PIL images, and has a tensor here"
+        return ON_PIL_ONLY
     if name == "CenterCropOrPad":
         return CenterCrop(transform.size, fill=transform.fill)
     if name == "color_jitter":
         held = transform.transf
         jitter = ColorJitter(held.brightness, held.contrast, held.saturation, held.hue)
-        return RandomApply((jitter,), transform.p)
+        return Apply((jitter,), transform.p)
     if name == "gray_scale":
-        return RandomApply((Grayscale(3),), transform.p)
+        return Apply((Grayscale(3),), transform.p)
     if transform.random_scale_prob or transform.random_aspect_prob:
-        return "its random ratios are not timm's"
-    return ResizeKeepRatio(transform.size, transform.longest, transform.interpolation.value)
+        return Declined("its random ratios are not timm's")
+    return ResizeKeepRatio(transform.size, transform.longest, transform.interpolation)

@@ -1,16 +1,16 @@
-"""Tells whether a library's class or function is still what the library's file defines.
+"""Comparison of a library's classes and functions with the library's own file.
 
 fastdata replaces known transforms by its own code, so their code must be the known one. A snapshot
-at import would miss what was patched before, and a function's ``__module__`` and ``__qualname__``
-are copied by ``functools.wraps``. So the module's own file decides. Its code runs a second time, in
-a namespace that no other module sees, where imports of other known modules give such copies, too.
-That makes a *copy* of every class, function and table. `_Comparison` walks the copy and the living
-module side by side: bytecode, constants, defaults, closures, bases, attributes, tables, and every
-global name that the code uses. So a method taken from another class of the same library differs,
-and so does a lambda in a table.
+at import would miss earlier patches, and ``functools.wraps`` copies a function's ``__module__`` and
+``__qualname__``. So the module's file decides. Its code runs a second time, in a namespace that no
+other module sees, where imports of other known modules give such copies, too. That makes a *copy*
+of every class, function and table. `_Comparison` walks the copy and the live module side by side:
+bytecode, constants, defaults, closures, bases, attributes, tables, and every global name that the
+code uses. So a method taken from another class of the same library differs, and so does a lambda
+in a table.
 
-This costs 10 to 100 ms for a library, once a process. What was compared is remembered as facts
-("this name is bound to this object"); later calls only look whether they hold, in microseconds.
+This costs 10 to 100 ms for a library, once a process. Results are kept as facts ("this name is
+bound to this object"); later calls only check that the facts hold, in microseconds.
 
 Pillow, NumPy and torch are the ground: fastdata implements their operations itself, and patches
 *within* them are not seen. Compared are Pillow's ``ImageOps``, ``ImageEnhance`` and
@@ -180,6 +180,60 @@ def overridden(thing: Any, kind: type[Any]) -> str:
     return changed(kind)
 
 
+#: Own attributes of a class that only has another constructor, in any version of Python.
+_CONSTRUCTED = frozenset(
+    {
+        "__annotate__",
+        "__annotations__",
+        "__doc__",
+        "__firstlineno__",
+        "__init__",
+        "__module__",
+        "__static_attributes__",
+    }
+)
+
+
+def kind_of(transform: Any) -> type[Any]:
+    """A transform's type; or what that derives from, if it has no more than another constructor."""
+    kind: type[Any] = type(transform)
+    while len(kind.__bases__) == 1 and vars(kind).keys() <= _CONSTRUCTED:
+        if type(kind) is not type(kind.__bases__[0]):
+            break
+        kind = kind.__bases__[0]
+    return kind
+
+
+def name_in(transform: Any, *modules: str) -> str:
+    """The name under which one of the modules has exactly a transform's type.
+
+    "" if none has, or if it was overridden (`override`).
+    """
+    kinds: tuple[type[Any], ...] = (type(transform), kind_of(transform))
+    for kind in kinds:
+        name: str = kind.__name__
+        for module in modules:
+            if getattr(sys.modules.get(module), name, None) is kind:
+                return "" if overridden(transform, kind) else name
+    return ""
+
+
+def override(transform: Any) -> str:
+    """Say in a clause what of a library's transform was overridden; "" if nothing was."""
+    for kind in (type(transform), kind_of(transform)):
+        if is_copied(kind.__module__):
+            return overridden(transform, kind)
+    return ""
+
+
+def composed(transform: Any) -> tuple[Any, ...] | None:
+    """Return the transforms of torchvision's Compose, or of a ``torch.nn.Sequential``."""
+    modules = ("torchvision.transforms", "torchvision.transforms.v2")
+    if name_in(transform, *modules) and kind_of(transform).__name__ == "Compose":
+        return tuple(transform.transforms)
+    return tuple(transform) if name_in(transform, "torch.nn") == "Sequential" else None
+
+
 def hooked(module: Any) -> str:
     """Say in a clause which hooks run when a module of torch's is called; "" for none."""
     for name in _HOOKS:
@@ -274,7 +328,7 @@ class _Comparison:
         self._code_names: dict[CodeType, frozenset[str]] = {}
 
     def root(self, holder: Any, names: Sequence[str]) -> str:
-        """As `changed`."""
+        """Compare an attribute of a module or class, as `changed` does."""
         module, path = getattr(holder, "__module__", None), getattr(holder, "__qualname__", "")
         if isinstance(holder, ModuleType):
             module, path = holder.__name__, ""
@@ -445,7 +499,8 @@ _BUILTINS = frozenset(vars(builtins))
 
 
 def _same_code(live: CodeType, copy: CodeType) -> bool:
-    # Code's own == has been wrong about specialised instructions, and compares lines.
+    # By bytecode: two executions of one file make functions that only their code relates. Code's
+    # own == has been wrong about specialised instructions, and compares lines.
     return all(getattr(live, name) == getattr(copy, name) for name in _OF_CODE) and _same_constants(
         live.co_consts, copy.co_consts
     )

@@ -1,7 +1,7 @@
-"""Symbols: stand for values in code that `fastdata.transforms.tracing` runs.
+"""Symbols: values in code that `fastdata.transforms.tracing` runs.
 
-Every operation on a `Symbol` is one of its `Held`, which records it or raises `Unknown`. So no code
-learns anything of a value for which there is a symbol but what is recorded.
+Every operation on a `Symbol` is one of its `Held`, which records it or raises `Unknown`. So code
+learns nothing of a symbol's value that is not recorded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 from PIL.Image import Image as PILImage
 
-from fastdata.transforms import torchvision
-from fastdata.transforms.descriptions import Stack
+from fastdata.transforms.forms import Stack
+from fastdata.transforms.originals import composed
 
 
 class Unknown(BaseException):
@@ -101,7 +101,7 @@ class Symbol:
 
 
 def held_by(symbol: Symbol) -> Any:
-    """Return what a symbol stands for."""
+    """Return the record behind a symbol."""
     return object.__getattribute__(symbol, "_held")
 
 
@@ -138,11 +138,11 @@ for _name in (
 
 
 class Held:
-    """What a symbol stands for: the default is that nothing is known of it.
+    """Record of a symbol; by default, nothing is known of its value.
 
     Args:
         run: The course that it belongs to.
-        words: What to call it in a reason.
+        words: Its name in a reason.
         real: The object itself, where there is one.
     """
 
@@ -182,7 +182,7 @@ class Image(Held):
         self.node = node
 
     def then(self, step: Any, mode: str | None) -> Any:
-        """What a step makes of it."""
+        """Return the result of a step."""
         return Symbol(Image(self.run, Node(self.node, step, mode)))
 
     def attribute(self, name: str) -> Any:
@@ -364,7 +364,7 @@ class Object(Held):
         return self.run.call(self.real, args, kwargs)
 
     def several(self) -> Sequence[Any]:
-        found = torchvision.parts(self.real)
+        found = composed(self.real)
         torch = sys.modules.get("torch")
         if torch is not None and type(self.real) is torch.nn.ModuleList:
             found = tuple(self.real)
@@ -420,7 +420,7 @@ FixedDict = _unchangeable(
 
 
 def returned(value: Any) -> Any:
-    """What code has returned, without symbols."""
+    """Replace the symbols in a returned value by their records."""
     if isinstance(value, Symbol):
         return held_by(value).returned()
     if type(value) in (list, tuple, FixedList, FixedTuple):

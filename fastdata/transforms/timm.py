@@ -14,31 +14,14 @@ from functools import partial
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomErasing
-from fastdata.transforms.conversion import Conversion, Found, name_in, override
-from fastdata.transforms.descriptions import (
-    FLOATS,
-    CenterCrop,
-    Compose,
-    RandomCrop,
-    RandomResizedCrop,
-    ResizeKeepRatio,
-    Transform,
-)
-from fastdata.transforms.originals import changed
-from fastdata.transforms.pixels import (
-    BLENDED_SUM,
-    BLENDS,
-    HEIGHT,
-    TO_ZERO,
-    UP,
-    WIDTH,
-    Mixture,
-    Operation,
-    Policy,
-    Random,
-    Sample,
-)
+from fastdata.transforms.crops import CenterCrop, RandomCrop
+from fastdata.transforms.nodes import Apply, Choice, Mixture, Operation, Policy, Random, Sample
+from fastdata.transforms.originals import changed, name_in, override
+from fastdata.transforms.outcomes import ON_PIL_ONLY, Conversion, Declined, Found, to_tensor
+from fastdata.transforms.output import RandomErasing
+from fastdata.transforms.reading import Chain, Step
+from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio
+from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, TO_ZERO, UP, WIDTH
 
 _MODULES = (
     "timm.data.transforms",
@@ -48,27 +31,27 @@ _MODULES = (
     "timm.data.tf_preprocessing",
 )
 
-_SEQUENCES = "it makes sequences of patches, of another length for each image"
+_SEQUENCES = Declined("it makes sequences of patches, of another length for each image")
 
 #: Why the core leaves some to timm.
 _DECLINED = {
     "CenterCropToSequence": _SEQUENCES,
-    "Patchify": "it makes patches of an image; do it to whole batches",
+    "Patchify": Declined("it makes patches of an image", "do it to whole batches"),
     "RandomCropToSequence": _SEQUENCES,
-    "RandomPad": "it makes images of different sizes; use RandomCropOrPad",
+    "RandomPad": Declined("it makes images of different sizes", "use RandomCropOrPad"),
     "RandomResizedCropToSequence": _SEQUENCES,
     "ResizeKeepRatioToSequence": _SEQUENCES,
     "ResizeToSequence": _SEQUENCES,
-    "TfPreprocessTransform": "it is TensorFlow's; leave out tf_preprocessing",
-    "ToTensor": "it makes floats from 0 to 255; use MaybeToTensor",
-    "TrimBorder": "it trims a border of the image; leave out crop_border_pixels",
+    "TfPreprocessTransform": Declined("it is TensorFlow's", "leave out tf_preprocessing"),
+    "ToTensor": Declined("it makes floats from 0 to 255", "use MaybeToTensor"),
+    "TrimBorder": Declined("it trims a border of the image", "leave out crop_border_pixels"),
 }
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     """One of timm's transforms; None for anything else.
 
-    As `fastdata.transforms.libraries.translate`.
+    As `Libraries.translate` of `fastdata.transforms.reading`.
     """
     name = name_in(transform, *_MODULES)
     if name in _DECLINED:
@@ -79,7 +62,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
         return _TRANSLATORS[name](transform, kind, dtype)
     except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
         # Another version's, or arguments that make no sense: timm will say so when it is called.
-        return f"its arguments are not known: {getattr(error, 'what', error)}"
+        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -116,23 +99,23 @@ def _filters(transform: Any) -> tuple[str, ...]:
     return tuple(mode.value for mode in modes)
 
 
-def _on_pil(make: Callable[[Any], Transform]) -> Callable[[Any, str, str], Found]:
-    """Of a transform whose arithmetic is known for PIL images only."""
+def _on_pil(make: Callable[[Any], Step]) -> Callable[[Any, str, str], Found]:
+    """Decline tensors: the transform's arithmetic is known for PIL images only."""
 
     def translator(transform: Any, kind: str, dtype: str) -> Found:
         if kind in ("tensor", "image", "array"):
-            return "it works on PIL images, and has a tensor here"
+            return ON_PIL_ONLY
         return make(transform)
 
     return translator
 
 
-def _resized_crop(transform: Any) -> Transform:
+def _resized_crop(transform: Any) -> Step:
     scale, ratio = tuple(transform.scale), tuple(transform.ratio)
     return RandomResizedCrop(transform.size, scale, ratio, _filters(transform), in_double=True)
 
 
-def _keep_ratio(transform: Any) -> Transform:
+def _keep_ratio(transform: Any) -> Step:
     return ResizeKeepRatio(
         transform.size,
         transform.longest,
@@ -145,11 +128,11 @@ def _keep_ratio(transform: Any) -> Transform:
     )
 
 
-def _center_crop(transform: Any) -> Transform:
+def _center_crop(transform: Any) -> Step:
     return CenterCrop(transform.size, fill=transform.fill, padding_mode=transform.padding_mode)
 
 
-def _random_crop(transform: Any) -> Transform:
+def _random_crop(transform: Any) -> Step:
     # The image lies anywhere in what is larger, as it does in RandomCrop.
     return RandomCrop(
         transform.size, pad_if_needed=True, fill=transform.fill, padding_mode=transform.padding_mode
@@ -159,29 +142,19 @@ def _random_crop(transform: Any) -> Transform:
 # --- conversions, erasing --------------------------------------------------------------------
 
 
-def to_tensor(kind: str) -> Conversion | str:
-    """A ToTensor that leaves tensors alone."""
-    if kind in ("tensor", "image"):
-        return Conversion()
-    import torch  # which timm has imported
-
-    name = str(torch.get_default_dtype()).removeprefix("torch.")
-    return Conversion("tensor", name) if name in FLOATS else f"it makes {name}"
-
-
 def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Found:
     return Conversion() if kind in ("tensor", "image") else Conversion("tensor")
 
 
 def _to_numpy(transform: Any, kind: str, dtype: str) -> Found:
     if dtype != "uint8" or kind in ("tensor", "image"):
-        return "it makes arrays of PIL images, and has a tensor here"
+        return Declined("it makes arrays of PIL images, and has a tensor here")
     return Conversion("array")
 
 
 def _erasing(transform: Any, kind: str, dtype: str) -> Found:
     if kind == "pil":
-        return "it works on tensors, and has a PIL image here"
+        return Declined("it works on tensors, and has a PIL image here")
     value = "random" if transform.per_pixel else "color" if transform.rand_color else 0
     low, high = transform.log_aspect_ratio
     return RandomErasing(
@@ -198,7 +171,7 @@ def _erasing(transform: Any, kind: str, dtype: str) -> Found:
 
 
 class _Strength:
-    """What an operation makes of its strength: an AugmentOp's, from 0 to its bound."""
+    """Strength of an AugmentOp, from 0 to its bound, as values of operations."""
 
     def __init__(self, op: Any) -> None:
         self.middle, self.deviation = float(op.magnitude), float(op.magnitude_std)
@@ -234,120 +207,89 @@ def _warp(op: Any) -> tuple[float | Random, ...]:
     return (numbers[0] if len(numbers) == 1 else Random("table", entries=numbers), *fill)
 
 
-def _matrix(op: Any, place: int, number: Random) -> Transform:
+def _matrix(op: Any, place: int, number: Random) -> Step:
     values: list[float | Random] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     values[place] = number
     return Operation("transform", (*values, *_warp(op)))
 
 
-def _enhanced(name: str) -> Callable[[Any, _Strength], Transform]:
-    return lambda op, strength: Operation(name, (strength.times(0.18, plus=0.1),))
-
-
-def _enhanced_more(name: str) -> Callable[[Any, _Strength], Transform]:
-    def make(op: Any, strength: _Strength) -> Transform:
+def _enhanced_more(name: str) -> Callable[[Any, _Strength], Step]:
+    def make(op: Any, strength: _Strength) -> Step:
         # Half of the time less, which ends at 0.1, half of the time more.
         less = strength.times(-0.09, 0.9, plus=1.0)
-        return RandomChoice(
+        return Choice(
             (Operation(name, (less,)), Operation(name, (strength.times(0.09, plus=1.0),)))
         )
 
     return make
 
 
-def _sheared(place: int) -> Callable[[Any, _Strength], Transform]:
+def _sheared(place: int) -> Callable[[Any, _Strength], Step]:
     return lambda op, strength: _matrix(op, place, strength.times(0.03, signed=True))
 
 
-def _moved(place: int, unit: int) -> Callable[[Any, _Strength], Transform]:
+def _moved(place: int, unit: int) -> Callable[[Any, _Strength], Step]:
     """By a part of the width or height."""
 
-    def make(op: Any, strength: _Strength) -> Transform:
+    def make(op: Any, strength: _Strength) -> Step:
         part = op.hparams.get("translate_pct", 0.45) / 10
         return _matrix(op, place, strength.times(part, signed=True, unit=unit))
 
     return make
 
 
-def _moved_by_pixels(place: int) -> Callable[[Any, _Strength], Transform]:
-    def make(op: Any, strength: _Strength) -> Transform:
+def _moved_by_pixels(place: int) -> Callable[[Any, _Strength], Step]:
+    def make(op: Any, strength: _Strength) -> Step:
         pixels = float(op.hparams["translate_const"]) / 10
         return _matrix(op, place, strength.times(pixels, signed=True))
 
     return make
 
 
-def _plain(name: str) -> Callable[[Any, _Strength], Transform]:
+def _done(name: str, factor: float, *rest: float, **options: Any) -> Callable[..., Step]:
+    """An operation whose value is the strength times a factor, within bounds."""
+    return lambda op, strength: Operation(name, (strength.times(factor, **options), *rest))
+
+
+def _plain(name: str) -> Callable[[Any, _Strength], Step]:
     return lambda op, strength: Operation(name)
 
 
-def _rotated(op: Any, strength: _Strength) -> Transform:
+def _rotated(op: Any, strength: _Strength) -> Step:
     return Operation("rotate", (strength.times(3.0, signed=True), *_warp(op), 0, 0, 0, 0, 0))
 
 
-def _posterized(op: Any, strength: _Strength) -> Transform:
-    return Operation("posterize", (strength.times(0.4, 8, rounding=TO_ZERO),))
-
-
-def _posterized_more(op: Any, strength: _Strength) -> Transform:
-    return Operation("posterize", (strength.times(-0.4, 4, plus=4, rounding=UP),))
-
-
-def _posterized_less(op: Any, strength: _Strength) -> Transform:
-    return Operation("posterize", (strength.times(0.4, 4, plus=4, rounding=TO_ZERO),))
-
-
-def _solarized(op: Any, strength: _Strength) -> Transform:
-    return Operation("solarize", (strength.times(25.6, 256, rounding=TO_ZERO),))
-
-
-def _solarized_more(op: Any, strength: _Strength) -> Transform:
-    return Operation("solarize", (strength.times(-25.6, 256, plus=256, rounding=UP),))
-
-
-def _solarize_added(op: Any, strength: _Strength) -> Transform:
-    return Operation("solarize_add", (strength.times(11.0, 128, rounding=TO_ZERO), 128))
-
-
-def _desaturated(op: Any, strength: _Strength) -> Transform:
-    return Operation("saturation", (strength.times(-0.05, 0.5, plus=0.5),))
-
-
-def _blurred(op: Any, strength: _Strength) -> Transform:
-    return Operation("box_blur", (strength.times(0.19, 1.9, plus=0.1),))
-
-
-def _blurred_by_chance(op: Any, strength: _Strength) -> Transform:
+def _blurred_by_chance(op: Any, strength: _Strength) -> Step:
     if strength.is_drawn:
         raise ValueError("the greatest radius of GaussianBlurRand is random")
     factor = min(max(strength.middle / 10, 0.0), 1.0)
     return Operation("box_blur", (Random("uniform_double", 0.1, 2.0 * factor),))
 
 
-_OPERATIONS: dict[str, Callable[[Any, _Strength], Transform]] = {
+_OPERATIONS: dict[str, Callable[[Any, _Strength], Step]] = {
     "AutoContrast": _plain("autocontrast"),
-    "Brightness": _enhanced("brightness"),
+    "Brightness": _done("brightness", 0.18, plus=0.1),
     "BrightnessIncreasing": _enhanced_more("brightness"),
-    "Color": _enhanced("saturation"),
+    "Color": _done("saturation", 0.18, plus=0.1),
     "ColorIncreasing": _enhanced_more("saturation"),
-    "Contrast": _enhanced("contrast"),
+    "Contrast": _done("contrast", 0.18, plus=0.1),
     "ContrastIncreasing": _enhanced_more("contrast"),
-    "Desaturate": _desaturated,
+    "Desaturate": _done("saturation", -0.05, most=0.5, plus=0.5),
     "Equalize": _plain("equalize"),
-    "GaussianBlur": _blurred,
+    "GaussianBlur": _done("box_blur", 0.19, most=1.9, plus=0.1),
     "GaussianBlurRand": _blurred_by_chance,
     "Invert": _plain("invert"),
-    "Posterize": _posterized,
-    "PosterizeIncreasing": _posterized_more,
-    "PosterizeOriginal": _posterized_less,
+    "Posterize": _done("posterize", 0.4, most=8, rounding=TO_ZERO),
+    "PosterizeIncreasing": _done("posterize", -0.4, most=4, plus=4, rounding=UP),
+    "PosterizeOriginal": _done("posterize", 0.4, most=4, plus=4, rounding=TO_ZERO),
     "Rotate": _rotated,
-    "Sharpness": _enhanced("sharpness"),
+    "Sharpness": _done("sharpness", 0.18, plus=0.1),
     "SharpnessIncreasing": _enhanced_more("sharpness"),
     "ShearX": _sheared(1),
     "ShearY": _sheared(3),
-    "Solarize": _solarized,
-    "SolarizeAdd": _solarize_added,
-    "SolarizeIncreasing": _solarized_more,
+    "Solarize": _done("solarize", 25.6, most=256, rounding=TO_ZERO),
+    "SolarizeAdd": _done("solarize_add", 11.0, 128, most=128, rounding=TO_ZERO),
+    "SolarizeIncreasing": _done("solarize", -25.6, most=256, plus=256, rounding=UP),
     "TranslateX": _moved_by_pixels(2),
     "TranslateXRel": _moved(2, WIDTH),
     "TranslateY": _moved_by_pixels(5),
@@ -355,7 +297,7 @@ _OPERATIONS: dict[str, Callable[[Any, _Strength], Transform]] = {
 }
 
 
-def _augmentation(op: Any) -> Transform:
+def _augmentation(op: Any) -> Step:
     """An AugmentOp."""
     module = sys.modules["timm.data.auto_augment"]
     if name_in(op, module.__name__) != "AugmentOp":
@@ -364,42 +306,42 @@ def _augmentation(op: Any) -> Transform:
         if getattr(op, name) is not table[op.name]:
             raise ValueError(f"the {name} of its {op.name} was replaced")
     made = _OPERATIONS[op.name](op, _Strength(op))
-    return made if op.prob >= 1 else RandomApply((made,), op.prob)
+    return made if op.prob >= 1 else Apply((made,), op.prob)
 
 
-def _augmentations(ops: Sequence[Any]) -> tuple[Transform, ...]:
+def _augmentations(ops: Sequence[Any]) -> tuple[Step, ...]:
     return tuple(map(_augmentation, ops))
 
 
-def _one(transform: Any) -> Transform:
-    return Policy(f"timm's {transform.name}", (_augmentation(transform),))
+def _one(transform: Any) -> Step:
+    return Policy((_augmentation(transform),), f"timm's {transform.name}")
 
 
-def _rand_augment(transform: Any) -> Transform:
+def _rand_augment(transform: Any) -> Step:
     ops, layers = _augmentations(transform.ops), int(transform.num_layers)
     words = f"timm's RandAugment ({layers} of {len(ops)})"
     if transform.choice_weights is None:
-        return Policy(words, (RandomChoice(ops),) * layers)
+        return Policy((Choice(ops),) * layers, words)
     weights = tuple(float(weight) for weight in transform.choice_weights)
     if layers > sum(weight > 0 for weight in weights):
         raise ValueError(f"{layers} layers are more than the operations")
-    return Policy(words, (Sample(ops, layers, weights),))
+    return Policy((Sample(ops, layers, weights),), words)
 
 
-def _auto_augment(transform: Any) -> Transform:
-    policies = tuple(Compose(_augmentations(ops)) for ops in transform.policy)
-    return Policy(f"timm's AutoAugment (one of {len(policies)})", (RandomChoice(policies),))
+def _auto_augment(transform: Any) -> Step:
+    policies = tuple(Chain(_augmentations(ops)) for ops in transform.policy)
+    return Policy((Choice(policies),), f"timm's AutoAugment (one of {len(policies)})")
 
 
-def _aug_mix(transform: Any) -> Transform:
+def _aug_mix(transform: Any) -> Step:
     width, depth, alpha = int(transform.width), int(transform.depth), float(transform.alpha)
     if not (1 <= width <= 100 and depth <= 100 and 1e-6 <= alpha <= 1e6):
         raise ValueError(f"{width} chains of depth {depth} with alpha {alpha}")
-    one = RandomChoice(_augmentations(transform.ops))
+    one = Choice(_augmentations(transform.ops))
     depths = (depth,) if depth > 0 else (1, 2, 3)
-    chain = RandomChoice(tuple(Compose((one,) * count) for count in depths))
+    chain = Choice(tuple(Chain((one,) * count) for count in depths))
     mixed = Mixture((chain,) * width, alpha, BLENDS if transform.blended else BLENDED_SUM)
-    return Policy(f"timm's AugMix ({width} chains of {len(transform.ops)} operations)", (mixed,))
+    return Policy((mixed,), f"timm's AugMix ({width} chains of {len(transform.ops)} operations)")
 
 
 _TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {

@@ -2,80 +2,120 @@
 
 Transforms are known by their exact type: a subclass may do anything, unless it has no more than
 another constructor. torchvision is never imported here: where it is not imported already, there is
-none of its transforms.
+none of its transforms. A transform that has a class of its name here is made by that class
+(`Step.from_torchvision`).
 
-What is kept is what the transforms would return: shape, dtype, and the values within 1/255 of
-Pillow's crop and resize. On PIL images torchvision always antialiases, whatever ``antialias``
-says; on tensors only where that is asked for. Floats are resized, warped and coloured as bytes
-are, and then converted.
+Results keep shape, dtype, and values within 1/255 of Pillow's crop and resize. On PIL images
+torchvision always antialiases, whatever ``antialias`` says; on tensors only where that is asked
+for. Floats are resized, warped and coloured as bytes are, and then converted.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.transforms import torchvision_pixels
-from fastdata.transforms.augmentations import RandomApply, RandomChoice, RandomOrder
-from fastdata.transforms.conversion import (
+from fastdata.transforms import colours, crops, output, policies, resizes, warps
+from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
+from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
+from fastdata.transforms.originals import composed, kind_of, name_in
+from fastdata.transforms.outcomes import (
+    BEFORE_FLOATS,
+    FLOATS,
     HAS_NO_FLOATS,
     HAS_TENSOR,
     NOT_KNOWN,
     Conversion,
+    Declined,
     Found,
-    kind_of,
-    name_in,
+    default_floats,
 )
-from fastdata.transforms.descriptions import (
-    FLOATS,
-    CenterCrop,
-    FiveCrop,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    TenCrop,
-    Transform,
-)
+from fastdata.transforms.output import Normalize
+from fastdata.transforms.reading import Several, Step
+from fastdata.transforms.resizes import RandomResizedCrop, Resize
+
+_BOXES = Declined("it is for boxes and key points, which images of a class do not have")
+_BATCHES = Declined("it mixes the images of a batch: give it to the loader as batch_transform")
+
+#: Why the core leaves others to torchvision.
+_DECLINED = {
+    "ClampBoundingBoxes": _BOXES,
+    "ClampKeyPoints": _BOXES,
+    "ConvertBoundingBoxFormat": _BOXES,
+    "CutMix": _BATCHES,
+    "MixUp": _BATCHES,
+    "RandomIoUCrop": _BOXES,
+    "SanitizeBoundingBoxes": _BOXES,
+    "SanitizeKeyPoints": _BOXES,
+    "SetClampingMode": _BOXES,
+    "Lambda": Declined("it calls a function of the user's"),
+    "UniformTemporalSubsample": Declined("it is for videos"),
+    "ElasticTransform": Declined("its displacements are torch's own draws, blurred by torch"),
+    "JPEG": Declined("the core decodes JPEGs and does not encode them"),
+    "RandomZoomOut": Declined("it makes images of different sizes"),
+    "LinearTransformation": Declined("it multiplies floats by a matrix"),
+}
+
+
+def _steps_of(module: ModuleType) -> dict[str, type[Step]]:
+    return {
+        name: one
+        for name, one in vars(module).items()
+        if isinstance(one, type) and issubclass(one, Step) and one.__module__ == module.__name__
+    }
+
+
+#: The class that makes each transform, by their name.
+_STEPS: dict[str, type[Step]] = {
+    name: step
+    for module in (colours, crops, output, policies, resizes, warps)
+    for name, step in _steps_of(module).items()
+    if not issubclass(step, Several)
+} | {"RandomApply": Apply, "RandomChoice": Choice, "RandomOrder": Order}
+
+_VERSIONS = {
+    "torchvision.transforms": 1,
+    "torchvision.transforms.v2": 2,
+    "torchvision.transforms._presets": 2,
+}
 
 
 def parts(transform: Any) -> Sequence[Any] | None:
-    """The transforms in a Compose, a preset of one, a ``torch.nn.Sequential``; None for others."""
-    if _version(transform) is not None and kind_of(transform).__name__ == "Compose":
-        return tuple(transform.transforms)
-    if name_in(transform, "torch.nn") == "Sequential":
-        return tuple(transform)
-    return None
+    """Return the transforms in a Compose, or in a ``torch.nn.Sequential``; None for others."""
+    return composed(transform)
 
 
 def views(transform: Any) -> FiveCrop | TenCrop | None:
-    """A FiveCrop or TenCrop, in ours; None for anything else."""
-    if _version(transform) is None or kind_of(transform).__name__ not in ("FiveCrop", "TenCrop"):
+    """Return a FiveCrop or TenCrop in our terms; None for anything else."""
+    name = kind_of(transform).__name__
+    if name not in ("FiveCrop", "TenCrop") or _version(transform) is None:
         return None
-    if kind_of(transform).__name__ == "FiveCrop":
+    if name == "FiveCrop":
         return FiveCrop(transform.size)
     return TenCrop(transform.size, transform.vertical_flip)
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found:
-    """One transform that is not a Compose, as `fastdata.transforms.libraries.translate`."""
-    version, name = _version(transform), kind_of(transform).__name__
+    """Translate a transform that is not a Compose, as `Libraries.translate`."""
     if _is_identity(transform):
         return Conversion()
-    if version is None or not is_known(transform):
-        return NOT_KNOWN if version is None else torchvision_pixels.DECLINED.get(name, NOT_KNOWN)
+    version, name = _version(transform), kind_of(transform).__name__
+    if version is None:
+        return NOT_KNOWN
+    if not is_known(transform):
+        return _DECLINED.get(name, NOT_KNOWN)
     if reason := _inconsistent(transform):
-        return reason
+        return Declined(reason)
     try:
-        if name in _TRANSLATORS:
-            return _TRANSLATORS[name](transform, version, kind, dtype)
-        return torchvision_pixels.translate(transform, version, kind, dtype)
+        if name in _CONVERSIONS:
+            return _conversion(name, transform, version, kind, dtype)
+        return _translate_step(_STEPS[name], transform, version, kind, dtype)
     except (AttributeError, UsageError, TypeError, ValueError) as error:
         # Its own arguments make no sense; torchvision will say so when it is called.
-        return f"its arguments are not known: {getattr(error, 'what', error)}"
+        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
 
 
 def is_known(transform: Any) -> bool:
@@ -83,12 +123,11 @@ def is_known(transform: Any) -> bool:
     if _is_identity(transform):
         return True
     name = kind_of(transform).__name__
-    known = name in _TRANSLATORS or name in torchvision_pixels.TRANSLATORS
-    return known and _version(transform) is not None
+    return (name in _CONVERSIONS or name in _STEPS) and _version(transform) is not None
 
 
 def _inconsistent(transform: Any) -> str:
-    """Say what a constructor has derived from parameters that are other ones now; "" for none."""
+    """Say what a constructor derived from parameters that are others now; "" for none."""
     own: dict[str, Any] = vars(transform)
     for name in ("policies", "_policies"):
         if name in own and own[name] != transform._get_policies(transform.policy):
@@ -109,202 +148,154 @@ def _is_identity(transform: Any) -> bool:
 
 
 def _version(transform: Any) -> int | None:
-    """1 or 2: whose transform it is; None: not torchvision's."""
+    """Return 1 or 2 for torchvision's v1 or v2; None: it is not torchvision's."""
     for module, version in _VERSIONS.items():
         if name_in(transform, module):
             return version
     return None
 
 
-_VERSIONS = {
-    "torchvision.transforms": 1,
-    "torchvision.transforms.v2": 2,
-    "torchvision.transforms._presets": 2,
-}
+# --- transforms that have a class here -----------------------------------------------------------
 
 
-def _interpolation(transform: Any, kind: str, dtype: str) -> tuple[str, str]:
-    """The filter's name, or "" and why it cannot be used."""
-    mode = torchvision_pixels.interpolation_name(transform)
-    if mode not in ("bilinear", "nearest", "nearest-exact", "bicubic", "lanczos"):
-        return "", f"the interpolation {mode!r} is not known"
-    if kind in ("tensor", "image"):
-        if dtype not in ("uint8", "float32"):
-            return "", f"it resizes {dtype}; put it before the conversion"
-        # Measured against Pillow on photographs: bilinear is within 1 of 255, of bytes and of
-        # floats. So is bicubic of bytes, but for 1 value in 4,000, at most 12 off. Of the nearest
-        # ones even nearest-exact takes other pixels where two are as near.
-        if mode == "bicubic" and dtype != "uint8":
-            return "", f"{mode!r} makes floats beyond 0 and 1; put it before the conversion"
-        if mode not in ("bilinear", "bicubic"):
-            return "", f"{mode!r} gives other values on tensors than on PIL images"
-        if not transform.antialias:
-            return "", "on tensors it does not antialias; write antialias=True"
-    # Pillow has one way of taking the nearest pixel; torchvision uses it for both names.
-    return ("nearest" if mode == "nearest-exact" else mode), ""
-
-
-def _resize(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    name, reason = _interpolation(transform, kind, dtype)
-    if reason:
-        return reason
-    if transform.size is None:
-        return "a size of None is not known"
-    return Resize(transform.size, name, transform.max_size)
-
-
-def _random_resized_crop(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    name, reason = _interpolation(transform, kind, dtype)
-    if reason:
-        return reason
-    return RandomResizedCrop(transform.size, tuple(transform.scale), tuple(transform.ratio), name)
-
-
-def _center_crop(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    return CenterCrop(transform.size)
-
-
-def _random_crop(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    given: Any = transform.padding
-    padding = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
-    if version == 2 and given is not None:
-        left, right, top, bottom = given  # its constructor has put them in this order
-        padding = (left, top, right, bottom)
-    if isinstance(transform.fill, dict):
-        return "a dict of fills is not known"
-    needs = bool(transform.pad_if_needed)
-    filled = transform.fill if isinstance(transform.fill, Sequence) else (transform.fill,)
-    if dtype != "uint8" and any(filled) and (needs or any(padding)):
-        return "it pads floats with others than zeros"
-    mode = transform.padding_mode
-    if version == 2 and needs and any(padding) and mode in ("reflect", "symmetric"):
-        return f"padding twice by {mode!r} is not known"
-    return RandomCrop(transform.size, tuple(padding), needs, transform.fill, mode)
-
-
-def _flip(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    return RandomHorizontalFlip(transform.p)
-
-
-def _normalize(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    if kind == "pil" or dtype == "uint8":
+def _translate_step(
+    step: type[Step], transform: Any, version: int, kind: str, dtype: str
+) -> Step | Declined:
+    on_tensors = kind in ("tensor", "image")
+    if kind in ("pil", "array") and version in step.tensors_only:
+        return Declined("it works on tensors, and has a PIL image here")
+    if step is Normalize and (kind == "pil" or dtype == "uint8"):
         return HAS_NO_FLOATS
-    values = []
-    for given in (transform.mean, transform.std):
-        each = given if hasattr(given, "__len__") else (given,)
-        values.append(tuple(float(value) for value in each))
-    return Normalize(*values)  # type: ignore[arg-type]
+    if isinstance(getattr(transform, "fill", None), dict):
+        return Declined("a dict of fills is not known")
+    if on_tensors and (reason := _on_tensors(step, transform, dtype)) is not None:
+        return reason
+    if issubclass(step, Resize) and transform.size is None:
+        return Declined("a size of None is not known")
+    found = step.from_torchvision(transform, version)
+    apart = step.otherwise_on_tensors or (dtype == "float32" and step.floats_as_bytes)
+    if not on_tensors or isinstance(found, Declined) or not apart:
+        return found
+    if getattr(found, "interpolation", "") == "bicubic":
+        return Declined("torchvision does not do it to tensors by 'bicubic'")
+    if getattr(found, "expand", False):
+        return Declined("on tensors it expands to other sizes than PIL images")
+    fill = getattr(transform, "fill", None)
+    if any(value != int(value) for value in (fill if isinstance(fill, Sequence) else [fill or 0])):
+        return Declined("its fill is not of whole numbers")
+    return OnTensors(found, version, fill is not None)
 
 
-def _to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    if kind in ("tensor", "image"):
-        return Conversion() if version == 2 else HAS_TENSOR
-    name = _dtype(sys.modules["torch"].get_default_dtype())
-    return Conversion("tensor", name) if name in FLOATS else f"it makes {name}"
+def _on_tensors(step: type[Step], transform: Any, dtype: str) -> Declined | None:
+    """Say why a transform of tensors, of bytes or floats, is not Pillow's within a level."""
+    if issubclass(step, (Resize, RandomResizedCrop)):
+        return _resizes_tensors(transform, dtype)
+    if step.any_floats:
+        return None
+    on_floats = dtype != "uint8"
+    if on_floats and (dtype != "float32" or not step.floats_as_bytes):
+        return Declined("it works on floats here", BEFORE_FLOATS)
+    if on_floats and _has_fill(transform):
+        return Declined("it fills with floats here", BEFORE_FLOATS)
+    resizes = hasattr(transform, "antialias")
+    if resizes and not (transform.antialias and _mode(transform) == "bilinear"):
+        return Declined("on tensors, only bilinear with antialias=True has Pillow's values")
+    return None
 
 
-def _pil_to_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    if kind in ("tensor", "image"):
-        return Conversion() if version == 2 else HAS_TENSOR
-    return Conversion("tensor")
+def _mode(transform: Any) -> Any:
+    mode = getattr(transform.interpolation, "value", transform.interpolation)
+    return {2: "bilinear", 3: "bicubic"}.get(mode, mode)
 
 
-def _to_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    return Conversion("image")
+def _resizes_tensors(transform: Any, dtype: str) -> Declined | None:
+    mode = _mode(transform)
+    if dtype not in ("uint8", "float32"):
+        return Declined(f"it resizes {dtype}", BEFORE_FLOATS)
+    # Measured against Pillow on photographs: bilinear is within 1 of 255, of bytes and of
+    # floats. So is bicubic of bytes, but for 1 value in 4,000, at most 12 off. Of the nearest
+    # ones even nearest-exact takes other pixels where two are as near.
+    if mode == "bicubic" and dtype != "uint8":
+        return Declined(f"{mode!r} makes floats beyond 0 and 1", BEFORE_FLOATS)
+    if mode not in ("bilinear", "bicubic"):
+        return Declined(f"{mode!r} gives other values on tensors than on PIL images")
+    if not transform.antialias:
+        return Declined("on tensors it does not antialias", "write antialias=True")
+    return None
 
 
-def _to_pil_image(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    if kind == "pil":
-        return Conversion() if version == 2 else "it has a PIL image here already"
-    if dtype != "uint8" or transform.mode not in (None, "RGB"):
-        return "it makes PIL images of floats, or of another mode than RGB"
-    return Conversion("pil")
+def _has_fill(transform: Any) -> bool:
+    fill = getattr(transform, "fill", None)
+    return any(fill) if isinstance(fill, Sequence) else bool(fill)
 
 
-def _to_pure_tensor(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    return Conversion() if kind == "pil" else Conversion("tensor")
+# --- conversions -------------------------------------------------------------------------------
+
+_CONVERSIONS = frozenset(
+    {
+        *("ConvertImageDtype", "Identity", "ImageClassification", "PILToTensor", "RGB", "ToDtype"),
+        *("ToImage", "ToPILImage", "ToPureTensor", "ToTensor"),
+    }
+)
 
 
-def _to_dtype(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    if isinstance(transform.dtype, dict):
-        return "a dict of dtypes is not known"
-    if kind == "pil":
-        return Conversion()  # it leaves PIL images as they are
-    return _convert(dtype, _dtype(transform.dtype), bool(transform.scale))
+def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) -> Found:
+    on_tensors = kind in ("tensor", "image")
+    match name:
+        case "Identity" | "RGB":
+            return Conversion()
+        case "ToTensor" | "PILToTensor" if on_tensors:
+            return Conversion() if version == 2 else HAS_TENSOR
+        case "ToTensor":
+            return default_floats()
+        case "PILToTensor":
+            return Conversion("tensor")
+        case "ToImage":
+            return Conversion("image")
+        case "ToPureTensor":
+            return Conversion() if kind == "pil" else Conversion("tensor")
+        case "ToPILImage" if kind == "pil":
+            again = Declined("it has a PIL image here already")
+            return Conversion() if version == 2 else again
+        case "ToPILImage":
+            bytes_of_rgb = dtype == "uint8" and transform.mode in (None, "RGB")
+            floats = Declined("it makes PIL images of floats, or of another mode than RGB")
+            return Conversion("pil") if bytes_of_rgb else floats
+        case "ImageClassification":
+            return _preset(transform, kind, dtype)
+        case "ToDtype" if isinstance(transform.dtype, dict):
+            return Declined("a dict of dtypes is not known")
+        case "ToDtype" if kind == "pil":
+            return Conversion()  # it leaves PIL images as they are
+        case _ if kind == "pil":
+            return Declined("it converts tensors, and has a PIL image here")
+    after = str(transform.dtype).removeprefix("torch.")
+    return _convert(dtype, after, name == "ConvertImageDtype" or bool(transform.scale))
 
 
-def _convert_image_dtype(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    if kind == "pil":
-        return "it converts tensors, and has a PIL image here"
-    return _convert(dtype, _dtype(transform.dtype), True)
-
-
-def _convert(before: str, after: str, scale: bool) -> Conversion | str:
+def _convert(before: str, after: str, scale: bool) -> Conversion | Declined:
     if before == after:
         return Conversion()
     if after not in FLOATS:
-        return f"it makes {after}"
+        return Declined(f"it makes {after}")
     if before == "uint8" and not scale:
-        return "it makes floats from 0 to 255: scale is False"
+        return Declined("it makes floats from 0 to 255: scale is False")
     if before in ("float16", "bfloat16"):
-        return f"it makes {after} of values rounded to {before}"
+        return Declined(f"it makes {after} of values rounded to {before}")
     return Conversion(None, after)
 
 
-def _dtype(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _apply(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    return RandomApply(tuple(transform.transforms), transform.p)
-
-
-def _choice(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    return RandomChoice(tuple(transform.transforms), transform.p)
-
-
-def _order(transform: Any, version: int, kind: str, dtype: str) -> Transform | str:
-    return RandomOrder(tuple(transform.transforms))
-
-
-def _preset(transform: Any, version: int, kind: str, dtype: str) -> Found:
-    """What a classification model's ``weights.transforms()`` are."""
-    name, reason = _interpolation(transform, kind, dtype)
-    if reason:
+def _preset(transform: Any, kind: str, dtype: str) -> Found:
+    """Translate a classification model's ``weights.transforms()``."""
+    on_tensors = kind in ("tensor", "image")
+    if on_tensors and (reason := _resizes_tensors(transform, dtype)) is not None:
         return reason
     floats = Conversion("tensor", "float32") if kind == "pil" else _convert(dtype, "float32", True)
-    if isinstance(floats, str):
+    if isinstance(floats, Declined):
         return floats
     return (
-        Resize(tuple(transform.resize_size), name),
+        Resize(tuple(transform.resize_size), transform.interpolation),
         CenterCrop(tuple(transform.crop_size)),
         floats,
         Normalize(tuple(transform.mean), tuple(transform.std)),
     )
-
-
-def _identity(transform: Any, version: int, kind: str, dtype: str) -> Conversion | str:
-    return Conversion()
-
-
-_TRANSLATORS: dict[str, Callable[[Any, int, str, str], Found]] = {
-    "CenterCrop": _center_crop,
-    "ConvertImageDtype": _convert_image_dtype,
-    "Identity": _identity,
-    "ImageClassification": _preset,
-    "Normalize": _normalize,
-    "PILToTensor": _pil_to_tensor,
-    "RandomApply": _apply,
-    "RandomChoice": _choice,
-    "RandomCrop": _random_crop,
-    "RandomHorizontalFlip": _flip,
-    "RandomOrder": _order,
-    "RandomResizedCrop": _random_resized_crop,
-    "Resize": _resize,
-    "ToDtype": _to_dtype,
-    "ToImage": _to_image,
-    "RGB": _identity,
-    "ToPILImage": _to_pil_image,
-    "ToPureTensor": _to_pure_tensor,
-    "ToTensor": _to_tensor,
-}

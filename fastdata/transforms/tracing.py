@@ -1,12 +1,12 @@
-"""Runs a user's function on symbols to learn what it does to an image, or why that is not known.
+"""Tracing: run a user's function on symbols to learn its effect on an image.
 
-A small class or function of a training script is run once for each course it can take, with a
-symbol in the image's place. What it calls is recorded: methods of Pillow's images, functions of
-Pillow and torchvision, other transforms. A comparison with a random number takes each branch in
-turn, with its probability. Views of one image, made by several transforms, are recorded as such.
+A small class or function of a training script runs once for each course it can take, with a symbol
+for the image. Its calls are recorded: methods of Pillow's images, functions of Pillow and
+torchvision, other transforms. A comparison with a random number takes each branch in turn, with its
+probability. Views of one image, made by several transforms, are recorded as such.
 
-Why the record is all that the code does: the function is rebuilt from its own code with other
-globals and no builtins, so that each value it meets is one of
+The record is complete. The function is rebuilt from its own code with other globals and no
+builtins, so each value it meets is one of
 
 - a constant; a copy of one that a global, a closure, a default or an attribute holds;
 - a container that the code itself has made, or an unchangeable copy of one that it reads;
@@ -15,14 +15,14 @@ globals and no builtins, so that each value it meets is one of
 
 Code that could go around this is refused before it runs: names with two underscores, imports,
 classes, handlers of exceptions, generators, ``while``, assignments to globals and outer variables,
-``is`` with anything but None. Setting an attribute or an item of what it has not made raises. So
-by induction the code changes nothing, reads nothing else, and ends; and its result depends on the
-image and on the recorded draws alone. Functions of libraries are known by identity, as objects that
-belong to their module still: one that was replaced is the user's.
+``is`` with anything but None. Setting an attribute or an item of another object raises. So by
+induction the code changes nothing, reads nothing else, and ends. Its result depends on the image
+and on the recorded draws alone. Functions of libraries are known by identity, while they belong to
+their module: a replaced one is the user's.
 
-Where the proof ends: attributes and globals are read when a pipeline is compiled, which a loader
-does again before each epoch; code that other code changes in between is not seen. What a
-transform that is called does is not proved here: the compiler knows it, or traces it in turn.
+Limits of the proof: attributes and globals are read when a pipeline is compiled, which a loader
+does again before each epoch; changes in between are not seen. Transforms that the code calls are
+not proved here: the compiler knows them, or traces them in turn.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.transforms import torchvision, tracing_calls
-from fastdata.transforms.conversion import name_in
-from fastdata.transforms.descriptions import Stack, Transform
-from fastdata.transforms.originals import changed, hooked, pillow_changed
+from fastdata.transforms import tracing_calls
+from fastdata.transforms.forms import Stack
+from fastdata.transforms.originals import changed, composed, hooked, name_in, pillow_changed
+from fastdata.transforms.reading import Step
 from fastdata.transforms.symbols import (
     CONSTANTS,
     Awaited,
@@ -86,7 +86,7 @@ class Path:
     """One course that code can take.
 
     Attributes:
-        result: What it returns: a `Node`, a `Later`, a constant, a `Stack`, or lists, tuples and
+        result: Its result: a `Node`, a `Later`, a constant, a `Stack`, or lists, tuples and
             dicts of them.
         decisions: The weights of each choice, and which was taken.
         draws: The interval that each draw is uniform in, on this course.
@@ -102,7 +102,7 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
 
     Args:
         function: A function, or an object of a class that has a ``__call__`` or ``forward``.
-        given: What it gets: an image's number, or a form of several (`descriptions.Form`).
+        given: Its argument: an image's number, or a form of several (`forms.Form`).
 
     Returns:
         Its courses; or a reason in words, "" if it is no code of the user's.
@@ -161,7 +161,7 @@ def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
         found = function.__func__
         return (found, (function.__self__,)) if isinstance(found, types.FunctionType) else None
     kind = type(function)
-    if package(kind) in _LIBRARIES or isinstance(function, Transform):
+    if package(kind) in _LIBRARIES or isinstance(function, Step):
         return None
     called = inspect.getattr_static(kind, "__call__", None)
     torch = sys.modules.get("torch")
@@ -201,6 +201,9 @@ def _where(error: BaseException) -> str:
 
 
 # --- code that is not run --------------------------------------------------------------------
+
+# By bytecode, as that is what runs: a script's source may be gone, have changed since, or have been
+# typed at a prompt.
 
 _FORBIDDEN = {
     "IMPORT_NAME": "imports a module",
@@ -367,7 +370,7 @@ class _Run:
         return Symbol(Object(self, words, value))
 
     def call(self, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What calling an object returns."""
+        """Return the result of calling an object."""
         if (known := tracing_calls.find(real)) is not None:
             return apply_known(known, name_of(real), self, *args, **kwargs)
         one = args[0] if len(args) == 1 and not kwargs else None
@@ -402,8 +405,8 @@ class _Run:
         return functools.partial(apply_known, tracing_calls.METHODS[name], name, image)
 
     def transform(self, real: Any, image: Any) -> Any:
-        """What a transform makes of an image."""
-        parts = torchvision.parts(real)
+        """Return the result of a transform of an image."""
+        parts = composed(real)
         if parts is not None:
             for part in parts:
                 image = self.call(part, (image,), {})
@@ -420,13 +423,13 @@ class _Run:
             modes = {course.result.mode for course in courses}
             return held.then(real, modes.pop() if len(modes) == 1 else None)
         kind = type(real)
-        if package(kind) not in _LIBRARIES and not isinstance(real, Transform):
+        if package(kind) not in _LIBRARIES and not isinstance(real, Step):
             self.unsure = name_of(real)
         kept = kind.__name__ in _KEEP_THE_MODE and package(kind) == "torchvision"
         return held.then(real, held.node.mode if kept else None)
 
     def _grafted(self, course: Path, image: Image) -> Any:
-        """What another transform returned, as made of an image."""
+        """Return the result of another transform, made of an image."""
         offset = len(self.draws)
         self.draws += course.draws
         nodes: dict[int, Node] = {}

@@ -1,7 +1,7 @@
-"""Functions of libraries that `fastdata.transforms.tracing` knows: what each does, on symbols.
+"""Functions of libraries that `fastdata.transforms.tracing` knows, and their effects on symbols.
 
-They are known by identity, and only while they are what their library has defined: a function whose
-globals are those of its module, or one of C that bears the module's name for it.
+They are known by identity, and only while their library defines them: a function whose globals are
+those of its module, or a C function that has the module's name for it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _number(value: Any, least: float, greatest: float) -> Any:
 
 
 def _image(value: Any) -> Any:
-    """The image that a symbol stands for, which is a PIL image."""
+    """Return the image behind a symbol, which is a PIL image."""
     held = held_by(value) if isinstance(value, Symbol) else None
     if not isinstance(held, Image):
         raise Unknown("gives what is no image to a function of Pillow's")
@@ -261,7 +261,7 @@ _ALWAYS: tuple[tuple[Any, Callable[..., Any]], ...] = (
 
 
 def find(value: Any) -> Callable[..., Any] | None:
-    """What is known of a function; None: nothing."""
+    """Return the known effect of a function; None: nothing is known."""
     if not callable(value):
         return None
     for known, does in _ALWAYS:

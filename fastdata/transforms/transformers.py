@@ -19,10 +19,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.transforms.conversion import Conversion, Found, name_in
-from fastdata.transforms.descriptions import FlooredCenterCrop, Normalize, Resize, Transform
-from fastdata.transforms.originals import is_copied, overridden
-from fastdata.transforms.pixels import Operation
+from fastdata.transforms.crops import FlooredCenterCrop
+from fastdata.transforms.nodes import Operation
+from fastdata.transforms.originals import is_copied, name_in, overridden
+from fastdata.transforms.outcomes import Conversion, Declined, Found
+from fastdata.transforms.output import Normalize
+from fastdata.transforms.reading import Step
+from fastdata.transforms.resizes import Resize
 
 _BACKENDS = "transformers.image_processing_backends"
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -33,28 +36,28 @@ _FREE = frozenset({"__init__", "valid_kwargs"})
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     """One of transformers' image processors; None for anything else.
 
-    As `fastdata.transforms.libraries.translate`.
+    As `Libraries.translate` of `fastdata.transforms.reading`.
     """
     own = _own_methods(transform)
     if own is None:
         return None
     known = next((one for one in type(transform).__mro__ if is_copied(one.__module__)), None)
     if known is not None and (reason := overridden(transform, known)):
-        return reason
+        return Declined(reason)
     model = next((name for name in _MODELS if name_in(transform, *_modules(name))), "")
     if name_in(transform, *_modules("siglip2")):
-        return (
-            "it makes sequences of patches, of another grid for each image; for pictures of one "
-            "size, use SiglipImageProcessor with its numbers"
+        return Declined(
+            "it makes sequences of patches, of another grid for each image",
+            "for pictures of one size, use SiglipImageProcessor with its numbers",
         )
     if own and not model:
-        return f"its {', '.join(sorted(own))} is its own; {_WRITE}"
+        return Declined(f"its {', '.join(sorted(own))} is its own", _WRITE)
     if dtype != "uint8" or kind == "array":
-        return "it has floats or arrays here"
+        return Declined("it has floats or arrays here")
     try:
         return _steps(transform, model)
     except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
-        return f"its arguments are not known: {getattr(error, 'what', error)}"
+        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
 
 
 _WRITE = "use Resize, CenterCrop and Normalize with its numbers"
@@ -80,19 +83,21 @@ def _modules(model: str) -> tuple[str, str]:
 
 def _steps(processor: Any, model: str) -> Found:
     if processor.do_pad:
-        return "it pads images"
-    steps: list[Transform | Conversion] = []
+        return Declined("it pads images")
+    steps: list[Step | Conversion] = []
     if processor.do_resize:
         size = processor.size
         if any((size.longest_edge, size.max_height, size.max_width)):
-            return "it bounds the longer side"
+            return Declined("it bounds the longer side")
         filtered = _FILTERS.get(int(processor.resample), "")
         if not filtered:
-            return f"its filter, resample={processor.resample!r}, is not known"
+            return Declined(f"its filter, resample={processor.resample!r}, is not known")
         if filtered == "nearest" and processor.backend == "torchvision":
-            return "'nearest' takes other pixels of tensors than Pillow; make it with backend='pil'"
+            return Declined(
+                "'nearest' takes other pixels of tensors than Pillow", "make it with backend='pil'"
+            )
         if model == "dinov3_vit" and filtered in ("bicubic", "lanczos"):
-            return f"it resizes floats, by {filtered!r} beyond 0 and 1; {_WRITE}"
+            return Declined(f"it resizes floats, by {filtered!r} beyond 0 and 1", _WRITE)
         resized = _MODELS.get(model) or _plain
         target, cropped = resized(processor, size.shortest_edge or (size.height, size.width))
         steps.append(Resize(target, filtered))
@@ -105,7 +110,7 @@ def _steps(processor: Any, model: str) -> Found:
     return (*steps, *_floats(processor, model))
 
 
-def _floats(processor: Any, model: str) -> tuple[Transform | Conversion, ...]:
+def _floats(processor: Any, model: str) -> tuple[Step | Conversion, ...]:
     """``(value * factor - offset - mean) / std`` of bytes, in units of 0 to 1."""
     normalises = processor.do_normalize and model != "mobilevit"
     again = getattr(processor, "include_top", False)
@@ -153,7 +158,7 @@ def _poolformer(processor: Any, size: _Size) -> tuple[_Size, int]:
 
 
 #: Processors that have methods of their own, by model: the size that they resize to, and that of a
-#: crop after it, or 0. What the others' methods do besides is to maps of segments, or in `_steps`.
+#: crop after it, or 0. Other methods work on maps of segments, or are in `_steps`.
 _MODELS: dict[str, Callable[[Any, _Size], tuple[_Size, int]]] = {
     "beit": _plain,
     "convnext": _convnext,

@@ -1,29 +1,23 @@
-"""Transforms of users' scripts in our terms: what `fastdata.transforms.tracing` finds out of them.
+"""Transforms of users' scripts in our terms, as `fastdata.transforms.tracing` records them.
 
-A class that only calls other transforms stands for these, one that makes several views for `Views`,
-and one that calls Pillow for the operations of that. Pixels are Pillow's.
+A class that only calls other transforms becomes these, one that makes several views `Views`, and
+one that calls Pillow the same operations. Pixels are Pillow's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from fastdata.transforms import tracing
-from fastdata.transforms.augmentations import Grayscale, RandomApply, RandomChoice
-from fastdata.transforms.conversion import NOT_KNOWN, Conversion, Found
-from fastdata.transforms.descriptions import (
-    Compose,
-    Form,
-    RandomHorizontalFlip,
-    RandomVerticalFlip,
-    Stack,
-    Transform,
-    Views,
-)
-from fastdata.transforms.pixels import Nothing, Operation, Random
+from fastdata.transforms.colours import Grayscale
+from fastdata.transforms.crops import RandomHorizontalFlip, RandomVerticalFlip
+from fastdata.transforms.forms import Form, Stack
+from fastdata.transforms.nodes import Apply, Arranged, Choice, Operation, Random
+from fastdata.transforms.outcomes import NOT_KNOWN, Conversion, Declined, Found
+from fastdata.transforms.reading import Chain, Several, Step
 from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, laters, name_of
 from fastdata.transforms.tracing import Path
 
@@ -32,7 +26,7 @@ _FLIPS = {"flip_horizontal": RandomHorizontalFlip(1.0), "flip_vertical": RandomV
 
 @dataclass(frozen=True)
 class Steps:
-    """What a part of a user's function does to one image; never called.
+    """Effect of a part of a user's function on one image; never called.
 
     Attributes:
         name: Of the function.
@@ -40,7 +34,7 @@ class Steps:
     """
 
     name: str
-    steps: tuple[Transform | Conversion, ...]
+    steps: tuple[Step | Conversion, ...]
 
     @property
     def __name__(self) -> str:
@@ -108,33 +102,37 @@ def parts(transform: Any) -> Sequence[Any] | None:
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
-    """What a user's function does to an image; None for anything else.
+    """Translate a user's function of an image; return None for anything else.
 
-    As `fastdata.transforms.libraries.translate`.
+    As `Libraries.translate` of `fastdata.transforms.reading`.
     """
     if isinstance(transform, Steps):
         return transform.steps
     if isinstance(transform, Assembly):
         called = ", ".join(dict.fromkeys(name_of(one.function) for one in laters(transform.form)))
-        return f"{NOT_KNOWN}: it calls {called} for each sample"
+        return _not_known(f"it calls {called} for each sample")
     try:
         courses = _courses(transform)
         if not courses:
             return None
         if not _makes_one(courses):
             _several(name_of(transform), courses)
-            return "it makes several views, and stands in another transform"
+            return Declined("it makes several views, and stands in another transform")
         return tuple(_merged(courses, 0))
     except Unknown as error:
-        return f"{NOT_KNOWN}: {error}"
+        return _not_known(str(error))
+
+
+def _not_known(why: str) -> Declined:
+    return replace(NOT_KNOWN, reason=f"{NOT_KNOWN.reason}: {why}")
 
 
 def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-    """What a user's function does to several views, each by itself.
+    """Trace a user's function that takes several views, each by itself.
 
     Args:
         transform: Anything.
-        form: What it gets.
+        form: Form of its argument.
 
     Returns:
         Which of its views each of the result's is made of, and how; and the result's form. None:
@@ -177,7 +175,7 @@ def _makes_one(courses: Sequence[Path]) -> bool:
 
 def _is_ours(step: Any) -> bool:
     return isinstance(step, Conversion) or (
-        isinstance(step, Transform) and not isinstance(step, Views)
+        isinstance(step, Step) and not isinstance(step, Several)
     )
 
 
@@ -185,7 +183,7 @@ def _is_ours(step: Any) -> bool:
 
 
 def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
-    """What a function does to one image that takes one of several courses."""
+    """Return the steps of a function of one image that takes one of several courses."""
     if len(courses) == 1:
         course = courses[0]
         if course.result.mode == "L":
@@ -208,7 +206,7 @@ def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
     return [*first[:count], *told[:1], *_chosen(rests, weights)]
 
 
-def _chosen(rests: list[list[Any]], weights: Sequence[float]) -> list[Transform]:
+def _chosen(rests: list[list[Any]], weights: Sequence[float]) -> list[Step]:
     """One of several lists of transforms, as likely as their weights say."""
     if not any(rests):
         return []
@@ -217,13 +215,13 @@ def _chosen(rests: list[list[Any]], weights: Sequence[float]) -> list[Transform]
         (steps, p), *_ = done
         if steps == [_FLIPS["flip_horizontal"]]:
             return [RandomHorizontalFlip(p)]
-        return [RandomApply(tuple(steps), p)]
-    several = (Compose(tuple(rest)) if rest else Nothing() for rest in rests)
-    return [RandomChoice(tuple(several), tuple(weights))]
+        return [Apply(tuple(steps), p)]
+    several = (Chain(tuple(rest)) for rest in rests)
+    return [Choice(tuple(several), tuple(weights))]
 
 
 def _same(one: Any, other: Any) -> bool:
-    ours = isinstance(one, (Transform, Conversion)) and type(one) is type(other)
+    ours = isinstance(one, (Step, Conversion)) and type(one) is type(other)
     return one is other or (ours and one == other)
 
 
@@ -292,7 +290,7 @@ class _Views:
 
 
 def _several(name: str, courses: Sequence[Path]) -> list[Any]:
-    """What several views share, the views, and what is made of them for each sample."""
+    """Return common steps of several views, the views, and the calls for each sample."""
     if len(courses) > 1:
         raise Unknown("it makes several views, and chance decides which")
     views = _Views(courses[0])
@@ -309,9 +307,9 @@ def _several(name: str, courses: Sequence[Path]) -> list[Any]:
     before = _items(name, chains[0][1:shared], courses[0])
     made = [_items(name, chain[shared:], courses[0]) for chain in chains]
     if views.is_form:
-        return [*before, Views.arranged(made, views.form)]
+        return [*before, Arranged(tuple(made), views.form)]
     numbers: Form = list(range(len(made)))
-    return [*before, Views.arranged(made, numbers), Assembly(name, views.assembly)]
+    return [*before, Arranged(tuple(made), numbers), Assembly(name, views.assembly)]
 
 
 def _check_apart(nodes: Sequence[Node], shared: int) -> None:

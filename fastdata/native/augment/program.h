@@ -1,5 +1,5 @@
 // What augmentations do to one sample: a tree whose nodes draw numbers, and calls of operations at
-// its leaves. It is made once for a pipeline (fastdata/transforms/pixels.py); drawn for a key and
+// its leaves. It is made once for a pipeline (fastdata/transforms/tree.py); drawn for a key and
 // an image's size it gives the operations to call, one after the other.
 //
 // A node's draws have fixed numbers, so that what it draws is a function of the key alone,

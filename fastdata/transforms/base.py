@@ -1,0 +1,320 @@
+"""Base of the public transforms: each may be called with one PIL image.
+
+On torch's own path Pillow crops and resizes, and the core does the rest. So a call is no oracle for
+the core: tests compare both with the original libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata import _native
+from fastdata.errors import UsageError
+from fastdata.transforms import checks, geometry
+from fastdata.transforms.forms import Form, in_form
+from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.outcomes import Output
+from fastdata.transforms.reading import (
+    RETURNED,
+    Fixed,
+    Libraries,
+    NoLibraries,
+    Reading,
+    Step,
+    flat,
+    is_ours,
+    views_of,
+)
+from fastdata.transforms.tree import Builder, native_program
+
+#: Remedy for an image that is smaller than a random crop.
+SMALL_HINT = "Resize before it, or give it pad_if_needed=True."
+
+
+class Transform(Step):
+    """Base of all transforms here. The core does not know classes that scripts derive from them."""
+
+    def __call__(self, image: Image.Image) -> Any:
+        """Transform one image.
+
+        Args:
+            image: A PIL image; modes other than RGB are converted to it.
+
+        Returns:
+            A contiguous tensor, (3, height, width) or, if it is grey, (1, height, width): uint8
+            from 0 to 255, or floats if normalised.
+
+        Raises:
+            UsageError: It is not a PIL image, or too small for a crop that may not pad; or the
+                transforms cannot be composed.
+        """
+        return call(self, image, *read(self, None, NoLibraries()))
+
+
+class ByChance(Transform):
+    """Base of augmentations that are done with a probability."""
+
+    #: Operation of the core, where there is one without values.
+    operation: ClassVar[str] = ""
+    #: Words for it.
+    doing: Any = ""
+    p: Any
+
+    def __post_init__(self) -> None:
+        checks.probability(type(self).__name__, self.p)
+
+    @property
+    def words(self) -> str:
+        return f"{self.doing} with p {self.p:g}"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.maybe(self.p):
+            self.emit_always(tree)
+
+    def emit_always(self, tree: Builder) -> None:
+        """Build the nodes for an image that is augmented."""
+        tree.call(self.operation)
+
+
+class Sized(Transform):
+    """Transforms that have a size: (height, width), or an int for the shorter side."""
+
+    size: Any
+
+    @property
+    def dimensions(self) -> str:
+        """The size: width x height, or one number."""
+        size = self.size
+        return f"{size[1]} x {size[0]}" if isinstance(size, tuple) else str(size)
+
+    @property
+    def title(self) -> str:
+        return f"{type(self).__name__}({self.dimensions})"
+
+    @property
+    def target(self) -> tuple[int, int]:
+        """(width, height)."""
+        return self.size[1], self.size[0]
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return self.target
+
+
+def range_words(values: Any) -> str:
+    """Describe a range: its ends, or the one number that they are."""
+    return f"{values[0]:g}" if values[0] == values[1] else f"{values[0]:g} to {values[1]:g}"
+
+
+def read(
+    transform: Any, size: Fixed, libraries: Libraries
+) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
+    """Read a pipeline as far as its steps can be composed.
+
+    Args:
+        transform: The pipeline.
+        size: (width, height) of every image; None: they may differ.
+        libraries: Transforms of other libraries.
+
+    Returns:
+        A reading of each view; what comes after `Views` and is called with what they make; and
+        their form, or None if the pipeline has no views.
+    """
+    items = list(flat(transform, True, libraries))
+    own = isinstance(transform, Step)
+    at = next((n for n, (one, _) in enumerate(items) if views_of(one, libraries) is not None), None)
+    makes = None if at is None else views_of(items[at][0], libraries)
+    if at is None or makes is None:
+        return [Reading(items, own, size, libraries)], [], None
+    before = Reading(items[:at], own, size, libraries)
+    shared = [*before.steps, *before.pixels, *before.erasures]
+    if makes.crops and any(step.is_random for step in shared):
+        return [Reading(items, own, size, libraries)], [], None
+    # Crops of torchvision's are still in the form that it was given: a PIL image, or a tensor.
+    ours = True if makes is items[at][0] else None
+    form: Form = makes.form
+    if makes.crops:
+        pipelines: list[list[Any]] = [
+            [(step, ours) for step in steps] for steps in makes.transforms
+        ]
+        kept = [own or makes is transform] * len(pipelines)
+        form = makes.form if ours else tuple(range(len(pipelines)))
+    else:
+        pipelines = [list(flat(view, True, libraries)) for view in makes.transforms]
+        given = makes is transform and is_ours(transform)
+        kept = [isinstance(view, Step) if given else own for view in makes.transforms]
+
+    def readings(pipelines: list[list[Any]], kept: list[bool]) -> list[Reading]:
+        found = [
+            Reading([*items[:at], *pipeline], own, size, libraries)
+            for pipeline, own in zip(pipelines, kept, strict=True)
+        ]
+        for reading in found:
+            reading.shared = shared
+        return found
+
+    views = readings(pipelines, kept)
+    tail = [one for one, _ in items[at + 1 :] if one is not RETURNED]
+    while tail and (followed := libraries.follow(tail[0], form)) is not None:
+        made, after = followed
+        longer = [[*pipelines[n], *flat(steps, False, libraries)] for n, steps in made]
+        whose = [kept[number] for number, _ in made]
+        further = readings(longer, whose)
+        if any(view.tail for view in further):
+            break
+        views, pipelines, kept, form, tail = further, longer, whose, after, tail[1:]
+    return views, tail, form
+
+
+def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
+    """Say why transforms of ours cannot stand where they do; "" if they can."""
+    for view in views:
+        if reason := view.misplacement():
+            return reason
+        if random := next((step for step in view.shared if step.is_random), None):
+            return f"{random.title} stands before Views. Put it into each of them."
+    late = next((call for call in tail if isinstance(call, Step)), None)
+    return "" if late is None else f"{late.title} comes after Views. Put it into each of them."
+
+
+def call(
+    transform: Step,
+    image: Any,
+    views: Sequence[Reading],
+    tail: Sequence[Callable[[Any], Any]],
+    form: Form | None,
+) -> Any:
+    """Apply a pipeline that was read to one PIL image.
+
+    Args:
+        transform: The pipeline.
+        image: A PIL image.
+        views: Each view of it; they need not come to one size.
+        tail: Functions to call with the views.
+        form: The views' form; None: there is one.
+
+    Returns:
+        A tensor, what views make of several, or what the tail makes of it.
+
+    Raises:
+        UsageError: It is not a PIL image, or the transforms cannot be composed.
+    """
+    if not isinstance(image, Image.Image):
+        raise UsageError(
+            f"{transform.title} was given a {type(image).__name__}, not a PIL image.",
+            "Put it before what makes tensors of images.",
+        )
+    if reason := misplaced(views, tail):
+        raise UsageError(reason, "Change the order of the transforms.")
+    results = [_view(view, image) for view in views]
+    result = results[0] if form is None else in_form(results, form)
+    for function in tail:
+        result = function(result)
+    return result
+
+
+def _view(view: Reading, image: Image.Image) -> Any:
+    import torch
+
+    program = (*view.pixels, *view.erasures)
+    seed = 0
+    if any(step.is_random for step in (*view.steps, *program)):
+        seed = int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))
+    keys = np.array([seed], np.int64).view(np.uint64)
+    cuts = geometry.draw(tuple(view.steps), [image.width], [image.height], keys)
+    if small := geometry.too_small(view.steps, cuts):
+        raise UsageError(f"The image has {small[0]}.", SMALL_HINT)
+    found: npt.NDArray[Any] = render(image, cuts[0])
+    output = view.output()
+    if program:
+        found = _augment(found, native_program(program), rendered(cuts), output)
+    result: Any = torch.from_numpy(found).permute(2, 0, 1).contiguous()
+    if output.dtype != "uint8":
+        if not program:
+            result = result.to(torch.float32).div_(255)
+            if output.mean is not None and output.std is not None:
+                result = result.sub_(torch.tensor(output.mean, device="cpu").view(-1, 1, 1))
+                result = result.div_(torch.tensor(output.std, device="cpu").view(-1, 1, 1))
+        result = result.to(getattr(torch, output.dtype))
+    for function in view.tail_calls():
+        result = function(result)
+    return result
+
+
+def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
+    """Crop, resize, cut and flip one image with Pillow; fill with zeros outside it.
+
+    Args:
+        image: The source image; modes other than RGB are converted to it.
+        cut: Its geometry, a row of what `fastdata.transforms.geometry.draw` returns.
+
+    Returns:
+        uint8 (height, width, 3), RGB, of the size of the cut's canvas.
+    """
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    left, upper, right, lower = cut["box"].tolist()
+    if (left, upper, right, lower) != (0, 0, *image.size):
+        image = _cut(image, left, upper, (right - left, lower - upper))
+    resized, canvas = tuple(cut["size"].tolist()), tuple(cut["canvas"].tolist())
+    if image.size != resized:
+        resample = _native.FILTERS[cut["filter"]]
+        image = image.resize(resized, Image.Resampling[resample.upper()])
+    x, y = cut["window"].tolist()
+    if (x, y, *resized) != (0, 0, *canvas):
+        image = _cut(image, x, y, canvas)
+    found: npt.NDArray[np.uint8] = np.array(image)
+    return np.ascontiguousarray(found[:, ::-1]) if cut["flip"] else found
+
+
+def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:
+    """Crop an RGB image, with zeros outside it.
+
+    Pillow's ``crop`` refuses large results as decompression bombs, which only inputs can be.
+    """
+    found = Image.new("RGB", size)
+    found.paste(image, (-left, -upper))
+    return found
+
+
+def rendered(cuts: Cuts) -> Cuts:
+    """Return the geometry that remains after `render`: all pixels, unchanged."""
+    left: Cuts = cuts.copy()
+    left["size"] = cuts["canvas"]
+    left["whole"], left["window"], left["flip"], left["needs_padding"] = 1, 0, 0, False
+    return left
+
+
+def _augment(
+    image: npt.NDArray[np.uint8],
+    program: _native.PixelProgram,
+    cuts: Cuts,
+    output: Output,
+) -> npt.NDArray[Any]:
+    """Run a pixel program on one image (height, width, 3); return uint8 or float32."""
+    height, width = image.shape[:2]
+    try:
+        *_, new_width, new_height = program.draw(int(cuts["key"][0]), width, height)
+    except ValueError as error:
+        raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
+    dtype = "uint8" if output.dtype == "uint8" else "float32"
+    out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
+    job = _native.Job(
+        [image],
+        out=out,
+        dtype=dtype,
+        mean=output.mean,
+        std=output.std,
+        program=program,
+        cuts=cuts,
+    )
+    job.run()
+    if failures := job.failures():
+        _, code, detail, _ = failures[0]
+        raise UsageError(f"The image cannot be augmented: {detail} ({code}).", "Resize it before.")
+    result: npt.NDArray[Any] = out[0]
+    return result

@@ -1,0 +1,243 @@
+"""Checks of arguments: each returns a value as its transform keeps it, or raises UsageError."""
+
+from __future__ import annotations
+
+import enum
+import math
+import numbers as kinds
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from fastdata.errors import UsageError
+
+#: An int, or (height, width), as in torchvision.
+Size: TypeAlias = "int | Sequence[int]"
+
+#: torchvision's InterpolationMode, Pillow's number of one, or its name.
+Interpolation: TypeAlias = "str | int | enum.Enum"
+
+#: A value for all channels, or one for each; None: 0.
+Fill: TypeAlias = "float | Sequence[float] | None"
+
+#: The lower and the upper end.
+Range: TypeAlias = tuple[float, float]
+
+#: Filters of resizes.
+FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
+
+#: Brightness and the like: the core takes no larger factor.
+MOST_FACTOR = 1e6
+
+_MOST_PIXELS = 1 << 24
+_PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+
+def number(who: str, name: str, value: Any, least: float, most: float) -> float:
+    """Check a finite number within bounds."""
+    good = isinstance(value, kinds.Real) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or not least <= value <= most:
+        bounds = _bounds(least, most)
+        raise UsageError(
+            f"{who}: {name} {value!r} is not a number {bounds}.", f"Give {name} a number {bounds}."
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _bounds(least: float, most: float) -> str:
+    if least == -math.inf:
+        return "that is finite"
+    return f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+
+
+def probability(who: str, p: Any, name: str = "p") -> float:
+    """Check a probability."""
+    return number(who, name, p, 0, 1)
+
+
+def whole(who: str, name: str, value: Any, least: int = 1, most: int = _MOST_PIXELS) -> int:
+    """Check a whole number within bounds."""
+    good = isinstance(value, kinds.Integral) and not isinstance(value, bool)
+    if not good or not least <= int(value) <= most:
+        bounds = f"from {least} to {most}" if most < _MOST_PIXELS else f"of at least {least}"
+        raise UsageError(
+            f"{who}: {name} {value!r} is not a whole number {bounds}.",
+            f"Give {name} a whole number {bounds}.",
+        )
+    return int(value)
+
+
+def pair(who: str, size: Any) -> tuple[int, int]:
+    """Check a size; return (height, width)."""
+    if not isinstance(size, Sequence) or isinstance(size, str):
+        size = (size, size)
+    elif len(size) == 1:
+        size = (size[0], size[0])
+    if len(size) != 2:
+        raise UsageError(
+            f"{who}: size {size!r} has {len(size)} values.", "Give an int or (height, width)."
+        )
+    return whole(who, "size", size[0]), whole(who, "size", size[1])
+
+
+def numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
+    """Check so many finite numbers."""
+    try:
+        found = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        found = ()
+    if len(found) != count or not all(map(math.isfinite, found)):
+        raise UsageError(
+            f"{who}: {name} {values!r} is not {count} finite numbers.",
+            f"Give {count} numbers in a tuple.",
+        )
+    return found
+
+
+def interval(
+    who: str, name: str, values: Any, least: float = 0.0, most: float = math.inf
+) -> tuple[float, float]:
+    """Check (from, to) within bounds."""
+    low, high = numbers(who, name, values, 2)
+    if not least <= low <= high <= most:
+        bounds = _bounds(least, most)
+        raise UsageError(
+            f"{who}: {name} {(low, high)} is not (from, to) {bounds}.",
+            f"Give {name} two numbers {bounds}, the lower one first.",
+        )
+    return low, high
+
+
+def above_zero(who: str, name: str, values: Any) -> tuple[float, float]:
+    """Check (least, greatest) above 0."""
+    least, greatest = found = numbers(who, name, values, 2)
+    if not 0 < least <= greatest:
+        raise UsageError(
+            f"{who}: {name} {found} is not (least, greatest) above 0.",
+            f"Give {name} two numbers above 0, the lower one first.",
+        )
+    return least, greatest
+
+
+def positive(who: str, name: str, values: Any) -> tuple[float, ...]:
+    """Check two numbers above 0."""
+    found = numbers(who, name, values, 2)
+    if min(found) <= 0:
+        raise UsageError(f"{who}: {name} {found} is not above 0.", "Give for example (0.8, 1.2).")
+    return found
+
+
+def around(
+    who: str, name: str, given: Any, middle: float, least: float, most: float
+) -> tuple[float, float]:
+    """Check a range as ColorJitter takes it; (middle, middle) changes nothing."""
+    if given is None:
+        return middle, middle
+    if isinstance(given, kinds.Real) and not isinstance(given, bool):
+        number(who, name, given, 0, math.inf)
+        low = middle - float(given)
+        given = (low if least < 0 else max(low, least), middle + float(given))
+    return interval(who, name, given, least, most)
+
+
+def angles(who: str, name: str, given: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
+    """Check angles: a number d stands for (-d, d)."""
+    if isinstance(given, kinds.Real):
+        number(who, name, given, 0, math.inf)
+        return -float(given), float(given)
+    count = len(given) if isinstance(given, Sequence) and len(given) in counts else counts[0]
+    return numbers(who, name, given, count)
+
+
+def fill(who: str, given: Any) -> tuple[int, int, int]:
+    """Check a fill; return three values of 0 to 255, whole as Pillow takes them."""
+    values = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
+    values = tuple(values) * 3 if len(values) == 1 else tuple(values)
+    red, green, blue = (int(value) for value in numbers(who, "fill", values, 3))
+    if not all(0 <= value <= 255 for value in (red, green, blue)):
+        raise UsageError(f"{who}: fill {given!r} is not from 0 to 255.", "Give for example fill=0.")
+    return red, green, blue
+
+
+def padding(who: str, given: Any) -> tuple[int, ...]:
+    """Check padding as torchvision takes it; return (left, top, right, bottom)."""
+    values = tuple(given) if isinstance(given, Sequence) else (given,)
+    if len(values) not in (1, 2, 4) or not all(
+        isinstance(value, kinds.Integral) and int(value) >= 0 for value in values
+    ):
+        raise UsageError(
+            f"{who}: padding {given!r} is not 1, 2 or 4 ints of 0 or more.",
+            "Give for example padding=4.",
+        )
+    return tuple(map(int, values)) * (4 // len(values))
+
+
+def choice(who: str, name: str, value: Any, known: Sequence[str]) -> str:
+    """Check one of several names."""
+    if value not in known:
+        raise UsageError(
+            f"{who}: {name} {value!r} is not known.", f"Give one of {', '.join(known)}."
+        )
+    return str(value)
+
+
+def switch(who: str, name: str, value: Any, *, none: bool = False) -> bool | None:
+    """Check True or False; or None, where that is allowed."""
+    if value not in (True, False) and not (none and value is None):
+        raise UsageError(f"{who}: {name} {value!r} is not True or False.", f"Leave {name} out.")
+    return value  # type: ignore[no-any-return]
+
+
+def interpolation(who: str, given: Any, known: Sequence[str] = FILTERS) -> str:
+    """Check an interpolation that torchvision takes; return its name.
+
+    On PIL images, torchvision's two nearest ones are the same.
+    """
+    name = given
+    if isinstance(given, int) and not isinstance(given, bool):
+        name = _PILLOW_FILTERS.get(int(given))
+    name = getattr(name, "value", name)
+    name = "nearest" if name == "nearest-exact" else name
+    if name not in known:
+        raise UsageError(
+            f"{who}: interpolation {given!r} is not one that the core has.",
+            f"Give one of {', '.join(known)}, or torchvision's InterpolationMode of that name.",
+        )
+    return str(name)
+
+
+def interpolations(who: str, given: Any) -> str | tuple[str, ...]:
+    """Check one filter of a resize, or several."""
+    several = given if isinstance(given, (list, tuple)) and given else (given,)
+    names = tuple(interpolation(who, one) for one in several)
+    return names if len(names) > 1 else names[0]
+
+
+def transforms(who: str, given: Any) -> tuple[Callable[[Any], Any], ...]:
+    """Check a list of transforms, at least one."""
+    parts = tuple(given) if isinstance(given, Iterable) else None
+    if not parts:
+        what = "no transforms" if parts == () else f"{given!r} is not a list of transforms"
+        raise UsageError(
+            f"{who}: {what}.",
+            f"Give for example {who}([RandomResizedCrop(224), RandomHorizontalFlip()]).",
+        )
+    return callables(who, parts)
+
+
+def callables(
+    who: str, given: Sequence[Any], *, classes: bool = False
+) -> tuple[Callable[[Any], Any], ...]:
+    """Check that all can be called."""
+    for at, transform in enumerate(given):
+        if isinstance(transform, type) and not classes:
+            name = transform.__name__
+            raise UsageError(
+                f"{who}: transform {at} is the class {name}, not a transform.",
+                f"Write {name}(…), with its arguments.",
+            )
+        if not callable(transform) and not hasattr(transform, "emit"):  # a step that was read
+            raise UsageError(
+                f"{who}: transform {at}, {transform!r}, cannot be called.",
+                "Give transforms, not their results or names.",
+            )
+    return tuple(given)

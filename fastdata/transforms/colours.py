@@ -1,0 +1,345 @@
+"""Augmentations of colours and single pixels, with torchvision's pixels on PIL images (0.28)."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastdata.errors import UsageError
+from fastdata.transforms import checks
+from fastdata.transforms.base import ByChance, Transform, range_words
+from fastdata.transforms.checks import MOST_FACTOR, Range
+from fastdata.transforms.tree import Builder
+
+_FACTORS = ("brightness", "contrast", "saturation")
+
+
+@dataclass(frozen=True)
+class ColorJitter(Transform):
+    """Change brightness, contrast, saturation and hue, in a random order.
+
+    Attributes:
+        brightness: The factor is uniform in (from, to), 0 to 1e6; a number b stands for
+            (max(0, 1 - b), 1 + b). (1, 1) changes nothing.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5; a number h stands for
+            (-h, h). (0, 0) changes nothing.
+    """
+
+    otherwise_on_tensors = True
+    floats_as_bytes = True
+
+    brightness: float | Range | None = 0
+    contrast: float | Range | None = 0
+    saturation: float | Range | None = 0
+    hue: float | Range | None = 0
+
+    def __post_init__(self) -> None:
+        who = "ColorJitter"
+        for name in _FACTORS:
+            given = getattr(self, name)
+            self._keep(**{name: checks.around(who, name, given, 1.0, 0.0, MOST_FACTOR)})
+        self._keep(hue=checks.around(who, "hue", self.hue, 0.0, -0.5, 0.5))
+
+    @property
+    def _used(self) -> dict[str, Range]:
+        values = {name: getattr(self, name) for name in (*_FACTORS, "hue")}
+        nothing = {"hue": (0.0, 0.0)}
+        return {
+            name: value for name, value in values.items() if value != nothing.get(name, (1.0, 1.0))
+        }
+
+    @property
+    def words(self) -> str:
+        words = [f"{name} {range_words(values)}" for name, values in self._used.items()]
+        return f"colour jitter ({', '.join(words)})"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.node("order", draws=len(self._used)):
+            for name, values in self._used.items():
+                tree.call(name, tree.uniform(*values))
+
+
+@dataclass(frozen=True)
+class RandomPhotometricDistort(Transform):
+    """Change brightness, contrast, saturation, hue and channels' order, each with p, as SSD does.
+
+    Attributes:
+        brightness: The factor is uniform in (from, to), 0 to 1e6.
+        contrast: Likewise; before or after saturation and hue.
+        saturation: Likewise.
+        hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5.
+        p: Probability of each of the five.
+    """
+
+    otherwise_on_tensors = True
+
+    brightness: Range = (0.875, 1.125)
+    contrast: Range = (0.5, 1.5)
+    saturation: Range = (0.5, 1.5)
+    hue: Range = (-0.05, 0.05)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        who = "RandomPhotometricDistort"
+        for name in _FACTORS:
+            found = checks.interval(who, name, getattr(self, name), 0.0, MOST_FACTOR)
+            self._keep(**{name: found})
+        self._keep(hue=checks.interval(who, "hue", self.hue, -0.5, 0.5))
+        checks.probability(who, self.p)
+
+    @property
+    def words(self) -> str:
+        return f"photometric distortion with p {self.p:g}"
+
+    def emit(self, tree: Builder) -> None:
+
+        def one(name: str) -> None:
+            with tree.maybe(self.p):
+                tree.call(name, tree.uniform(*getattr(self, name)))
+
+        one("brightness")
+        # Contrast changes before the colours or after them.
+        with tree.node("choice", draws=1):
+            for order in (("contrast", "saturation", "hue"), ("saturation", "hue", "contrast")):
+                with tree.node("sequence"):
+                    for name in order:
+                        one(name)
+        with tree.maybe(self.p):
+            tree.shuffle_channels()
+
+
+@dataclass(frozen=True)
+class Grayscale(Transform):
+    """Make the image grey, by the weights of ITU-R 601-2: 0.299, 0.587, 0.114.
+
+    Attributes:
+        num_output_channels: 1; or 3, all equal.
+    """
+
+    otherwise_on_tensors = True
+    floats_as_bytes = True
+
+    num_output_channels: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_output_channels not in (1, 3):
+            raise UsageError(
+                f"Grayscale: num_output_channels {self.num_output_channels!r} is not 1 or 3.",
+                "Give 1, or 3 for images of three equal channels.",
+            )
+
+    @property
+    def words(self) -> str:
+        return "grey"
+
+    def channels_after(self, channels: int) -> int | None:
+        return self.num_output_channels
+
+    def emit(self, tree: Builder) -> None:
+        tree.grayscale(self.num_output_channels)
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(ByChance):
+    """Make the image grey with probability p; it keeps its number of channels."""
+
+    otherwise_on_tensors = True
+    floats_as_bytes = True
+    doing = "grey"
+
+    p: float = 0.1
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.grayscale()
+
+
+@dataclass(frozen=True)
+class RandomInvert(ByChance):
+    """Subtract every value from 255, with probability p."""
+
+    floats_as_bytes = True
+    operation = doing = "invert"
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomPosterize(ByChance):
+    """Keep the highest bits of every value.
+
+    Attributes:
+        bits: Their number, 0 to 8.
+        p: Probability.
+    """
+
+    bits: int
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("RandomPosterize", "bits", self.bits, 0, 8)
+
+    @property
+    def doing(self) -> str:
+        return f"posterise to {self.bits} bits"
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.call("posterize", self.bits)
+
+
+@dataclass(frozen=True)
+class RandomSolarize(ByChance):
+    """Invert values from a threshold on.
+
+    Attributes:
+        threshold: 0 to 256.
+        p: Probability.
+    """
+
+    otherwise_on_tensors = True
+
+    threshold: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.number("RandomSolarize", "threshold", self.threshold, 0, 256)
+
+    @property
+    def doing(self) -> str:
+        return f"solarise from {self.threshold:g}"
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.call("solarize", tree.threshold(self.threshold))
+
+
+@dataclass(frozen=True)
+class RandomAdjustSharpness(ByChance):
+    """Blur or sharpen the image.
+
+    Attributes:
+        sharpness_factor: 0 blurs, 1 changes nothing, 2 sharpens; 0 to 1e6.
+        p: Probability.
+    """
+
+    otherwise_on_tensors = True
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        factor = self.sharpness_factor
+        checks.number("RandomAdjustSharpness", "sharpness_factor", factor, 0, MOST_FACTOR)
+
+    @property
+    def doing(self) -> str:
+        return f"sharpness {self.sharpness_factor:g}"
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.call("sharpness", self.sharpness_factor)
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(ByChance):
+    """Stretch each channel's values to 0 to 255, with probability p."""
+
+    otherwise_on_tensors = True
+    operation = doing = "autocontrast"
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomEqualize(ByChance):
+    """Equalise each channel's histogram, with probability p."""
+
+    operation, doing = "equalize", "equalise"
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomChannelPermutation(Transform):
+    """Put the channels into a random order."""
+
+    @property
+    def words(self) -> str:
+        return "channels in random order"
+
+    def emit(self, tree: Builder) -> None:
+        tree.shuffle_channels()
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Transform):
+    """Blur the image. Images must be more than half a kernel wide and high.
+
+    Attributes:
+        kernel_size: Of the kernel: an odd int up to 255, or (width, height).
+        sigma: The standard deviation is uniform in (from, to), above 0; or a number.
+    """
+
+    floats_as_bytes = True
+
+    kernel_size: int | Sequence[int]
+    sigma: float | Range = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        given = self.kernel_size
+        size = tuple(given) if isinstance(given, Sequence) else (given, given)
+        size = size * 2 if len(size) == 1 else size
+        if len(size) != 2 or not all(
+            isinstance(side, numbers.Integral) and 0 < int(side) < 256 and side % 2 for side in size
+        ):
+            raise UsageError(
+                f"GaussianBlur: kernel_size {given!r} is not one or two odd ints from 1 to 255.",
+                "Give for example kernel_size=23.",
+            )
+        sigma = self.sigma
+        pair = (sigma, sigma) if isinstance(sigma, numbers.Real) else sigma
+        least, most = checks.interval("GaussianBlur", "sigma", pair, 0.0, math.inf)
+        if least <= 0:
+            raise UsageError(f"GaussianBlur: sigma {sigma!r} is not above 0.", "Give (0.1, 2).")
+        self._keep(kernel_size=(int(size[0]), int(size[1])), sigma=(least, most))
+
+    @property
+    def words(self) -> str:
+        width, height = self.kernel_size  # type: ignore[misc]
+        return f"blur by {width} x {height}, sigma {range_words(self.sigma)}"
+
+    def emit(self, tree: Builder) -> None:
+        sigma = tree.uniform(*self.sigma)  # type: ignore[misc]
+        tree.call("gaussian_blur", *self.kernel_size, sigma, sigma)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Transform):
+    """Add normally distributed noise, another to each value.
+
+    Attributes:
+        mean: In units of 0 to 1; -10 to 10.
+        sigma: The standard deviation, in units of 0 to 1; 0 to 10.
+        clip: Hold values within 0 to 255; otherwise they wrap around.
+    """
+
+    tensors_only = (1, 2)
+
+    mean: float = 0.0
+    sigma: float = 0.1
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        checks.number("GaussianNoise", "mean", self.mean, -10, 10)
+        checks.number("GaussianNoise", "sigma", self.sigma, 0, 10)
+
+    @property
+    def words(self) -> str:
+        return f"noise of {self.sigma:g}"
+
+    def emit(self, tree: Builder) -> None:
+        tree.call("gaussian_noise", self.mean, self.sigma, bool(self.clip), draws=1)

@@ -1,0 +1,351 @@
+"""Crops, flips and padding, with torchvision's arithmetic (0.28)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fastdata.transforms import checks
+from fastdata.transforms.base import ByChance, Sized, Transform
+from fastdata.transforms.checks import Fill, Size
+from fastdata.transforms.outcomes import Declined
+from fastdata.transforms.reading import Cut, Fixed, Reading, Several, Step
+from fastdata.transforms.tree import PADDING_MODES, Builder
+
+_ZEROS = ((0, 0, 0), "constant")  # geometry pads with these
+
+
+def _padding_mode(who: str, given: Any) -> str:
+    return checks.choice(who, "padding_mode", given, PADDING_MODES)
+
+
+class _Cropping(Sized):
+    """Crops that the core does while it decodes."""
+
+    is_geometry = True
+    any_floats = True
+    draws_geometry: ClassVar[bool] = False
+    #: How a message names the crop that an image is too small for.
+    whose: ClassVar[str] = ""
+    fill: Any = (0, 0, 0)
+    padding_mode: Any = "constant"
+
+    @property
+    def pads(self) -> bool:
+        """Whether it pads smaller images; otherwise they are errors."""
+        return True
+
+    @property
+    def adds_zeros(self) -> bool:
+        """Whether it pads with zeros."""
+        return (self.fill, self.padding_mode) == _ZEROS
+
+    def exceeds(self, size: tuple[int, int]) -> bool:
+        """Whether it is larger than images of a size."""
+        return self.target[0] > size[0] or self.target[1] > size[1]
+
+    @property
+    def moves(self) -> bool:
+        return not self.pads or self.adds_zeros
+
+    def may_pad(self, size: Fixed) -> bool:
+        return self.pads and (size is None or self.exceeds(size))
+
+    def misfit(self, size: tuple[int, int]) -> str:
+        too_large = not self.pads and self.exceeds(size)
+        return "it is larger than the images, and may not pad them" if too_large else ""
+
+    def cut(self, reading: Reading) -> bool:
+        larger = reading.fixed is not None and self.exceeds(reading.fixed)
+        if larger:  # it would pad most images, which a pixel program does, or it does not fit
+            return False
+        if self.pads and reading.fixed is None:
+            padded_already = reading.cropped or reading.mean is not None
+            if not self.adds_zeros or padded_already or reading.resized_below(self.target):
+                return False
+        reading.fixed, reading.cropped = self.target, True
+        reading.add_geometry(self)
+        return True
+
+
+@dataclass(frozen=True)
+class CenterCrop(_Cropping):
+    """Crop the middle; smaller images are padded, with zeros as torchvision does it.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        fill: Value of the padding: 0 to 255, or one a channel.
+        padding_mode: As in :class:`Pad`.
+    """
+
+    size: Size
+    fill: Fill = field(default=0, kw_only=True)
+    padding_mode: str = field(default="constant", kw_only=True)
+
+    floored: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self._keep(
+            size=checks.pair("CenterCrop", self.size),
+            fill=checks.fill("CenterCrop", self.fill),
+            padding_mode=_padding_mode("CenterCrop", self.padding_mode),
+        )
+
+    @property
+    def words(self) -> str:
+        return f"centre crop of {self.dimensions}"
+
+    def geometry(self) -> Cut:
+        return "centre_crop", (*self.target, self.floored)
+
+    def emit(self, tree: Builder) -> None:
+        mode = PADDING_MODES.index(self.padding_mode)
+        tree.leaf("centre_crop", *self.target, mode, *self.fill)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class FlooredCenterCrop(CenterCrop):
+    """A CenterCrop that lies half a pixel up or left where torchvision's is rounded to even."""
+
+    floored = True
+
+
+@dataclass(frozen=True)
+class CornerCrop(_Cropping):
+    """Crop one corner of an image, which must be no smaller.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        right: The right corner, else the left one.
+        bottom: The lower corner, else the upper one.
+    """
+
+    whose = "a corner's"
+
+    size: Size
+    right: bool = False
+    bottom: bool = False
+
+    def __post_init__(self) -> None:
+        self._keep(size=checks.pair("CornerCrop", self.size))
+
+    @property
+    def words(self) -> str:
+        row, column = "lower" if self.bottom else "upper", "right" if self.right else "left"
+        return f"{row} {column} {self.dimensions}"
+
+    @property
+    def pads(self) -> bool:
+        return False
+
+    def geometry(self) -> Cut:
+        return "corner_crop", (*self.target, self.right, self.bottom)
+
+    def emit(self, tree: Builder) -> None:
+        tree.leaf("corner_crop", *self.target, self.right, self.bottom)
+
+
+@dataclass(frozen=True)
+class RandomCrop(_Cropping):
+    """Crop anywhere, each position as likely as another.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        padding: Pixels around every image before it is cropped: an int; (left and right, top and
+            bottom); or (left, top, right, bottom). None: none.
+        pad_if_needed: Pad smaller images, on both sides by the missing pixels, so that they lie
+            anywhere in the crop. Otherwise they are errors.
+        fill: Value of the padding: 0 to 255, or one a channel.
+        padding_mode: As in :class:`Pad`.
+    """
+
+    draws_geometry = True
+    whose = "RandomCrop's"
+
+    size: Size
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: Fill = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        who = "RandomCrop"
+        self._keep(
+            size=checks.pair(who, self.size),
+            padding=checks.padding(who, 0 if self.padding is None else self.padding),
+            pad_if_needed=checks.switch(who, "pad_if_needed", self.pad_if_needed),
+            fill=checks.fill(who, self.fill),
+            padding_mode=_padding_mode(who, self.padding_mode),
+        )
+
+    @property
+    def words(self) -> str:
+        padded = ", padded" if self.pads or self.pads_all else ""
+        return f"random crop of {self.dimensions}{padded}"
+
+    @property
+    def pads(self) -> bool:
+        return self.pad_if_needed
+
+    @property
+    def pads_all(self) -> bool:
+        """Whether it pads every image."""
+        return any(self.padding)  # type: ignore[arg-type]
+
+    @property
+    def moves(self) -> bool:
+        return self.adds_zeros or not (self.pads or self.pads_all)
+
+    def may_pad(self, size: Fixed) -> bool:
+        return self.pads_all or size is None or self.exceeds(size)
+
+    def misfit(self, size: tuple[int, int]) -> str:
+        left, top, right, bottom = self.padding  # type: ignore[misc]
+        return super().misfit((size[0] + left + right, size[1] + top + bottom))
+
+    def cut(self, reading: Reading) -> bool:
+        return not self.pads_all and super().cut(reading)
+
+    def geometry(self) -> Cut:
+        return "random_crop", (*self.target, self.pad_if_needed)
+
+    def emit(self, tree: Builder) -> None:
+        padding: Any = self.padding
+        fill: Any = self.fill
+        mode = PADDING_MODES.index(self.padding_mode)
+        values = (*self.target, *padding, self.pad_if_needed, mode, *fill)
+        tree.leaf("random_crop", *values, draws=2)
+
+    @classmethod
+    def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
+        padding, mode = transform.padding, transform.padding_mode
+        if version == 2 and padding is not None:
+            left, right, top, bottom = padding  # its constructor has put them in this order
+            padding = (left, top, right, bottom)
+            if transform.pad_if_needed and any(padding) and mode in ("reflect", "symmetric"):
+                return Declined(f"padding twice by {mode!r} is not known")
+        return cls(transform.size, padding, bool(transform.pad_if_needed), transform.fill, mode)
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(ByChance):
+    """Mirror left to right, with probability p."""
+
+    is_geometry = True
+    draws_geometry: ClassVar[bool] = True
+    any_floats = True
+    moves = True
+    operation, doing = "flip_horizontal", "flip"
+
+    p: float = 0.5
+
+    def geometry(self) -> Cut:
+        return "flip", (self.p,)
+
+    def cut(self, reading: Reading) -> bool:
+        reading.flipped = True
+        reading.steps.append(self)
+        return True
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(ByChance):
+    """Mirror top to bottom, with probability p."""
+
+    any_floats = True
+    moves = True
+    operation, doing = "flip_vertical", "flip vertically"
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class Pad(Transform):
+    """Put pixels around the image.
+
+    Attributes:
+        padding: An int; (left and right, top and bottom); or (left, top, right, bottom).
+        fill: Value of ``constant`` padding: 0 to 255, or one a channel.
+        padding_mode: ``constant``; ``edge``, the pixels there; ``reflect``, the image without its
+            edge; ``symmetric``, the image with it.
+    """
+
+    padding: int | Sequence[int]
+    fill: Fill = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        self._keep(
+            padding=checks.padding("Pad", self.padding),
+            fill=checks.fill("Pad", self.fill),
+            padding_mode=_padding_mode("Pad", self.padding_mode),
+        )
+
+    @property
+    def words(self) -> str:
+        return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
+
+    def size_after(self, size: Fixed) -> Fixed:
+        left, top, right, bottom = self.padding  # type: ignore[misc]
+        return size and (size[0] + left + right, size[1] + top + bottom)
+
+    def emit(self, tree: Builder) -> None:
+        mode = PADDING_MODES.index(self.padding_mode)
+        tree.call("pad", *self.padding, mode, *self.fill)  # type: ignore[misc]
+
+
+class _SeveralCrops(Several, Transform):
+    crops = True
+    size: Any
+
+    @property
+    def five(self) -> tuple[tuple[Step, ...], ...]:
+        """The steps of each of five views."""
+        corners = [(False, False), (True, False), (False, True), (True, True)]
+        return (*((CornerCrop(self.size, *one),) for one in corners), (CenterCrop(self.size),))
+
+    @property
+    def form(self) -> list[Any]:  # type: ignore[override]
+        return list(range(len(self.transforms)))
+
+
+@dataclass(frozen=True)
+class FiveCrop(_SeveralCrops):
+    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
+
+    As :class:`Views`, it makes a list.
+
+    Attributes:
+        size: An int for a square, or (height, width); images must be no smaller.
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        self._keep(size=checks.pair("FiveCrop", self.size))
+
+    @property
+    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
+        return self.five
+
+
+@dataclass(frozen=True)
+class TenCrop(_SeveralCrops):
+    """The views of :class:`FiveCrop`, and those of the mirrored image.
+
+    Attributes:
+        size: As in FiveCrop.
+        vertical_flip: Mirror top to bottom, rather than left to right.
+    """
+
+    size: Size
+    vertical_flip: bool = False
+
+    def __post_init__(self) -> None:
+        self._keep(size=checks.pair("TenCrop", self.size))
+
+    @property
+    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
+        flip = RandomVerticalFlip(1.0) if self.vertical_flip else RandomHorizontalFlip(1.0)
+        return (*self.five, *((flip, *steps) for steps in self.five))

@@ -1,0 +1,255 @@
+"""Steps that policies of other libraries and scripts are made of, and the base of containers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastdata import _native
+from fastdata.errors import UsageError
+from fastdata.transforms import checks
+from fastdata.transforms.forms import Form
+from fastdata.transforms.reading import Chain, Fixed, Holder, Several, Step
+from fastdata.transforms.tree import Builder, Number
+
+
+@dataclass(frozen=True)
+class Random:
+    """A value of an :class:`Operation` that is drawn: a `Number` without its draws.
+
+    Attributes:
+        kind: ``constant``, ``uniform_double``, ``normal``: of a and b as struct Value has them.
+        a: In terms of `kind`.
+        b: Likewise.
+        signed: Negated half of the time.
+        options: Others of `Number`'s fields.
+        entries: With kind ``table``: the numbers, each as likely.
+    """
+
+    kind: str
+    a: float = 0.0
+    b: float = 0.0
+    signed: bool = False
+    options: tuple[tuple[str, float], ...] = ()
+    entries: tuple[float, ...] = ()
+
+    def number(self, tree: Builder) -> Number:
+        """Return the value with draws of its own."""
+        options: dict[str, Any] = dict(self.options)
+        if self.signed:
+            options["sign_draw"] = tree.draw()
+        if self.kind == "table":
+            return tree.table(self.entries, **options)
+        draws = {"constant": 0, "uniform_double": 1, "normal": 2}[self.kind]
+        return Number(self.kind, tree.draw(draws), self.a, self.b, **options)
+
+
+@dataclass(frozen=True)
+class Operation(Step):
+    """One node of the tree.
+
+    Attributes:
+        name: Of an operation of the core, or of a kind of leaf.
+        values: Its values.
+    """
+
+    name: str
+    values: tuple[float | Random, ...] = ()
+
+    @property
+    def words(self) -> str:
+        return self.name.replace("_", " ")
+
+    def emit(self, tree: Builder) -> None:
+        values = [one.number(tree) if isinstance(one, Random) else one for one in self.values]
+        if self.name in _native.OPERATIONS:
+            tree.call(self.name, *values)
+        else:
+            tree.leaf(self.name, *values)
+
+
+@dataclass(frozen=True)
+class Policy(Chain):
+    """Steps, one after the other, that ``explain()`` need not list.
+
+    Attributes:
+        named: Words for all of them.
+    """
+
+    named: str = ""
+
+    @property
+    def words(self) -> str:
+        return self.named
+
+
+@dataclass(frozen=True)
+class Apply(Holder):
+    """Several steps, one after the other, or none of them; see `RandomApply`."""
+
+    transforms: tuple[Any, ...]
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        self._keep(transforms=checks.transforms(who, self.transforms))
+        checks.probability(who, self.p)
+
+    @property
+    def words(self) -> str:
+        return f"with p {self.p:g} {self.either(', ')}"
+
+    def channels_after(self, channels: int) -> int | None:
+        return channels if super().channels_after(channels) == channels else None
+
+    def emit(self, tree: Builder) -> None:
+        with tree.maybe(self.p):
+            for step in self.transforms:
+                step.emit(tree)
+
+
+@dataclass(frozen=True)
+class Choice(Holder):
+    """One of several steps; see `RandomChoice`."""
+
+    transforms: tuple[Any, ...]
+    p: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        self._keep(transforms=checks.transforms(who, self.transforms))
+        if self.p is None:
+            return
+        weights = checks.numbers(who, "p", self.p, len(self.transforms))
+        if min(weights) < 0 or sum(weights) <= 0:
+            raise UsageError(f"{who}: p {weights} are no weights.", "Give weights of 0 or more.")
+        self._keep(p=weights)
+
+    @property
+    def words(self) -> str:
+        return f"one of {self.either(' | ')}"
+
+    def size_after(self, size: Fixed) -> Fixed:
+        sizes = {step.size_after(size) for step in self.transforms}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def emit(self, tree: Builder) -> None:
+        sums = np.cumsum(self.p).tolist() if self.p is not None else ()
+        with tree.node("choice", *sums, draws=1):
+            tree.apart(self.transforms)
+
+
+@dataclass(frozen=True)
+class Order(Holder):
+    """Several steps in a random order; see `RandomOrder`."""
+
+    transforms: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        self._keep(transforms=checks.transforms(type(self).__name__, self.transforms))
+
+    @property
+    def words(self) -> str:
+        return f"in random order {self.either(', ')}"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.node("order", draws=len(self.transforms)):
+            tree.apart(self.transforms)
+
+
+@dataclass(frozen=True)
+class Sample(Holder):
+    """Some of several steps, none of them twice.
+
+    Attributes:
+        transforms: The steps; each is one node.
+        count: Number of them, one after the other.
+        weights: How likely each is, 0 or more; at least ``count`` of them above 0.
+    """
+
+    transforms: tuple[Step, ...]
+    count: int
+    weights: tuple[float, ...]
+
+    @property
+    def words(self) -> str:
+        return f"{self.count} of {self.either(' | ')}"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.node("sample", self.count, *self.weights, draws=self.count):
+            for step in self.transforms:
+                step.emit(tree)
+
+
+@dataclass(frozen=True)
+class Mixture(Holder):
+    """The image mixed with the results of several steps, with random weights.
+
+    Attributes:
+        transforms: The steps; none changes the size.
+        concentration: Of the weights' Dirichlet distributions, above 0, at most 1e6.
+        how: `SUM`, `BLENDED_SUM` or `BLENDS` of `fastdata.transforms.tree`.
+    """
+
+    transforms: tuple[Step, ...]
+    concentration: float
+    how: int
+
+    @property
+    def words(self) -> str:
+        return f"a mixture of {self.either(' | ')}"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.node("mix", self.concentration, self.how, draws=1):
+            tree.apart(self.transforms)
+
+
+@dataclass(frozen=True)
+class OnTensors(Step):
+    """A step of torchvision's on a tensor of bytes, with its arithmetic there.
+
+    Attributes:
+        transform: The step on PIL images.
+        version: 1 or 2: torchvision's v1 or v2.
+        filled: Whether it has a fill; on tensors, none is not the same as 0.
+    """
+
+    transform: Step
+    version: int
+    filled: bool = True
+
+    @property
+    def words(self) -> str:
+        return self.transform.words
+
+    @property
+    def title(self) -> str:
+        return self.transform.title
+
+    @property
+    def colours(self) -> bool:
+        return self.transform.colours
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return self.transform.size_after(size)
+
+    def channels_after(self, channels: int) -> int | None:
+        return self.transform.channels_after(channels)
+
+    def works_on_floats(self, normalised: bool) -> bool:
+        return not normalised
+
+    def emit(self, tree: Builder) -> None:
+        with tree.on_tensors(self.version, self.filled):
+            self.transform.emit(tree)
+
+
+@dataclass(frozen=True)
+class Arranged(Several):
+    """Views in any form, each a pipeline; see `Views`."""
+
+    transforms: tuple[Any, ...]
+    form: Form

@@ -1,0 +1,103 @@
+"""Outcomes of reading transforms: why one is declined, a conversion, the format of all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+#: One value a channel.
+Values: TypeAlias = tuple[float, ...]
+
+#: Dtypes of normalised values.
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Declined:
+    """Why the core does not do a transform.
+
+    Attributes:
+        reason: A clause that continues "name: ".
+        advice: A remedy, a clause; "": none.
+        raises: Whether the transform fails wherever it is called.
+        known: Whether fastdata knows the transform, and does not have it.
+    """
+
+    reason: str
+    advice: str = ""
+    raises: bool = False
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.advice}" if self.advice else self.reason
+
+    def within(self, words: str) -> Declined:
+        """Return the same of a transform that another one holds."""
+        return Declined(f"{words}: {self.reason}", self.advice)
+
+
+#: No library's file has the transform.
+NOT_KNOWN = Declined("it is not a transform that fastdata knows", known=False)
+
+#: The transform raises on every path.
+HAS_TENSOR = Declined("it works on PIL images, and has a tensor here", raises=True)
+HAS_NO_FLOATS = Declined("it normalises floats, and has none here", raises=True)
+
+#: Only tensors of another library's transform would raise here.
+ON_PIL_ONLY = Declined("it works on PIL images, and has a tensor here")
+
+#: Floats are resized and warped as bytes are; other steps belong before the conversion.
+BEFORE_FLOATS = "put it before the conversion"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A change of what the pipeline has in hand.
+
+    Attributes:
+        kind: ``tensor``, ``image`` (torchvision's tensor image) or ``array``; None: as before.
+        dtype: As ``Output.dtype``; None: as before.
+        only: ``pil``: what follows is known on PIL images alone; None: on anything.
+    """
+
+    kind: str | None = None
+    dtype: str | None = None
+    only: str | None = None
+
+
+#: A `Step`, a `Conversion`, a tuple of these in their order; or `Declined`.
+Found: TypeAlias = "Any"
+
+
+def default_floats() -> Conversion | Declined:
+    """Return the conversion of PIL images to tensors of torch's default dtype."""
+    name = str(sys.modules["torch"].get_default_dtype()).removeprefix("torch.")
+    return Conversion("tensor", name) if name in FLOATS else Declined(f"it makes {name}")
+
+
+def to_tensor(kind: str) -> Conversion | Declined:
+    """Return the conversion of a ToTensor that leaves tensors alone."""
+    return Conversion() if kind in ("tensor", "image") else default_floats()
+
+
+class Output(NamedTuple):
+    """Format of a program's results.
+
+    Attributes:
+        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
+            ``(value / 255 - mean) / std``.
+        mean: A value a channel in units of 0 to 1; None: 0.
+        std: A value a channel in units of 0 to 1; None: 1.
+        channels_last: Whether a batch's pixels, rather than its planes, are contiguous.
+        as_pil: The pipeline makes no tensors: the tail gets PIL images, and without a tail they
+            are the result.
+        channels: 3, or 1 of grey images.
+    """
+
+    dtype: str
+    mean: Values | None
+    std: Values | None
+    channels_last: bool
+    as_pil: bool
+    channels: int = 3

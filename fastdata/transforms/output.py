@@ -1,0 +1,180 @@
+"""Steps of the output: normalisation, and rectangles that are written over it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastdata.errors import UsageError
+from fastdata.transforms import checks
+from fastdata.transforms.base import Transform, range_words
+from fastdata.transforms.checks import Range
+from fastdata.transforms.outcomes import FLOATS, Declined, Values
+from fastdata.transforms.reading import Reading, Step
+from fastdata.transforms.tree import Builder
+
+
+@dataclass(frozen=True)
+class Normalize(Transform):
+    """``(value / 255 - mean) / std`` for each channel, in floats.
+
+    Attributes:
+        mean: A value for each channel, or one for all, in units of 0 to 1.
+        std: Likewise, above 0.
+        inplace: Has no effect: the image is a PIL image, which never changes.
+        dtype: Of the result: "float32", "float16" or "bfloat16", or torch's of that name. Rounding
+            comes last.
+    """
+
+    any_floats = True
+
+    mean: Sequence[float]
+    std: Sequence[float]
+    inplace: bool = field(default=False, compare=False)
+    dtype: str = field(default="float32", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            given: Any = getattr(self, name)
+            try:
+                values = tuple(given)
+            except TypeError:
+                values = (given,)
+            count = 1 if len(values) == 1 else 3
+            self._keep(**{name: checks.numbers("Normalize", name, values, count)})
+        checks.switch("Normalize", "inplace", self.inplace)
+        if not all(value > 1e-6 for value in self.std):
+            raise UsageError(
+                f"Normalize: std {self.std} has a value that is not above 0.",
+                "Give the channels' standard deviations in units of 0 to 1.",
+            )
+        dtype = str(self.dtype).removeprefix("torch.")
+        if dtype not in FLOATS:
+            raise UsageError(
+                f"Normalize: dtype {self.dtype!r} is not one that the result can have.",
+                f"Give one of {', '.join(FLOATS)}.",
+            )
+        self._keep(dtype=dtype)
+
+    def read(self, reading: Reading) -> Declined | None:
+        return reading.normalise(tuple(self.mean), tuple(self.std), self.dtype)
+
+
+@dataclass(frozen=True)
+class RandomErasing(Transform):
+    """Write over a random rectangle of the result (Zhong et al., 2017).
+
+    Only :class:`Normalize` may follow. Values are in the units of the image before it: of 0 to 255,
+    or of normalised values after :class:`Normalize`.
+
+    Attributes:
+        p: Probability.
+        scale: Least and greatest part of the area, 0 to 1.
+        ratio: Least and greatest height / width.
+        value: A number, or one a channel; of normalised values only "random", normally distributed
+            noise, or "color", a colour of such noise for each rectangle.
+        inplace: Has no effect: the image is a PIL image, which never changes.
+        count: Number of rectangles that share the area; or (least, most), each as likely.
+        in_double: Draw in double precision, as timm does; torchvision draws in single.
+    """
+
+    any_floats = True
+    tensors_only = (1,)
+
+    p: float = 0.5
+    scale: Range = (0.02, 0.33)
+    ratio: Range = (0.3, 3.3)
+    value: float | Sequence[float] | str = 0
+    inplace: bool = field(default=False, compare=False)
+    count: int | tuple[int, int] = field(default=1, kw_only=True)
+    in_double: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        who = "RandomErasing"
+        checks.probability(who, self.p)
+        checks.switch(who, "inplace", self.inplace)
+        several: Any = self.count
+        least, most = (several, several) if isinstance(several, numbers.Integral) else several
+        least = checks.whole(who, "count", least, 1, 1000)
+        ratio = checks.interval(who, "ratio", self.ratio, 0.0, math.inf)
+        if ratio[0] <= 0:
+            raise UsageError(f"RandomErasing: ratio {ratio} is not above 0.", "Give (0.3, 3.3).")
+        self._keep(
+            scale=checks.interval(who, "scale", self.scale, 0.0, 1.0),
+            ratio=ratio,
+            count=(least, checks.whole(who, "count", most, least, 1000)),
+        )
+        if self.value in ("random", "color"):
+            return
+        given: Any = self.value
+        values = (given,) * 3 if isinstance(given, numbers.Real) else given
+        if isinstance(values, Sequence) and len(values) == 1:
+            values = tuple(values) * 3
+        self._keep(value=checks.numbers(who, "value", values, 3))
+
+    def read(self, reading: Reading) -> Declined | None:
+        values: Any = self.value
+        noise, deviations = "", None
+        if isinstance(values, str):
+            if reading.dtype == "uint8":
+                return Declined("it puts noise of floats into bytes")
+            noise, values, deviations = values, (0.0,) * 3, (1.0,) * 3
+        elif reading.dtype == "uint8" and not all(0 <= value <= 255 for value in values):
+            return Declined("its values are not from 0 to 255")
+        if reading.channels == 1 and len(set(values)) > 1:
+            return Declined("its value is a colour, and the image has one channel")
+        reading.erasures.append(Erasure(self, values, deviations, noise))
+        return None
+
+    @classmethod
+    def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
+        value = "random" if transform.value is None else transform.value
+        return cls(transform.p, tuple(transform.scale), tuple(transform.ratio), value)
+
+
+@dataclass(frozen=True)
+class Erasure(Step):
+    """A RandomErasing in the units of the output.
+
+    Attributes:
+        of: The transform.
+        values: One a channel.
+        deviations: The standard deviations of noise that is added; None: none.
+        noise: "random", each pixel has its own; "color", each rectangle has its own.
+    """
+
+    erases = True
+
+    of: RandomErasing
+    values: Values
+    deviations: Values | None
+    noise: str
+
+    def scaled(self, mean: Values, std: Values) -> Erasure:
+        """Return the same after ``(value - mean) / std`` of each channel."""
+        values = tuple((v - m) / s for v, m, s in zip(self.values, mean, std, strict=True))
+        deviations = self.deviations
+        if deviations is not None:
+            deviations = tuple(d / s for d, s in zip(deviations, std, strict=True))
+        return replace(self, values=values, deviations=deviations)
+
+    @property
+    def words(self) -> str:
+        least, most = self.of.count  # type: ignore[misc]
+        several = "" if most == 1 else f", in {least} to {most} parts"
+        return f"erase {range_words(self.of.scale)} of the area with p {self.of.p:g}{several}"
+
+    def emit(self, tree: Builder) -> None:
+        of, noise = self.of, 0 if self.deviations is None else 1 + (self.noise == "color")
+        least, most = of.count  # type: ignore[misc]
+        with tree.maybe(of.p), tree.node("choice", draws=1):
+            for count in range(least, most + 1):
+                scale = [part / count for part in of.scale]
+                deviations = self.deviations or (0, 0, 0)
+                values = (*scale, *of.ratio, *self.values, noise, *deviations, of.in_double)
+                with tree.node("sequence"):
+                    for _ in range(count):
+                        tree.leaf("erase", *values, draws=23)

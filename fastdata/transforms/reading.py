@@ -1,0 +1,580 @@
+"""The interface of a step, and `Reading`, which collects steps into programs for the core.
+
+A step tells the reading what it does; the reading keeps what the pipeline would have in hand. So
+neither knows the other's classes: steps are in `crops`, `colours` and others, and transforms of
+other libraries come in through `Libraries`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from fastdata.transforms.forms import Form
+from fastdata.transforms.outcomes import HAS_TENSOR, NOT_KNOWN, Conversion, Declined, Output, Values
+from fastdata.transforms.tree import Builder, tree_of
+
+#: (width, height) of all images; None: it depends on the image, or on draws.
+Fixed: TypeAlias = "tuple[int, int] | None"
+
+#: A step's name and values in ``native/geometry/geometry.h``.
+Cut: TypeAlias = tuple[str, Sequence[float]]
+
+#: Marks the end of a nested Compose, which returns a tensor.
+RETURNED = object()
+
+_SOME_SIZE = (12345, 6789)  # no step makes it
+
+
+class Step:
+    """One step of a pipeline, in the core's terms.
+
+    A subclass owns its fields and checks, the size it leaves, its nodes in the program, and its
+    words in ``explain()``. Its positional fields have the names of torchvision's attributes, from
+    which `from_torchvision` makes it.
+    """
+
+    #: torchvision computes otherwise on tensors of bytes than on PIL images.
+    otherwise_on_tensors: ClassVar[bool] = False
+    #: May stand behind a conversion to floats, and is then done to bytes before it.
+    floats_as_bytes: ClassVar[bool] = False
+    #: Versions of torchvision whose transform refuses PIL images.
+    tensors_only: ClassVar[tuple[int, ...]] = ()
+    #: torchvision does the same to floats, or the reading finds out.
+    any_floats: ClassVar[bool] = False
+    #: Written over the output, behind a conversion to floats.
+    erases: ClassVar[bool] = False
+    #: Resizes the image while the core decodes it.
+    resizes: ClassVar[bool] = False
+    #: May stand beside a geometry: the core draws it while it decodes.
+    is_geometry: ClassVar[bool] = False
+
+    def _keep(self, **values: Any) -> None:
+        """Set fields of a frozen dataclass to what its checks return."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def words(self) -> str:
+        """Its effect, in a few words."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """Its name in a message."""
+        return type(self).__name__
+
+    def emit(self, tree: Builder) -> None:
+        """Build its nodes in a pixel program."""
+        raise NotImplementedError
+
+    def read(self, reading: Reading) -> Declined | None:
+        """Add it to a reading, or say why that is not possible."""
+        return reading.add_step(self)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The transforms that it holds."""
+        return ()
+
+    def holding(self, transforms: tuple[Step, ...]) -> Step:
+        """Return the same transform, holding these steps."""
+        return self
+
+    @property
+    def in_program(self) -> bool:
+        """Whether a pixel program can have it."""
+        return type(self).emit is not Step.emit
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws."""
+        return _tree_of_one(self).is_random
+
+    def size_after(self, size: Fixed) -> Fixed:
+        """Return the size of every image after it, given that of every image before."""
+        return size
+
+    def channels_after(self, channels: int) -> int | None:
+        """Return the channels of every image after it; None: they depend on draws."""
+        return channels
+
+    @property
+    def colours(self) -> bool:
+        """Whether it fills with a colour, which an image of one channel does not have."""
+        fill = getattr(self, "fill", None)
+        return isinstance(fill, tuple) and len(set(fill)) > 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether it moves values and adds only zeros, so that floats are moved as bytes are."""
+        return False
+
+    def works_on_floats(self, normalised: bool) -> bool:
+        """Whether doing it to bytes, and converting then, is right within a level or so."""
+        return self.moves
+
+    def may_pad(self, size: Fixed) -> bool:
+        """Whether it would pad some image, of those that have one size before it."""
+        return False
+
+    def misfit(self, size: tuple[int, int]) -> str:
+        """Say why images of a size are too small for it; "" if they are not."""
+        return ""
+
+    # --- geometry ----------------------------------------------------------------------------
+
+    def geometry(self) -> Cut:
+        """Return its name and values for the core."""
+        raise TypeError(f"{self!r} is not geometry")
+
+    def cut(self, reading: Reading) -> bool:
+        """Add it to a reading's geometry, if it can stand there."""
+        return False
+
+    def leaves_less(self, size: tuple[int, int]) -> bool | None:
+        """Whether images may be smaller than a size after this resize; None: it is none."""
+        return None
+
+    # --- other libraries ---------------------------------------------------------------------
+
+    @classmethod
+    def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
+        """Return torchvision's transform of the same name, v1 or v2, in terms of this class."""
+        names = getattr(cls, "__dataclass_fields__", {})
+        given = {
+            name: getattr(transform, name) for name, field in names.items() if not field.kw_only
+        }
+        if "version" in names:
+            given["version"] = version
+        return cls(**given)
+
+
+@lru_cache(maxsize=256)
+def _tree_of_one(step: Step) -> Builder:
+    return tree_of((step,))
+
+
+class Holder(Step):
+    """Base of steps that hold several others, of which they do some."""
+
+    any_floats = True
+    transforms: tuple[Any, ...]
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return self.transforms
+
+    def holding(self, transforms: tuple[Step, ...]) -> Step:
+        return replace(self, transforms=transforms)  # type: ignore[type-var]
+
+    def either(self, separator: str) -> str:
+        """Return the words of its steps."""
+        return f"({separator.join(step.words for step in self.transforms)})"
+
+    def size_after(self, size: Fixed) -> Fixed:
+        kept = all(step.size_after(size) == size for step in self.transforms)
+        return size if kept else None
+
+    def channels_after(self, channels: int) -> int | None:
+        found = {step.channels_after(channels) for step in self.transforms}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def colours(self) -> bool:
+        return any(step.colours for step in self.transforms)
+
+    @property
+    def moves(self) -> bool:
+        return all(step.moves for step in self.transforms)
+
+    def works_on_floats(self, normalised: bool) -> bool:
+        return all(step.works_on_floats(normalised) for step in self.transforms)
+
+    def may_pad(self, size: Fixed) -> bool:
+        return any(step.may_pad(size) for step in self.transforms)
+
+
+@dataclass(frozen=True)
+class Chain(Holder):
+    """Steps, one after the other.
+
+    Attributes:
+        transforms: The steps; before they are read, transforms of any library.
+    """
+
+    transforms: tuple[Any, ...]
+
+    @property
+    def words(self) -> str:
+        return self.either(", ") if self.transforms else "nothing"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.node("sequence"):
+            for step in self.transforms:
+                step.emit(tree)
+
+    def size_after(self, size: Fixed) -> Fixed:
+        for step in self.transforms:
+            size = step.size_after(size)
+        return size
+
+    def channels_after(self, channels: int) -> int | None:
+        found: int | None = channels
+        for step in self.transforms:
+            found = found and step.channels_after(found)
+        return found
+
+    def may_pad(self, size: Fixed) -> bool:
+        for step in self.transforms:
+            if step.may_pad(size):
+                return True
+            size = step.size_after(size)
+        return False
+
+
+class Several(Step):
+    """Several views of each image.
+
+    Attributes:
+        transforms: One for each view, or the steps of one.
+        form: The views' numbers.
+    """
+
+    #: The views are crops that torchvision makes, too: a tuple, of images without random steps.
+    crops: ClassVar[bool] = False
+    transforms: tuple[Any, ...]
+    form: Form
+
+
+class Libraries(Protocol):
+    """Transforms of other libraries."""
+
+    def parts(self, transform: Any) -> Sequence[Any] | None:
+        """Return the transforms that one calls one after the other; None: it is no such thing."""
+
+    def views(self, transform: Any) -> Step | None:
+        """Return a transform that makes several views; None for others."""
+
+    def translate(self, transform: Any, kind: str, dtype: str) -> Any:
+        """Return a `Step`, a `Conversion`, a tuple of these, or `Declined`."""
+
+    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+        """Return what a transform does to each of several views, and the form of its result."""
+
+    def name_of(self, transform: Any) -> str:
+        """Return a transform's name for a message."""
+
+
+class NoLibraries:
+    """Libraries of which there is none: a single step needs no other."""
+
+    def parts(self, transform: Any) -> Sequence[Any] | None:
+        return None
+
+    def views(self, transform: Any) -> Step | None:
+        return None
+
+    def translate(self, transform: Any, kind: str, dtype: str) -> Any:
+        return NOT_KNOWN
+
+    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+        return None
+
+    def name_of(self, transform: Any) -> str:
+        return type(transform).__name__
+
+
+def is_ours(transform: Any) -> bool:
+    """Whether it is a step; a class that a script derives from one may do anything."""
+    return isinstance(transform, Step) and type(transform).__module__.startswith("fastdata.")
+
+
+class Reading:
+    """Steps, output and tail of a sequence of transforms.
+
+    ``kind`` is what the pipeline has in hand: ``pil``, a ``tensor``, torchvision's tensor
+    ``image``, an ``array``; or ``own``: the result of a step of ours, which serves as any.
+
+    Args:
+        items: The transforms, each with whether the innermost Compose is ours or a list, rather
+            than torchvision's; None: one of ours in place of torchvision's.
+        own: Whether the whole is a transform of ours.
+        size: (width, height) of every image; None: they may differ.
+        libraries: Transforms of other libraries.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[tuple[Any, bool | None]],
+        own: bool,
+        size: Fixed,
+        libraries: Libraries,
+    ) -> None:
+        self.libraries = libraries
+        self.steps: list[Step] = []
+        self.pixels: list[Step] = []
+        self.erasures: list[Any] = []
+        self.shared: Sequence[Step] = ()  # those before Views
+        self.tail: list[Any] = []
+        self.why: Declined | None = None  # why the core does not do the first of the tail
+        self.last = ""  # what determined the size last, for messages
+        self.fixed = size
+        self.channels = 3
+        self.filter: str | None = None
+        self.cropped = False  # since the resize, or before it
+        self.flipped = False
+        self.kind = "own" if own else "pil"
+        self.dtype = "uint8"
+        self.mean: Values | None = None
+        self.std: Values | None = None
+        self.channels_last = True
+        for one, ours in items:
+            if not self.tail:
+                self.why = self._add(one, ours)
+                if self.why is None:
+                    continue
+            if one is not RETURNED:
+                self.tail.append(one)
+
+    @property
+    def misplaced(self) -> Step | None:
+        """The first of our transforms in the tail: called there, it would fail."""
+        return next((call for call in self.tail if isinstance(call, Step)), None)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the first transform of the tail raises on every path."""
+        return self.why is not None and self.why.raises
+
+    @property
+    def has_tensor(self) -> bool:
+        """Whether another library's transform would get a tensor, or an array."""
+        return self.kind not in ("pil", "own")
+
+    def misplacement(self) -> str:
+        """Say which transform of ours cannot stand where it does, and why; "" if all can."""
+        step = self.misplaced
+        if step is None or self.why is None:
+            return ""
+        if step is self.tail[0]:
+            return f"{step.title} cannot be done here: {self.why}."
+        unknown = self.libraries.name_of(self.tail[0])
+        return (
+            f"{step.title} comes after {unknown}, which the core cannot do: {self.why}. Put it "
+            "before."
+        )
+
+    def output(self) -> Output:
+        """Return the format before the tail."""
+        as_pil = self.kind == "pil"
+        form = (self.dtype, self.mean, self.std, self.channels_last, as_pil, self.channels)
+        return Output(*form)
+
+    def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
+        """Return what to call after the core."""
+        if self.tail and self.kind == "image":
+            # torchvision's own transforms may tell its image tensors from others.
+            return (tensor_image(), *self.tail)
+        if self.tail and self.kind == "array":
+            return (np.asarray, *self.tail)
+        return tuple(self.tail)
+
+    # --- one transform after the other ---------------------------------------------------------
+
+    def _add(self, transform: Any, ours: bool | None) -> Declined | None:
+        """Take the next transform for the core, or say why it cannot be done."""
+        if transform is RETURNED:
+            if not self.has_tensor:
+                self.kind = "own" if ours else "tensor"
+            return None
+        if (views := views_of(transform, self.libraries)) is not None:
+            if views.crops:
+                return Declined("what is random before it would differ from view to view")
+            return Declined("it stands in another transform: name all views in one Views")
+        if is_ours(transform):
+            if self.has_tensor and ours is not None:
+                return HAS_TENSOR
+            reason: Declined | None = transform.read(self)
+            if reason is None and ours is not None:
+                # Each of ours returns a tensor, when others call it.
+                self.kind = "own" if ours else "tensor"
+            return reason
+        found = self.libraries.translate(transform, self.kind, self.dtype)
+        if isinstance(found, Declined):
+            return found
+        before = {name: copy(value) for name, value in vars(self).items()}
+        for step in found if isinstance(found, tuple) else (found,):
+            reason = self._take(step)
+            if reason is not None:
+                vars(self).update(before)  # all of it, or nothing
+                return reason
+        return None
+
+    def _take(self, found: Any) -> Declined | None:
+        """Take a step that was translated, or a transform that a user's function calls."""
+        if isinstance(found, Step):
+            return found.read(self)
+        if not isinstance(found, Conversion):
+            for one, ours in flat(found, False, self.libraries):
+                reason = self._add(one, ours)
+                if reason is not None:
+                    return reason.within(f"it calls {self.libraries.name_of(one)}")
+            return None
+        if found.only == "pil" and self.has_tensor:
+            return Declined("what it does is known of PIL images, and it has a tensor here")
+        if found.kind == "array" and self.channels == 1:
+            return Declined("it makes arrays of three channels, and the image has one")
+        if found.kind is not None:
+            self.kind = found.kind
+            self.channels_last = False
+        if found.dtype is not None:
+            self.become(found.dtype)
+        return None
+
+    def become(self, dtype: str) -> None:
+        """Convert to floats of 0 to 1."""
+        if self.dtype == "uint8":
+            self._scale((0.0,) * 3, (255.0,) * 3)
+        self.dtype = dtype
+
+    def _scale(self, mean: Values, std: Values) -> None:
+        self.erasures = [erasure.scaled(mean, std) for erasure in self.erasures]
+
+    def normalise(self, mean: Values, std: Values, dtype: str) -> Declined | None:
+        """Normalise the output."""
+        if self.mean is not None:
+            return Declined("the values are already normalised")
+        if max(len(mean), len(std)) > self.channels:
+            return Declined("it has three values, and the image has one channel")
+        if self.dtype == "uint8":
+            self.become(dtype)
+        mean, std = mean * (3 // len(mean)), std * (3 // len(std))
+        self._scale(mean, std)
+        self.mean, self.std = mean[: self.channels], std[: self.channels]
+        return None
+
+    def add_step(self, step: Step) -> Declined | None:
+        """Add a step to the geometry; or to the pixel program, if it cannot stand there."""
+        if self.erasures:
+            return Declined("it comes after RandomErasing")
+        if not self.pixels and step.is_geometry and step.cut(self):
+            return None
+        resolved = self.resolved(step)
+        if isinstance(resolved, Declined):
+            return resolved
+        if _tree_of_one(resolved).is_empty:
+            return None
+        return self._augment(step, resolved)
+
+    def _augment(self, step: Step, resolved: Step) -> Declined | None:
+        """Add a step to the pixel program."""
+        channels = resolved.channels_after(self.channels)
+        if channels is None:
+            return Declined("it makes some of the images grey, of one channel, and not all")
+        if self.channels == 1 and resolved.colours:
+            return Declined("it has a colour, and the image one channel")
+        if self.dtype != "uint8":
+            if not resolved.works_on_floats(self.mean is not None):
+                return Declined("it works on bytes, and has floats here")
+            if self.mean is not None and resolved.may_pad(self.fixed):
+                return Declined("it would pad with zeros what is normalised")
+        if self.fixed and (reason := resolved.misfit(self.fixed)):
+            return Declined(reason)
+        self.pixels.append(resolved)
+        self.fixed, self.channels = resolved.size_after(self.fixed), channels
+        if resolved.size_after(_SOME_SIZE) != _SOME_SIZE:
+            self.last = step.title
+        return None
+
+    def add_geometry(self, step: Step) -> None:
+        """Add a crop or a resize to the geometry."""
+        self.steps.append(step)
+        self.last = step.title
+
+    def resized_below(self, size: tuple[int, int]) -> bool:
+        """Whether images were resized to sizes that differ, some of them less than this one."""
+        found = (step.leaves_less(size) for step in reversed(self.steps))
+        return next((less for less in found if less is not None), False)
+
+    # --- what a container holds ----------------------------------------------------------------
+
+    def resolved(self, step: Step) -> Step | Declined:
+        """Return a step of a pixel program with all that it holds in our terms."""
+        if step.in_program:
+            held = []
+            for part in step.parts:
+                found = self._part(part)
+                if isinstance(found, Declined):
+                    return found.within(f"it holds {self.libraries.name_of(part)}")
+                held.append(found)
+            return step.holding(tuple(held)) if held else step
+        if step.is_geometry:
+            return Declined("it can only come first, before augmentations")
+        return Declined("it belongs to the output, and stands in another transform")
+
+    def _part(self, part: Any) -> Step | Declined:
+        inner = part if _is_list(part) else self.libraries.parts(part)
+        if inner is not None:
+            return self.resolved(Chain(tuple(inner)))
+        if isinstance(part, Step):
+            if self.has_tensor:
+                return HAS_TENSOR
+            return self.resolved(part) if is_ours(part) else NOT_KNOWN
+        found = self.libraries.translate(part, self.kind, self.dtype)
+        if isinstance(found, Declined):
+            return found
+        steps: list[Step] = []
+        for one in found if isinstance(found, tuple) else (found,):
+            if isinstance(one, Conversion):
+                same = one.kind in (None, self.kind) and one.dtype in (None, self.dtype)
+                if not same or (one.only == "pil" and self.has_tensor):
+                    return Declined("it converts some of the images only")
+                continue
+            step = self.resolved(one) if isinstance(one, Step) else self._part(one)
+            if isinstance(step, Declined):
+                return step
+            steps.append(step)
+        return steps[0] if len(steps) == 1 else Chain(tuple(steps))
+
+
+def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any, bool]]:
+    """Yield the transforms one by one, each with whether it stands in a Compose of ours."""
+    composed = is_ours(transform) and isinstance(transform, Chain)
+    several = _is_list(transform)
+    parts: Sequence[Any] | None = None
+    if composed:
+        parts = transform.transforms
+    elif several:
+        parts = transform
+    elif not isinstance(transform, Step):
+        parts = libraries.parts(transform)
+    if parts is None:
+        yield transform, ours
+        return
+    for part in parts:
+        yield from flat(part, composed or several, libraries)
+    if composed:
+        yield RETURNED, ours
+
+
+def _is_list(transform: Any) -> bool:
+    """Whether it is a pipeline in a list or tuple; one with a ``__call__`` may do anything."""
+    return isinstance(transform, (list, tuple)) and not callable(transform)
+
+
+def views_of(transform: Any, libraries: Libraries) -> Several | None:
+    """Return what makes several views; None for anything else."""
+    found = transform if isinstance(transform, Step) else libraries.views(transform)
+    return found if isinstance(found, Several) and is_ours(found) else None
+
+
+def tensor_image() -> Any:
+    """Return the class of torchvision's image tensors; None where torchvision is not in use."""
+    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)

@@ -1,0 +1,362 @@
+"""Resizes, with the arithmetic of sizes and boxes of torchvision (0.28), or of timm (1.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastdata import _native
+from fastdata.errors import UsageError
+from fastdata.transforms import checks
+from fastdata.transforms.base import Sized, Transform, range_words
+from fastdata.transforms.checks import Interpolation, Range, Size
+from fastdata.transforms.reading import Cut, Fixed, Reading
+from fastdata.transforms.tree import TO_ZERO, Builder, Number
+
+
+class _Resizing(Sized):
+    """Resizes that the core does while it decodes."""
+
+    is_geometry = True
+    resizes = True
+    interpolation: Any
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The names of its filters."""
+        several = self.interpolation
+        return (several,) if isinstance(several, str) else several
+
+    @property
+    def draws_geometry(self) -> bool:
+        """Whether it draws as geometry."""
+        return True
+
+    def cut(self, reading: Reading) -> bool:
+        nearest = "nearest" in self.filters and reading.flipped  # takes other pixels after a flip
+        if reading.filter is not None or nearest:
+            return False
+        reading.fixed = self.size_after(reading.fixed)
+        reading.filter, reading.cropped = self.filters[0], False
+        reading.add_geometry(self)
+        return True
+
+    def works_on_floats(self, normalised: bool) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(_Resizing):
+    """Crop a random part of the image and resize it, as Inception was trained.
+
+    Boxes are drawn as ``torchvision.transforms.RandomResizedCrop.get_params`` draws them: up to
+    ten attempts at an area and a ratio, then a central crop.
+
+    Attributes:
+        size: Of the result: an int for a square, or (height, width).
+        scale: Least and greatest part of the image's area that a crop has.
+        ratio: Least and greatest width / height of a crop.
+        interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``, torchvision's
+            ``InterpolationMode`` of that name or Pillow's number. Several of them: each image gets
+            one, each as likely.
+        antialias: Has no effect, as on torchvision's PIL images: all filters but nearest antialias.
+        in_double: Draw in double precision, as timm does; torchvision draws in single.
+    """
+
+    size: Size
+    scale: Range = (0.08, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
+    interpolation: Interpolation | Sequence[Interpolation] = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
+    in_double: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        who = "RandomResizedCrop"
+        self._keep(
+            size=checks.pair(who, self.size),
+            scale=checks.above_zero(who, "scale", self.scale),
+            ratio=checks.above_zero(who, "ratio", self.ratio),
+            interpolation=checks.interpolations(who, self.interpolation),
+        )
+        checks.switch(who, "antialias", self.antialias, none=True)
+
+    @property
+    def words(self) -> str:
+        words = f"random resized crop to {self.dimensions} ({' or '.join(self.filters)})"
+        if self.scale != (0.08, 1.0):
+            words += f" of {range_words(self.scale)} of the area"
+        return words
+
+    def geometry(self) -> Cut:
+        return "resized_crop", (*self.target, *self.scale, *self.ratio, self.in_double)
+
+    def emit(self, tree: Builder) -> None:
+        which = tree.filter(self.interpolation)  # type: ignore[arg-type]
+        ranges = (*self.scale, *self.ratio, self.in_double)
+        tree.leaf("resized_crop", *self.target, which, *ranges, draws=22)
+
+
+@dataclass(frozen=True)
+class Resize(_Resizing):
+    """Resize the image, with the sizes that ``torchvision.transforms.functional.resize`` computes.
+
+    Attributes:
+        size: An int for the shorter side, keeping the ratio; or (height, width).
+        interpolation: As in :class:`RandomResizedCrop`, one.
+        max_size: With an int: where the longer side would exceed this, it becomes this, and
+            the shorter side less than ``size``.
+        antialias: As in :class:`RandomResizedCrop`.
+    """
+
+    size: Size
+    interpolation: Interpolation = "bilinear"
+    max_size: int | None = None
+    antialias: bool | None = field(default=True, compare=False)
+
+    def __post_init__(self) -> None:
+        single = isinstance(self.size, Sequence) and len(self.size) == 1
+        size = self.size[0] if single else self.size  # type: ignore[index]
+        height, width = checks.pair("Resize", size)
+        self._keep(
+            size=(height, width) if isinstance(size, Sequence) else height,
+            interpolation=checks.interpolation("Resize", self.interpolation),
+        )
+        checks.switch("Resize", "antialias", self.antialias, none=True)
+        if self.max_size is None:
+            return
+        self._keep(max_size=checks.whole("Resize", "max_size", self.max_size))
+        if isinstance(self.size, tuple):
+            raise UsageError(
+                f"Resize: max_size {self.max_size} is for a size that is the shorter side.",
+                "Leave it out, or give an int as size.",
+            )
+        if self.max_size <= height:
+            raise UsageError(
+                f"Resize: max_size {self.max_size} is not greater than size {self.size}.",
+                "It bounds the longer side; size is the shorter one.",
+            )
+
+    @property
+    def words(self) -> str:
+        side = "" if isinstance(self.size, tuple) else "shorter side "
+        most = "" if self.max_size is None else f", longer side at most {self.max_size}"
+        return f"resize to {side}{self.dimensions} ({self.interpolation}){most}"
+
+    @property
+    def draws_geometry(self) -> bool:
+        return False
+
+    def size_after(self, size: Fixed) -> Fixed:
+        if isinstance(self.size, tuple):
+            return self.target
+        shorter: Any = self.size
+        return size and _native.resized_shorter(*size, shorter, self.max_size or 0)
+
+    def cut(self, reading: Reading) -> bool:
+        size = self.size_after(reading.fixed)
+        return (size is not None and size == reading.fixed) or super().cut(reading)
+
+    def leaves_less(self, size: tuple[int, int]) -> bool | None:
+        shorter: Any = self.size
+        return self.max_size is not None or max(size) > shorter
+
+    def geometry(self) -> Cut:
+        if isinstance(self.size, tuple):
+            return "resize", self.target
+        shorter: Any = self.size
+        return "resize_shorter", (shorter, self.max_size or 0)
+
+    def emit(self, tree: Builder) -> None:
+        which = tree.filter(self.filters[0])
+        if isinstance(self.size, tuple):
+            tree.call("resize", *self.target, which)
+        else:
+            tree.leaf("resize_shorter", self.size, self.max_size or 0, which)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ResizeKeepRatio(_Resizing):
+    """Resize the image to a target's size, keeping its ratio but for random changes.
+
+    Names, arguments and arithmetic are timm's (``timm.data.transforms``, version 1.0).
+
+    Attributes:
+        size: Of the target: an int for a square, or (height, width).
+        longest: 0: the image covers the target; 1: it lies within it; or something in between.
+        interpolation: As in :class:`RandomResizedCrop`.
+        random_scale_prob: Probability that the image is scaled.
+        random_scale_range: By a factor that is uniform in (from, to), above 0.
+        random_scale_area: Scale by one over the factor's square root instead.
+        random_aspect_prob: Probability that the image's ratio changes.
+        random_aspect_range: Height by width changes by one over a factor whose logarithm is
+            uniform between those of (from, to), above 0.
+    """
+
+    size: Size
+    longest: float = 0.0
+    interpolation: Interpolation | Sequence[Interpolation] = "bilinear"
+    random_scale_prob: float = 0.0
+    random_scale_range: Range = (0.85, 1.05)
+    random_scale_area: bool = False
+    random_aspect_prob: float = 0.0
+    random_aspect_range: Range = (0.9, 1.11)
+
+    def __post_init__(self) -> None:
+        who = "ResizeKeepRatio"
+        checks.probability(who, self.random_scale_prob, "random_scale_prob")
+        checks.probability(who, self.random_aspect_prob, "random_aspect_prob")
+        ranges = ("random_scale_range", "random_aspect_range")
+        self._keep(
+            size=checks.pair(who, self.size),
+            longest=checks.numbers(who, "longest", (self.longest,), 1)[0],
+            interpolation=checks.interpolations(who, self.interpolation),
+            **{name: checks.positive(who, name, getattr(self, name)) for name in ranges},
+        )
+
+    @property
+    def words(self) -> str:
+        where = {0.0: "around", 1.0: "within"}.get(self.longest, "about")
+        changed = [("scale", self.random_scale_prob), ("ratio", self.random_aspect_prob)]
+        words = "".join(f", {name} changed with p {p:g}" for name, p in changed if p)
+        return f"resize to {where} {self.dimensions} ({' or '.join(self.filters)}){words}"
+
+    @property
+    def draws_geometry(self) -> bool:
+        changed = self.random_scale_prob > 0 or self.random_aspect_prob > 0
+        return changed or len(self.filters) > 1
+
+    @property
+    def is_random(self) -> bool:
+        return self.draws_geometry
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return None
+
+    def leaves_less(self, size: tuple[int, int]) -> bool | None:
+        beyond = size[0] > self.target[0] or size[1] > self.target[1]
+        return beyond or self.longest > 0 or self.draws_geometry
+
+    def geometry(self) -> Cut:
+        scale = self.random_scale_prob, *self.random_scale_range, self.random_scale_area
+        aspect = self.random_aspect_prob, *self.random_aspect_range
+        return "resize_keeping_ratio", (*self.target, self.longest, *scale, *aspect)
+
+
+class _RandomSize(Transform):
+    """Resizes to a random size, which the pixel program does."""
+
+    interpolation: Any
+    antialias: bool | None
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        self._keep(interpolation=checks.interpolation(who, self.interpolation))
+        checks.switch(who, "antialias", self.antialias, none=True)
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return None
+
+
+@dataclass(frozen=True)
+class ScaleJitter(_RandomSize):
+    """Resize the image by a random factor of the one that brings it within a target.
+
+    Attributes:
+        target_size: (height, width); as in torchvision, the image's height is compared with
+            the width, and its width with the height.
+        scale_range: The factor is uniform in (from, to).
+        interpolation: As in :class:`Resize`.
+        antialias: As in :class:`Resize`.
+    """
+
+    target_size: tuple[int, int]
+    scale_range: Range = (0.1, 2.0)
+    interpolation: Interpolation = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = checks.numbers("ScaleJitter", "target_size", self.target_size, 2)
+        for side in size:
+            checks.number("ScaleJitter", "target_size", side, 1, 1 << 24)
+        scale = checks.interval("ScaleJitter", "scale_range", self.scale_range)
+        self._keep(target_size=size, scale_range=scale)
+
+    @property
+    def words(self) -> str:
+        height, width = self.target_size
+        by = range_words(self.scale_range)
+        return f"resize within {width:g} x {height:g} by {by} ({self.interpolation})"
+
+    def emit(self, tree: Builder) -> None:
+        factor = tree.uniform(*self.scale_range)
+        tree.leaf("scale_jitter", *self.target_size, factor, tree.filter(self.interpolation))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RandomShortestSize(_RandomSize):
+    """Resize the image to one of several sizes of the shorter side.
+
+    Attributes:
+        min_size: The sizes, in pixels; an int or several.
+        max_size: Bound of the longer side; None: none.
+        interpolation: As in :class:`Resize`.
+        antialias: As in :class:`Resize`.
+    """
+
+    min_size: int | Sequence[int]
+    max_size: int | None = None
+    interpolation: Interpolation = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.min_size
+        sizes = tuple(given) if isinstance(given, Sequence) else (given,)
+        for size in sizes or (0,):
+            checks.whole("RandomShortestSize", "min_size", size)
+        if self.max_size is not None:
+            checks.whole("RandomShortestSize", "max_size", self.max_size)
+        self._keep(min_size=sizes)
+
+    @property
+    def words(self) -> str:
+        sizes = " or ".join(map(str, self.min_size))  # type: ignore[arg-type]
+        return f"resize to shorter side {sizes} ({self.interpolation})"
+
+    def emit(self, tree: Builder) -> None:
+        size = tree.table(self.min_size)  # type: ignore[arg-type]
+        tree.leaf("shortest_size", size, self.max_size or 0, tree.filter(self.interpolation))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RandomResize(_RandomSize):
+    """Resize the image's shorter side to a random size.
+
+    Attributes:
+        min_size: The least size, in pixels.
+        max_size: One more than the greatest.
+        interpolation: As in :class:`Resize`.
+        antialias: As in :class:`Resize`.
+    """
+
+    min_size: int
+    max_size: int
+    interpolation: Interpolation = "bilinear"
+    antialias: bool | None = field(default=True, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("RandomResize", "min_size", self.min_size)
+        checks.whole("RandomResize", "max_size", self.max_size, self.min_size + 1)
+
+    @property
+    def words(self) -> str:
+        sizes = f"{self.min_size} to {self.max_size - 1}"
+        return f"resize to shorter side {sizes} ({self.interpolation})"
+
+    def emit(self, tree: Builder) -> None:
+        ends = self.min_size, self.max_size
+        size = Number("uniform_double", tree.draw(), *ends, rounding=TO_ZERO)
+        tree.leaf("resize_shorter", size, 0, tree.filter(self.interpolation))  # type: ignore[arg-type]

@@ -1,0 +1,172 @@
+"""Rotations, affine and perspective warps, with torchvision's pixels on PIL images (0.28)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastdata.errors import UsageError
+from fastdata.transforms import checks
+from fastdata.transforms.base import ByChance, Transform, range_words
+from fastdata.transforms.checks import Fill, Interpolation, Range
+from fastdata.transforms.reading import Fixed
+from fastdata.transforms.tree import HEIGHT, TO_EVEN, WARPS, WIDTH, Builder, Number
+
+
+def _center(who: str, given: Any) -> tuple[float, ...] | None:
+    return None if given is None else checks.numbers(who, "center", given, 2)
+
+
+def _center_values(center: Any) -> tuple[float, float, float]:
+    return (0, 0, 0) if center is None else (1, *center)
+
+
+@dataclass(frozen=True)
+class RandomRotation(Transform):
+    """Rotate the image.
+
+    Attributes:
+        degrees: The angle, counter-clockwise, is uniform in (from, to); a number d stands for
+            (-d, d).
+        interpolation: ``nearest``, ``bilinear`` or ``bicubic``, torchvision's
+            ``InterpolationMode`` of that name or Pillow's number.
+        expand: Make the result large enough for all of the rotated image.
+        center: (x, y) from the upper left, in pixels; None: the image's centre.
+        fill: Value of pixels outside the image: 0 to 255, or one a channel.
+    """
+
+    otherwise_on_tensors = True
+    floats_as_bytes = True
+
+    degrees: float | Range
+    interpolation: Interpolation = "nearest"
+    expand: bool = False
+    center: Sequence[float] | None = None
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        who = "RandomRotation"
+        self._keep(
+            degrees=checks.angles(who, "degrees", self.degrees),
+            interpolation=checks.interpolation(who, self.interpolation, WARPS),
+            center=_center(who, self.center),
+            fill=checks.fill(who, self.fill),
+        )
+
+    @property
+    def words(self) -> str:
+        return f"rotate by {range_words(self.degrees)} degrees ({self.interpolation})"
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return None if self.expand else size
+
+    def emit(self, tree: Builder) -> None:
+        angle = tree.uniform(*self.degrees)  # type: ignore[misc]
+        tree.warp("rotate", [angle], self, (self.expand, *_center_values(self.center)))
+
+
+@dataclass(frozen=True)
+class RandomAffine(Transform):
+    """Rotate, move, scale and shear the image about its centre.
+
+    Attributes:
+        degrees: As in :class:`RandomRotation`.
+        translate: Parts of the width and height, 0 to 1, by which it is moved at most; None: not.
+        scale: The factor is uniform in (from, to), above 0; None: 1.
+        shear: Degrees along x, uniform in (from, to); four numbers: along y, too; a number s
+            stands for (-s, s); None: 0.
+        interpolation: As in :class:`RandomRotation`.
+        fill: As in :class:`RandomRotation`.
+        center: As in :class:`RandomRotation`.
+    """
+
+    otherwise_on_tensors = True
+    floats_as_bytes = True
+
+    degrees: float | Range
+    translate: Sequence[float] | None = None
+    scale: Sequence[float] | None = None
+    shear: float | Sequence[float] | None = None
+    interpolation: Interpolation = "nearest"
+    fill: Fill = 0
+    center: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        who = "RandomAffine"
+        if self.translate is not None:
+            moved = checks.numbers(who, "translate", self.translate, 2)
+            if not all(0 <= part <= 1 for part in moved):
+                raise UsageError(
+                    f"RandomAffine: translate {moved} has a part that is not from 0 to 1.",
+                    "Give for example translate=(0.1, 0.1).",
+                )
+            self._keep(translate=moved)
+        if self.scale is not None:
+            self._keep(scale=checks.positive(who, "scale", self.scale))
+        if self.shear is not None:
+            self._keep(shear=checks.angles(who, "shear", self.shear, (2, 4)))
+        self._keep(
+            degrees=checks.angles(who, "degrees", self.degrees),
+            interpolation=checks.interpolation(who, self.interpolation, WARPS),
+            fill=checks.fill(who, self.fill),
+            center=_center(who, self.center),
+        )
+
+    @property
+    def words(self) -> str:
+        words = [f"by {range_words(self.degrees)} degrees"]
+        words += [] if self.translate is None else ["moved"]
+        words += [] if self.scale is None else [f"scaled by {range_words(self.scale)}"]
+        words += [] if self.shear is None else ["sheared"]
+        return f"random affine {', '.join(words)} ({self.interpolation})"
+
+    def emit(self, tree: Builder) -> None:
+        degrees: Any = self.degrees
+        shear: Any = self.shear or (0.0, 0.0)
+        x, y = self.translate or (0.0, 0.0)
+        values: list[Number | float] = [
+            tree.uniform(*degrees),
+            tree.uniform(-x, x, unit=WIDTH, rounding=TO_EVEN),
+            tree.uniform(-y, y, unit=HEIGHT, rounding=TO_EVEN),
+            tree.uniform(*(self.scale or (1.0, 1.0))),
+            tree.uniform(*shear[:2]),
+            tree.uniform(*shear[2:]) if len(shear) == 4 else 0.0,
+        ]
+        tree.warp("affine", values, self, _center_values(self.center))
+
+
+@dataclass(frozen=True)
+class RandomPerspective(ByChance):
+    """Move the image's corners inwards, as a change of perspective does.
+
+    Attributes:
+        distortion_scale: Greatest move, in parts of half the image's sides, 0 to 1.
+        p: Probability.
+        interpolation: As in :class:`RandomRotation`.
+        fill: As in :class:`RandomRotation`.
+    """
+
+    otherwise_on_tensors = True
+    floats_as_bytes = True
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    interpolation: Interpolation = "bilinear"
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        who = "RandomPerspective"
+        checks.number(who, "distortion_scale", self.distortion_scale, 0, 1)
+        self._keep(
+            interpolation=checks.interpolation(who, self.interpolation, WARPS),
+            fill=checks.fill(who, self.fill),
+        )
+
+    @property
+    def words(self) -> str:
+        return f"perspective by {self.distortion_scale:g} with p {self.p:g} ({self.interpolation})"
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.warp("perspective", [self.distortion_scale], self, draws=8)

@@ -1,0 +1,36 @@
+"""A program's pixels by the core, as the loader has them; and a drawn crop by Pillow alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata.decode import decode_batch
+from fastdata.transforms.base import render, rendered
+from fastdata.transforms.compile import Program
+
+
+def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) -> Any:
+    """What the loader makes of one image of mode RGB: (height, width, channels)."""
+    cuts = program.draw([image.width], [image.height], keys)
+    pixels = np.asarray(image)
+    if cuts["needs_padding"][0]:
+        pixels, cuts = render(image, cuts[0]), rendered(cuts)
+    form = program.output
+    dtype = "uint16" if form.dtype == "bfloat16" else form.dtype
+    out = np.empty((1, *program.size[::-1], form.channels), dtype)
+    return decode_batch([pixels], program.size, out=out, **program.batch_options(cuts))[0]
+
+
+def by_pillow(image: Image.Image, cut: Any) -> Image.Image:
+    """A crop that was drawn, by Pillow, which fills with zeros outside the image."""
+    image = image.convert("RGB").crop(tuple(cut["box"].tolist()))
+    number = int(cut["filter"])
+    filters = ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS")
+    image = image.resize(tuple(cut["size"].tolist()), Image.Resampling[filters[number]])
+    (x, y), (width, height) = cut["window"].tolist(), cut["canvas"].tolist()
+    image = image.crop((x, y, x + width, y + height))
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if cut["flip"] else image
