@@ -562,9 +562,9 @@ def test_mixup_mixes_the_loaders_batches(data: Any, mode: str, device: Any) -> N
     def made(**more: Any) -> Any:
         return list(DataLoader(images(transform), 10, require_native=True, **options, **more))
 
-    transform = lambda batch: mixup(*batch)  # noqa: E731
-    mixed = made(batch_transform=transform, num_workers=2)
-    assert same(mixed, made(batch_transform=transform))
+    mixing = lambda batch: mixup(*batch)  # noqa: E731
+    mixed = made(batch_transform=mixing, num_workers=2)
+    assert same(mixed, made(batch_transform=mixing))
     plain = made(batch_transform=lambda batch: (*batch, np.random.get_state()))
     for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
         np.random.set_state(state)
