@@ -89,7 +89,7 @@ class ImageDataset:
         path: The folder, or the URL without credentials.
         classes: Class names; a label is a place among them.
         folder: The dataset of torchvision's, if it is one.
-        cache: The cache, as given.
+        cache: The cache, as a `fastdata.Cache`; None if none was given.
         limits: Limits of an image's cost.
         style: Colour and orientation of images.
 

@@ -17,7 +17,7 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.errors import CorruptionError, DatasetError, SampleError
+from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.images import Images, recognise
 from fastdata.loading.pipeline import Settings
 from fastdata.loading.prefix import NativePrefix
@@ -72,9 +72,11 @@ class Memory(Source):
         return self._rows[row].key
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        self.require_field(field, "image")
         return Blob(self._rows[row].path.read_bytes() if data is None else data)
 
     def column(self, field: str, rows: Any = None) -> Any:
+        self.require_field(field, "column")
         labels = np.array([row.label for row in self._rows], np.int64)
         return labels if rows is None else labels[rows]
 
@@ -154,6 +156,14 @@ class Conformance:
             error = source.problem(row, "it is green", code)
             assert type(error) is kind and error.what == start and error.hint
         assert source.problem(row, "it is green", hint="Paint it.").hint == "Paint it."
+
+    def test_fields_that_are_not_in_the_schema(self, source: Source) -> None:
+        for name in ("mask", "label"):
+            with pytest.raises(UsageError, match=f"no image field '{name}'"):
+                source.encoded(0, name)
+        for name in ("image", "width"):
+            with pytest.raises(UsageError, match=f"no column field '{name}'"):
+                source.column(name)
 
     def test_threads(self, source: Source, written: list[Written], number: Identity) -> None:
         rows = number(np.arange(len(written)))

@@ -31,19 +31,19 @@ from fastdata.transforms.originals import pillow_changed
 
 @dataclass(frozen=True)
 class Images:
-    """A dataset of images that fastdata can read by itself.
+    """Dataset of images that fastdata can read by itself.
 
     Attributes:
-        what: What it is, in words.
-        dataset: The dataset whose transforms they are.
-        options: Says what is to be heeded in reading; the same, where it is an `ImageDataset`.
-        open: Opens it; the argument says whether seek points of files that have none are kept.
-        transform: What is done to an image.
-        target_transform: What is done to a label.
+        what: Its kind, in words.
+        dataset: The dataset that has the transforms.
+        options: The dataset that has the options of reading; the same, if it is an `ImageDataset`.
+        open: Opens it; the argument: whether to keep seek points of files without an index.
+        transform: Transform of an image.
+        target_transform: Transform of a label.
         recipe: The transform compiled, or why it cannot be.
-        files: (path, label) of each, of a folder of torchvision's; else None.
-        subset: Its samples' numbers in what is opened, int64, shape (N,); None for all of them.
-        parts: Of a ConcatDataset: its datasets, whose samples are opened one after the other.
+        files: (path, label) of each file of a torchvision folder; else None.
+        subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
+        parts: The datasets of a ConcatDataset, in order.
     """
 
     what: str
@@ -58,17 +58,17 @@ class Images:
     parts: tuple[Images, ...] = ()
 
     def numbering(self, source: Source) -> Numbering:
-        """Which samples of the source that `open` has returned are this dataset's."""
+        """Return the mapping from this dataset's samples to those of its opened source."""
         n = len(source) if self.subset is None else len(self.subset)
         return Numbering(n, self.subset)
 
     @property
     def opened(self) -> int:
-        """Number of samples of what `open` returns."""
+        """Number of samples of the source that `open` returns."""
         return sum(part.opened for part in self.parts) if self.parts else len(self.dataset)
 
     def equals(self, other: Images | NotKnown) -> bool:
-        """Whether another look at the dataset has found the same samples and transforms."""
+        """Return whether samples and transforms are unchanged since another look."""
         return (
             isinstance(other, Images)
             and self.transform is other.transform
@@ -79,7 +79,7 @@ class Images:
         )
 
     def opens_as(self, other: Images) -> bool:
-        """Whether a source that was opened for this has the files of the other."""
+        """Return whether a source that was opened for this has the files of the other."""
         return self._agrees(other, Images.opens_as)
 
     def _agrees(self, other: Images, parts_agree: Callable[[Images, Images], bool]) -> bool:
@@ -92,12 +92,12 @@ class Images:
 
     @property
     def transforms_targets(self) -> bool:
-        """Whether anything is done to labels."""
+        """Whether labels are transformed."""
         own = self.target_transform is not None
         return own or any(part.transforms_targets for part in self.parts)
 
     def target(self, index: int, label: int) -> Any:
-        """A label after its own dataset's ``target_transform``; ``index`` as the source counts."""
+        """Return a label after its dataset's ``target_transform``; ``index`` as in the source."""
         for part in self.parts:
             if index < part.opened:
                 return part.target(index, label)
@@ -106,12 +106,12 @@ class Images:
 
 
 class NotKnown(NamedTuple):
-    """Why fastdata cannot read a dataset by itself.
+    """Dataset that fastdata cannot read by itself.
 
     Attributes:
-        reason: In words.
-        hint: What would change that.
-        color: What its images are brought to, as `fastdata.ImageDataset` says.
+        reason: Why, in words.
+        hint: The remedy.
+        color: Colour of its images, as of `fastdata.ImageDataset`.
     """
 
     reason: str
@@ -120,7 +120,7 @@ class NotKnown(NamedTuple):
 
 
 def recognise(dataset: Any) -> Images | NotKnown:
-    """What is known of a dataset, or why it is not one that fastdata can read."""
+    """Return how fastdata reads a dataset, or why it cannot."""
     if isinstance(dataset, Subset):
         if reason := own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
             return _overridden(reason)
@@ -205,7 +205,7 @@ _NAMED_PARTS = 3
 
 
 def _difference(one: Images, other: Images) -> str | None:
-    """In what two parts differ that a loader needs to be the same."""
+    """Return the property in which two parts differ although a loader needs it to be equal."""
     if one.recipe != other.recipe and one.transform is not other.transform:
         return "transforms"
     names = ("check", "dct_scaling", "limits")
@@ -213,7 +213,7 @@ def _difference(one: Images, other: Images) -> str | None:
 
 
 def _concatenated(parts: list[Images]) -> Indices | None:
-    """The numbers of the parts' samples in a source of all parts; None where they are the same."""
+    """Return the parts' sample numbers in a source of all parts; None if they are the same."""
     if all(part.subset is None for part in parts):
         return None
     numbers, start = [], 0
@@ -225,7 +225,7 @@ def _concatenated(parts: list[Images]) -> Indices | None:
 
 
 def leaves(dataset: Any) -> Iterator[Any]:
-    """The datasets that a dataset consists of, looking through Subset and ConcatDataset."""
+    """Yield the datasets inside a dataset, looking through Subset and ConcatDataset."""
     if isinstance(dataset, Subset):
         yield from leaves(dataset.dataset)
     elif isinstance(dataset, ConcatDataset):
@@ -236,7 +236,7 @@ def leaves(dataset: Any) -> Iterator[Any]:
 
 
 def _numbers(indices: Any, n: int) -> Indices:
-    """A Subset's indices, into a dataset of n samples, as numbers from 0.
+    """Return a Subset's indices, into a dataset of n samples, as numbers from 0.
 
     Raises:
         IndexError: There is no such sample. Counted from the end twice, it would be another one.
@@ -253,7 +253,7 @@ def _numbers(indices: Any, n: int) -> Indices:
 
 
 def _other_style(style: Style) -> NotKnown:
-    """Why images of another style are not for the native core."""
+    """Return why the native core does not make images of another style."""
     if style.exif_transpose:
         why, hint = "exif_transpose=True turns images, which the core does not", "Leave it out"
         return NotKnown(why, f"{hint}, as torchvision does.", style.color)
@@ -270,7 +270,7 @@ def _overridden(reason: str) -> NotKnown:
 
 
 def holds_images(dataset: Any, depth: int = 4) -> bool:
-    """Whether a dataset is, or is made of, ones that fastdata reads: a ConcatDataset may be.
+    """Return whether a dataset is, or holds, one that fastdata reads.
 
     Args:
         dataset: Of any kind.
@@ -290,11 +290,11 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
 
 
 def reads_remotely(dataset: Any) -> bool:
-    """Whether a dataset's images lie behind a URL."""
+    """Return whether a dataset's images lie behind a URL."""
     return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
 
 
-# What decides which samples an `ImageDataset` has, and what they are.
+# Methods that decide which samples an `ImageDataset` has, and what they are.
 _METHODS = (*SAMPLE_METHODS, "open_image", "row", "source")
 
 
@@ -307,7 +307,7 @@ def _images(
 
 
 def _compiled(dataset: Any) -> Recipe | Refusal:
-    """Its transform, compiled for images of any size, or else for those of the one size it has."""
+    """Return a dataset's transform, compiled for images of any size, else for its one size."""
     if dataset.transform is not None and (reason := pillow_changed()):
         return Refusal(f"{reason}. Undo that.")
     recipe = compile_recipe(dataset.transform)

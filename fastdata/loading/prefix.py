@@ -27,13 +27,13 @@ from fastdata.transforms.compile import Refusal
 
 
 class NativePrefix:
-    """Decodes and crops samples in the calling thread; the rest of their transform follows.
+    """Decoder of samples in the calling thread: decodes, crops, applies the rest of the transform.
 
     Args:
-        source: Where samples come from.
-        numbering: Which of them the dataset's numbers mean.
-        settings: How they are decoded; the recipe ends with its tail.
-        target: What is done to labels: called with a sample's number in the source and its label.
+        source: The samples.
+        numbering: Maps the dataset's numbers to the source's.
+        settings: Settings of decoding; the recipe ends with its tail.
+        target: Transforms a label: called with a sample's number in the source and its label.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class NativePrefix:
         return [self._sample(batch, slot) for slot in range(len(numbers))]
 
     def drawn(self, draws: Indices, key: int) -> list[tuple[Any, Any]]:
-        """Samples with the crops of the native path; what follows draws from keys of its own.
+        """Return samples with the crops of the native path; the rest draws from its own keys.
 
         Args:
             draws: As `fastdata.plan.schedule.Numbering` has them.
@@ -109,7 +109,7 @@ class NativePrefix:
         return batch
 
     def _sample(self, batch: Batch, slot: int) -> tuple[Any, Any]:
-        """One of a batch that was decoded, after the rest of the transform."""
+        """Return one sample of a decoded batch, after the rest of the transform."""
         views = [
             _pil_image(view.memory.array[slot])
             if program.output.as_pil
@@ -122,12 +122,12 @@ class NativePrefix:
 
 
 def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
-    """An image of mode RGB; or L, if it has one channel."""
+    """Return an image of mode RGB; or L, if it has one channel."""
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
 def native_prefix(dataset: Any) -> NativePrefix | None:
-    """The native prefix of a dataset; None where fastdata does not know even the crop."""
+    """Return the native prefix of a dataset; None if fastdata does not know even the crop."""
     images = recognise(dataset)
     if isinstance(images, NotKnown):
         return None
@@ -142,7 +142,7 @@ def native_prefix(dataset: Any) -> NativePrefix | None:
 
 
 class PrefixDataset(Dataset[tuple[Any, Any]]):
-    """A torchvision folder dataset, decoded natively, for torch's worker processes.
+    """Dataset that is decoded natively, for torch's worker processes.
 
     Args:
         dataset: The dataset; `native_prefix` must know it.
@@ -168,7 +168,7 @@ class PrefixDataset(Dataset[tuple[Any, Any]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Samples by number, for torch's fetcher."""
+        """Return samples by number, for torch's fetcher."""
         return self.prefix.samples(indices)
 
     @property

@@ -103,6 +103,7 @@ class FilesSource(Source):
 
     def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
         """See `Source.column`."""
+        self.require_field(field, "column")
         samples = self._listing.samples
         chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
         return np.array([label for _, label in chosen], np.int64)
@@ -133,6 +134,7 @@ class FilesSource(Source):
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
+        self.require_field(field, "image")
         try:
             return Blob(read_file(self.key(row), _MOST_BYTES) if data is None else data)
         except FileNotFoundError:

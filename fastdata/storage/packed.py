@@ -118,6 +118,7 @@ class IndexedSource(Source):
 
     def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
         """See `Source.column`."""
+        self.require_field(field, "column")
         with self._guard():
             if rows is not None:
                 return self.described(self.table.gather(rows)).columns[field]
@@ -165,6 +166,7 @@ class IndexedSource(Source):
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
+        self.require_field(field, "image")
         record = self.row(row)
         if data is None:
             with self._guard():

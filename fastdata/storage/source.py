@@ -18,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError
+from fastdata.errors import (
+    CorruptionError,
+    DatasetError,
+    FastdataError,
+    SampleError,
+    UsageError,
+)
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.text import human_count
 
@@ -180,6 +186,7 @@ class Source(ABC):
 
         Raises:
             FastdataError: It cannot be read, or has changed; the text names the row.
+            UsageError: There is no such field.
         """
 
     @abstractmethod
@@ -188,6 +195,7 @@ class Source(ABC):
 
         Raises:
             DatasetError: The index is damaged.
+            UsageError: There is no such field.
         """
 
     # Reading.
@@ -261,6 +269,16 @@ class Source(ABC):
         return None
 
     # Errors.
+
+    def require_field(self, name: str, kind: str) -> None:
+        """Check that the schema has a field.
+
+        Raises:
+            UsageError: It has not.
+        """
+        if Field(name, kind) not in self.fields:
+            known = ", ".join(field.name for field in self.fields if field.kind == kind)
+            raise UsageError(f"{self.location}: no {kind} field {name!r}", f"There is: {known}.")
 
     def describe(self, row: int) -> str:
         """Return which row this is and where it lies: the beginning of an error message.
