@@ -22,6 +22,7 @@
 #include "decode_task.h"
 #include "engine.h"
 #include "io/crc32c.h"
+#include "jpeg/probe.h"
 #include "probe_task.h"
 #include "read_task.h"
 #include "simd/kernels.h"
@@ -42,6 +43,8 @@ struct Dataset {
   std::shared_ptr<Files> files;
   std::vector<Blob> blobs;
   std::vector<uint32_t> checksums;
+  std::unique_ptr<RecordTable> table;  // of the same blobs
+  const Geometry geometry{{{StepKind::resized_crop, 0, {kSide, kSide, 0.1, 1, 0.7, 1.4, 0}, {1}}}};
 
   explicit Dataset(const std::vector<std::vector<uint8_t>>& jpegs) {
     char path[] = "/tmp/fastdata-threads-XXXXXX";
@@ -58,10 +61,36 @@ struct Dataset {
     files = std::make_shared<Files>(std::vector<std::string>{path, "/nonexistent"},
                                     std::vector<int64_t>{at, at});
     path_ = path;
+    open_table(jpegs);
   }
   ~Dataset() { unlink(path_.c_str()); }
 
  private:
+  /// Writes an index and opens it. Every fifth row is damaged.
+  void open_table(const std::vector<std::vector<uint8_t>>& jpegs) {
+    const std::string path = path_ + ".rows";
+    std::ofstream file(path, std::ios::binary);
+    for (size_t i = 0; i < jpegs.size(); i++) {
+      const ImageInfo info = probe({jpegs[i].data(), jpegs[i].size()});
+      Record record{};
+      record.offset = blobs[i].offset;
+      record.length = blobs[i].length;
+      record.width = info.width;
+      record.height = info.height;
+      record.blob_crc = checksums[i];
+      record.encoding = static_cast<uint8_t>(kJpegEncoding);
+      record.crc = record_crc(record, static_cast<int64_t>(i)) + (i % 5 == 0);
+      file.write(reinterpret_cast<const char*>(&record), sizeof record);
+    }
+    file.close();
+    std::shared_ptr<OpenFile> index;
+    int error_number;
+    if (!open_file(path.c_str(), index, error_number).ok()) abort();
+    unlink(path.c_str());
+    table = std::make_unique<RecordTable>(IndexedDataset{files, "", 1}, index, 0,
+                                          static_cast<int64_t>(jpegs.size()), 0);
+  }
+
   std::string path_;
 };
 
@@ -100,7 +129,21 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
     decode->stride = random() % 3 ? 0 : 16;
     decode->built.resize(decode->stride ? count : 0);
     held.out.resize(count * kSide * kSide * 3);
-    for (size_t i = 0; i < count; i++) {
+    if (random() % 2) {
+      auto lookup = std::make_shared<RowLookup>();
+      lookup->table = dataset.table.get();
+      for (size_t i = 0; i < count; i++)
+        lookup->rows.push_back(static_cast<int64_t>(random() % dataset.blobs.size()));
+      lookup->numbers = lookup->rows;
+      lookup->extents = held.extents.get();
+      decode->lookup = lookup;
+      decode->geometry = &dataset.geometry;
+      decode->key = random();
+      decode->first_output.data = held.out.data();
+      decode->first_output.row_stride = kSide * 3;
+      decode->output_stride = kSide * kSide * 3;
+    }
+    for (size_t i = 0; i < count && !decode->lookup; i++) {
       Sample sample;
       sample.cut = whole_cut(kSide, kSide);
       sample.output.data = held.out.data() + i * kSide * kSide * 3;

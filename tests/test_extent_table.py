@@ -17,14 +17,17 @@ from fastdata.converters import Encoding
 from test_extents import IMAGES, SIZE, row, run, table_of
 
 from fastdata import ImageDataset, _native
-from fastdata.decode import decode_batch, seek_points
+from fastdata.decode import Engine, PendingBatch, decode_batch, seek_points
 from fastdata.errors import CorruptionError
+from fastdata.plan.draws import child, sample_keys
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import write_index
 from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, rows_to_batch
+from fastdata.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from fastdata.transforms.geometry import compiled, draw
 
 
 def open_table(folder: Path) -> ExtentTable:
@@ -64,6 +67,71 @@ def test_every_row_is_the_indexs(
     expected_pixels = decode_batch(blobs, size, seek_points=tables, fallback="always")
     pixels = decode_batch(open_table(folder).gather(order[:40]), size, fallback="always")
     assert np.array_equal(pixels, expected_pixels)
+
+
+@pytest.mark.parametrize("container", ["lmdb", "folder"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_rows_that_threads_look_up_are_those_gathered(
+    container: str, threads: int, made_tree: Path, tmp_path: Path
+) -> None:
+    """Their columns, crops of every view and pixels; also what another decoder decodes."""
+    pack_tree(made_tree / "train", tmp_path / "dataset", container)
+    table, count = open_table(tmp_path / "dataset"), len(PackedSource(tmp_path / "dataset"))
+    rows = np.random.default_rng(0).integers(0, count, 40)
+    numbers, occurrences = rows + 7, rows % 3
+    views = [
+        (RandomResizedCrop(SIZE[::-1]), RandomHorizontalFlip()),
+        (RandomResizedCrop(SIZE[::-1], scale=(0.1, 0.3)),),
+    ]
+    extents = table.gather(rows)
+    keys = [sample_keys(5, numbers, view, occurrences) for view in (0, 1)]
+    cuts = [
+        draw(steps, extents.widths, extents.heights, own)
+        for steps, own in zip(views, keys, strict=True)
+    ]
+    expected = [decode_batch(extents, SIZE, cuts=cut, fallback="always") for cut in cuts]
+
+    samples = table.rows(rows, numbers, occurrences, 0)
+    out = np.zeros((2, *expected[0].shape), np.uint8)
+    drawn = [(compiled(steps), child(5, view)) for view, steps in enumerate(views)]
+    second = PendingBatch(samples, out[1], drawn=drawn[1])
+    first = PendingBatch(samples, out[0], drawn=drawn[0], views=[second], fallback="always")
+    if threads:
+        with Engine(threads) as engine:
+            engine.begin(first)
+            assert not first.failures()
+    else:
+        first.run()
+        assert not first.failures()
+    for got, want, pending, cut in zip(out, expected, (first, second), cuts, strict=True):
+        assert np.array_equal(got, want)
+        assert pending.cuts.tobytes() == cut.tobytes()
+    for name in ("labels", "widths", "heights", "encodings", "seekable", "lengths"):
+        assert np.array_equal(getattr(samples.extents, name), getattr(extents, name))
+
+
+def test_rows_that_the_core_cannot_crop_are_refused(made_tree: Path, tmp_path: Path) -> None:
+    pack_tree(made_tree / "train", tmp_path / "dataset", "lmdb")
+    table, count = open_table(tmp_path / "dataset"), len(PackedSource(tmp_path / "dataset"))
+    jpegs = table.gather(np.arange(count)).encodings == ENCODINGS.index("jpeg")
+    rows = np.flatnonzero(jpegs)[:3]
+
+    def codes(step: Any, max_pixels: int = 0) -> set[str]:
+        samples = table.rows(rows, rows, None, max_pixels)
+        pending = PendingBatch(
+            samples, np.empty((3, *SIZE[::-1], 3), np.uint8), drawn=(compiled((step,)), 1)
+        )
+        pending.run()
+        if isinstance(step, RandomCrop):
+            assert pending.cuts["too_small"].tolist() == [1, 1, 1]
+        return {code for _, code, _, _ in pending.raw_failures()}
+
+    assert codes(RandomResizedCrop(SIZE[::-1])) == set()
+    assert codes(RandomResizedCrop(SIZE[::-1]), max_pixels=1) == {"too_large"}
+    assert codes(CenterCrop(10_000)) == codes(RandomCrop(10_000)) == {"bad_region"}
+    for wrong in ([-1], [count]):
+        with pytest.raises(IndexError):
+            table.rows(np.array(wrong), np.array([0]), None, 0)
 
 
 def test_raw_pixels_of_a_container(made_tree: Path, tmp_path: Path) -> None:
